@@ -1,0 +1,138 @@
+"""The one value that travels the line: a record, where and when it was made, and what a run holds.
+
+    torch.Tensor ─capture─▶ Record ─mode─▶ Record ─▶ sink ─▶ store ─▶ Record
+
+A record is what a mode emits. It holds the raw storage of its array (bfloat16 as uint16, fp8 as
+uint8: see `anchorlib.dtypes`); `Record.array` is the decoded view that users read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any
+
+from anchorlib import dtypes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anchorlib.summary import Summary
+
+__all__ = ["KINDS", "Coordinates", "Flag", "Gap", "Record", "TensorInfo", "is_kind"]
+
+KINDS = ("value", "grad", "pass_grad", "updated", "delta")
+"""The kinds with a fixed name; `opt.KEY` names one entry of an optimizer's state."""
+
+OPTIMIZER_KIND = "opt."
+
+
+def is_kind(text: str) -> bool:
+    """Whether `text` is a kind: one of `KINDS`, or `opt.` followed by a key."""
+    return text in KINDS or (text.startswith(OPTIMIZER_KIND) and len(text) > len(OPTIMIZER_KIND))
+
+
+class Flag(IntFlag):
+    """What else is true of a record; stored as one integer column."""
+
+    NONE = 0
+    VALUE_DROPPED = 1  # the line or the disk was full: the summary was kept, the values were not
+    STEP_SKIPPED = 2  # the optimizer skipped this step (GradScaler found non-finite gradients)
+    SCALED = 4  # a gradient that still carries the loss scale of `Record.scale`
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Coordinates:
+    """Where in a rank's run a record belongs; sorting coordinates is replaying the run."""
+
+    step: int
+    pass_index: int = 0
+    call: int = 0
+    phase: str = "train"
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One array, or its summary alone, with where and when it was recorded.
+
+    name, kind, mode: the series it belongs to (`mode` as the mode's canonical text).
+    order: a counter over the rank's whole run (inside a session it starts at 0; the writer
+        continues the run's).
+    time_ns: wall clock, nanoseconds since the epoch.
+    count: observations folded into it (1 but for `Sum`).
+    dtype: torch's name of the element type, without "torch." ("bfloat16").
+    shape: the tensor's shape.
+    raw: C-contiguous little-endian storage array of that shape, None where values are not kept.
+    summary: the summary row's figures; None until they were computed.
+    scale: the loss scale a gradient carries (1.0: none).
+    """
+
+    name: str
+    kind: str
+    mode: str
+    coordinates: Coordinates
+    order: int
+    time_ns: int
+    dtype: str
+    shape: tuple[int, ...]
+    raw: np.ndarray[Any, Any] | None
+    summary: Summary | None = None
+    count: int = 1
+    rank: int = 0
+    flags: Flag = Flag.NONE
+    scale: float = 1.0
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The values, shape `shape`; bfloat16 and fp8 as float32, everything else as it is.
+
+        Raises ValuesNotKeptError where only the summary was kept.
+        """
+        if self.raw is None:
+            from anchorlib.errors import ValuesNotKeptError
+
+            raise ValuesNotKeptError(
+                f"the values of {self.name}@{self.kind} at step {self.coordinates.step} were not "
+                f"kept (mode {self.mode}); its summary was: see Series.columns"
+            )
+        return dtypes.decode(self.raw, self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of raw storage that travel with the record."""
+        return 0 if self.raw is None else self.raw.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Observations of one series that were not recorded, or not with their values."""
+
+    name: str
+    kind: str
+    mode: str
+    reason: str
+    count: int
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a run holds of one tensor, kind and mode.
+
+    shape: None in a dimension where records differ; None altogether where their ranks differ.
+    bytes: of stored values (raw storage).
+    """
+
+    name: str
+    kind: str
+    mode: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    ranks: tuple[int, ...]
+    records: int
+    first_step: int
+    last_step: int
+    bytes: int
+    gaps: int = field(default=0)
