@@ -1,0 +1,123 @@
+"""See the tensors of a PyTorch training run: record them, read them back, compare two runs.
+
+    import anchorlib
+
+    with anchorlib.start("run1") as session:                  # records into ./anchors/run1.zarr
+        session.watch(model, tensors=["fc2.bias@grad", "*@delta"], optimizer=optimizer)
+        for x, y in loader:
+            loss = loss_fn(model(x), y)                       # the model may call anchorlib.anchor
+            anchorlib.anchor(loss, "loss")
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+
+    anchorlib.open_run("run1")["fc2.bias@grad"].values()      # (record, *shape)
+
+    errors    the error tree                    sinks     how records leave the training thread
+    dtypes    storage form of each dtype        wire      records as messages, and back
+    summary   digest, counts, log2 histogram    store     the zarr hierarchy: writer, reader
+    names     selectors and their meaning       query     answers from stored runs, pure numpy
+    record    the value that travels            reading   Run, Series: what users hold
+    modes     All, Sum, Final, EveryN, Summary  capture   the only torch: sessions and anchors
+
+Importing this package imports none of torch, zarr and grpc: they come with the first name that
+needs them, so that the collector and the command line never load torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from anchorlib.errors import (
+    AmbiguousTensorError,
+    AnchorError,
+    CollectorError,
+    FlushTimeoutError,
+    InvalidNameError,
+    MissingExtraError,
+    ModeError,
+    NotATensorError,
+    OptionError,
+    QueueFullError,
+    RaggedError,
+    RunBusyError,
+    RunExistsError,
+    RunNotFoundError,
+    SessionError,
+    StoreError,
+    UnknownDTypeError,
+    UnknownTensorError,
+    UnsupportedError,
+    ValuesNotKeptError,
+)
+from anchorlib.modes import All, EveryN, Final, Sum, Summary
+
+if TYPE_CHECKING:
+    from anchorlib.capture import Session, anchor, print_tensor, start, tensor_names
+    from anchorlib.reading import Run, Series, open_run
+    from anchorlib.record import Coordinates, Record, TensorInfo
+    from anchorlib.summary import Log2Histogram, log2_histogram
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "All",
+    "AmbiguousTensorError",
+    "AnchorError",
+    "CollectorError",
+    "Coordinates",
+    "EveryN",
+    "Final",
+    "FlushTimeoutError",
+    "InvalidNameError",
+    "Log2Histogram",
+    "MissingExtraError",
+    "ModeError",
+    "NotATensorError",
+    "OptionError",
+    "QueueFullError",
+    "RaggedError",
+    "Record",
+    "Run",
+    "RunBusyError",
+    "RunExistsError",
+    "RunNotFoundError",
+    "Series",
+    "Session",
+    "SessionError",
+    "StoreError",
+    "Sum",
+    "Summary",
+    "TensorInfo",
+    "UnknownDTypeError",
+    "UnknownTensorError",
+    "UnsupportedError",
+    "ValuesNotKeptError",
+    "__version__",
+    "anchor",
+    "log2_histogram",
+    "open_run",
+    "print_tensor",
+    "start",
+    "tensor_names",
+]
+
+_LAZY = {
+    **dict.fromkeys(
+        ["Session", "anchor", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
+    ),
+    **dict.fromkeys(["Run", "Series", "open_run"], "anchorlib.reading"),
+    **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),
+    **dict.fromkeys(["Log2Histogram", "log2_histogram"], "anchorlib.summary"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'anchorlib' has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value  # the next read does not come through here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
