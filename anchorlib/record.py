@@ -13,6 +13,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
 from anchorlib import dtypes
+from anchorlib.names import KINDS, is_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from anchorlib.summary import Summary
 
 __all__ = ["KINDS", "Coordinates", "Flag", "Gap", "Record", "TensorInfo", "is_kind"]
-
-KINDS = ("value", "grad", "pass_grad", "updated", "delta")
-"""The kinds with a fixed name; `opt.KEY` names one entry of an optimizer's state."""
-
-OPTIMIZER_KIND = "opt."
-
-
-def is_kind(text: str) -> bool:
-    """Whether `text` is a kind: one of `KINDS`, or `opt.` followed by a key."""
-    return text in KINDS or (text.startswith(OPTIMIZER_KIND) and len(text) > len(OPTIMIZER_KIND))
 
 
 class Flag(IntFlag):

@@ -1,0 +1,42 @@
+"""Names, kinds and selectors: which tensor is meant, and what may have been meant.
+
+spelling      what a name and a kind may be, how they are joined, split and shown
+selectors     what one selector says, for tensors not known in advance
+selection     what selectors name among tensors that are known
+suggestions   "did you mean"
+"""
+
+from anchorlib.names.selection import select
+from anchorlib.names.selectors import Selector, matches, parse
+from anchorlib.names.spelling import (
+    KINDS,
+    MAX_NAME_BYTES,
+    OPTIMIZER_KIND,
+    check_name,
+    check_run_name,
+    escape,
+    is_kind,
+    join,
+    quoted,
+    split,
+)
+from anchorlib.names.suggestions import near, suggest
+
+__all__ = [
+    "KINDS",
+    "MAX_NAME_BYTES",
+    "OPTIMIZER_KIND",
+    "Selector",
+    "check_name",
+    "check_run_name",
+    "escape",
+    "is_kind",
+    "join",
+    "matches",
+    "near",
+    "parse",
+    "quoted",
+    "select",
+    "split",
+    "suggest",
+]

@@ -1,0 +1,180 @@
+"""The tensors that selectors name, among those that are there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable
+
+from anchorlib.errors import UnknownTensorError
+from anchorlib.names.selectors import Reading, Selector, parse, poptorch_prefix, tell
+from anchorlib.names.spelling import escape, is_kind, join, quoted, split, splits
+from anchorlib.names.suggestions import near, one_of
+
+__all__ = ["select"]
+
+_KINDS_SHOWN = 8
+
+
+def select(
+    texts: Iterable[str],
+    tensors: Iterable[tuple[str, str]],
+    *,
+    open_kinds: Collection[str] = (),
+    open_outputs: bool = False,
+    where: str = "",
+) -> list[tuple[str, str]]:
+    """The (name, kind) pairs that the selectors name, in the order of `tensors`, each once.
+
+    open_kinds: kinds (globs) that a tensor may yet come to have, as `opt.*` before the first
+        step: a selector for one of them need only name a tensor that is there.
+    open_outputs: whether a module may yet turn out to have further outputs (`fc1:1`, `fc1:key`).
+    where: what to call the whole in an error: " in run1".
+    Raises UnknownTensorError, with what may have been meant, for the first selector that names
+    nothing.
+    """
+    known = _Known(tensors)
+    found: set[int] = set()
+    for text in texts:
+        places = known.exact(text)
+        if not places:
+            selector = parse(text)
+            places = known.read(selector)
+            if not places and not known.may_come(selector, open_kinds, outputs=open_outputs):
+                raise UnknownTensorError(_unknown(selector, known, where))
+        found.update(places)
+    return [known.pairs[place] for place in sorted(found)]
+
+
+class _Known:
+    """The tensors that are there, indexed by name.
+
+    pairs: (name, kind), each once, in the order given.
+    kinds: for each name its kinds, and the place in `pairs` of each.
+    """
+
+    def __init__(self, tensors: Iterable[tuple[str, str]]) -> None:
+        self.pairs = list(dict.fromkeys(tensors))
+        self.kinds: dict[str, dict[str, int]] = {}
+        for place, (name, kind) in enumerate(self.pairs):
+            self.kinds.setdefault(name, {})[kind] = place
+
+    def exact(self, text: str) -> list[int]:
+        if text in self.kinds:
+            return list(self.kinds[text].values())
+        for name, kind in splits(text):
+            if kind in self.kinds.get(name, ()):
+                return [self.kinds[name][kind]]
+        return []
+
+    def read(self, selector: Selector) -> list[int]:
+        """The places that the first reading to name any tensor names."""
+        for reading in selector.readings:
+            places = [
+                place
+                for name in self.names(reading)
+                for kind, place in self.kinds[name].items()
+                if reading.has_kind(kind, self.kinds[name])
+            ]
+            if places:
+                tell(reading.notice)
+                return places
+        return []
+
+    def names(self, reading: Reading) -> list[str]:
+        """The names a reading matches, whatever their kinds."""
+        if reading.name in self.kinds:
+            return [reading.name]
+        if reading.pattern is None:
+            return []
+        return list(filter(reading.pattern.fullmatch, self.kinds))
+
+    def may_come(self, selector: Selector, kinds: Collection[str], *, outputs: bool) -> bool:
+        return any(
+            self._kind_may_come(reading, kinds) or (outputs and self._output_may_come(reading))
+            for reading in selector.readings
+        )
+
+    def _kind_may_come(self, reading: Reading, kinds: Collection[str]) -> bool:
+        wanted = reading.kind
+        if not wanted or not any(Reading("", kind=kind).has_kind(wanted) for kind in kinds):
+            return False
+        return bool(self.names(reading))
+
+    def _output_may_come(self, reading: Reading) -> bool:
+        module, _, output = reading.name.partition(":")
+        return bool(output and self.read(parse(module)))
+
+
+def _unknown(selector: Selector, known: _Known, where: str) -> str:
+    wild = any(reading.pattern for reading in selector.readings)
+    told = f"no tensor {'matches' if wild else 'is named'} {quoted(selector.text)}{where}"
+    return f"{told}; {_hint(selector, known)}"
+
+
+def _hint(selector: Selector, known: _Known) -> str:
+    """What to do instead: the kinds there are, or the selector that may have been meant."""
+    for reading in (*selector.readings, *_misspelt_kind(selector.text)):
+        names = known.names(reading)
+        if names:
+            return _other_kind(reading, [kind for name in names for kind in known.kinds[name]])
+    meant = (
+        _without_name(selector.text, known)
+        or _as_prefix(selector.text, known)
+        or _as_regex(selector, known)
+        or near(selector.text, _nameable(selector.text, known))
+    )
+    if meant:
+        return f"did you mean {one_of(meant)}?"
+    count = len(known.kinds)
+    return f"none of the {count} tensors has a similar name" if count else "there are no tensors"
+
+
+def _misspelt_kind(text: str) -> list[Reading]:
+    name, at, kind = text.rpartition("@")
+    return [Reading.of(name, kind)] if at else []
+
+
+def _other_kind(reading: Reading, kinds: Iterable[str]) -> str:
+    kinds = list(dict.fromkeys(kinds))
+    meant = near(reading.kind or "", kinds)
+    if meant:
+        return f"did you mean {one_of([join(reading.shown, kind) for kind in meant])}?"
+    more = ", …" if len(kinds) > _KINDS_SHOWN else ""
+    listed = ", ".join(map(escape, kinds[:_KINDS_SHOWN]))
+    return f"the kinds of {quoted(reading.shown)} are {listed}{more}"
+
+
+def _without_name(text: str, known: _Known) -> list[str]:
+    """A kind alone: `@grad` or `grad`."""
+    selector = join("*", text.removeprefix("@"))
+    return [selector] if is_kind(text.removeprefix("@")) and known.read(parse(selector)) else []
+
+
+def _as_prefix(text: str, known: _Known) -> list[str]:
+    """A module that holds others: what is inside it."""
+    name, kind = split(text)
+    inside = join(f"{name}.*", kind) if kind else f"{name}.*"
+    starts = any(there.startswith(f"{name}.") for there in known.kinds)
+    return [inside] if starts and known.read(parse(inside)) else []
+
+
+def _as_regex(selector: Selector, known: _Known) -> list[str]:
+    """A regular expression without its `re:` (`fc[12]`), or one that matches part of a name."""
+    if selector.text.startswith("re:"):
+        (reading,) = selector.readings
+        parts = filter(reading.pattern.search, known.kinds) if reading.pattern else ()
+        return list(itertools.islice(parts, 3))
+    try:
+        candidate = parse(f"re:{selector.text}")
+    except UnknownTensorError:
+        return []
+    return [candidate.text] if known.read(candidate) else []
+
+
+def _nameable(text: str, known: _Known) -> Iterable[str]:
+    """All that `text` could have been meant to be, in its own manner of speaking."""
+    if poptorch := poptorch_prefix(text):
+        return (f"{poptorch}{name}" for name in known.kinds)
+    if "@" in text:
+        return (join(name, kind) for name, kind in known.pairs)
+    return known.kinds

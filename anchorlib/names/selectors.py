@@ -1,0 +1,197 @@
+r"""Selectors: which tensors a text names.
+
+    fc2.bias            the tensor of that name, all its kinds
+    fc2.bias@grad       one kind of it
+    fc*@opt.*           * and ? are wild, in the kind too; nothing else is
+    re:fc[12]@grad      a regular expression for the whole name; a kind may follow
+    Gradient___fc2.bias PopTorch's spelling
+
+The first of these that names a tensor counts, so an exact name wins whatever it holds: a `*`, an
+`@grad`, a `re:`, a `Gradient___`.  `@` splits only before a known kind, or before a pattern that
+a known kind matches.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from anchorlib.errors import UnknownTensorError
+from anchorlib.names.spelling import KINDS, OPTIMIZER_KIND, join, quoted, split
+
+__all__ = ["Reading", "Selector", "matches", "parse", "poptorch_prefix", "tell"]
+
+_log = logging.getLogger("anchorlib")
+
+_REGEX = "re:"
+_GRADIENT = "Gradient___"
+_POPTORCH = {
+    _GRADIENT: "pass_grad",  # of an activation: grad
+    "Accum___": "grad",
+    "FinalReducedGradient___": "grad",
+    "UpdatedVar___": "updated",
+    "Accl1___": "opt.exp_avg",
+    "Accl2___": "opt.exp_avg_sq",
+    "Accl___": "opt.momentum_buffer",
+}
+_TRACED = "model."  # PopTorch's traced models put this before every name
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read a selector.
+
+    name: as written; it names the tensor of exactly this name, before `pattern` is tried
+        (empty for a regular expression: no tensor has this name).
+    pattern: the names it matches, None where the name has nothing wild.
+    kind: None for all kinds; may be wild.
+    activation: `kind` is pass_grad, and grad for a tensor that has no pass_grad.
+    notice: what to tell the user when this reading is the one that names a tensor.
+    """
+
+    name: str
+    pattern: re.Pattern[str] | None = None
+    kind: str | None = None
+    activation: bool = False
+    notice: str = ""
+
+    @classmethod
+    def of(cls, name: str, kind: str | None = None) -> Reading:
+        """A name or glob, and its kind."""
+        return cls(name, _wild(name) if _is_wild(name) else None, kind)
+
+    @property
+    def shown(self) -> str:
+        """What it says of the name, as a selector."""
+        return self.name or f"{_REGEX}{self.pattern.pattern if self.pattern else ''}"
+
+    def has_name(self, name: str) -> bool:
+        return name == self.name or (
+            self.pattern is not None and self.pattern.fullmatch(name) is not None
+        )
+
+    def has_kind(self, kind: str, kinds: Collection[str] = ()) -> bool:
+        """Whether it names `kind` of a tensor that has the kinds `kinds`."""
+        if self.activation and kind == "grad":
+            return "pass_grad" not in kinds
+        return self.kind is None or _wild(self.kind).fullmatch(kind) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A selector that was read: `readings` in the order in which they are tried."""
+
+    text: str
+    readings: tuple[Reading, ...]
+
+
+def parse(text: str) -> Selector:
+    """Read a selector.
+
+    Raises UnknownTensorError for a `re:` that is no regular expression.
+    """
+    if text.startswith(_REGEX):
+        return Selector(text, (_regex(text),))
+    return Selector(text, (*_plain(text), *_poptorch(text)))
+
+
+def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = ()) -> bool:
+    """Whether `selector` names `name`@`kind`, for tensors that are not all known in advance.
+
+    kinds: the kinds that `name` has, where they are known.  Without them `Gradient___X` names
+        both X@pass_grad and X@grad: which of the two it is depends on whether X has a pass_grad.
+    An exact name cannot win here over patterns for other names: use `select` where all are known.
+    """
+    if selector.text in (name, join(name, kind)):
+        return True
+    for reading in selector.readings:
+        if reading.has_name(name) and reading.has_kind(kind, kinds):
+            tell(reading.notice)
+            return True
+    return False
+
+
+@functools.cache
+def tell(notice: str) -> None:
+    """Log a notice, once for each text."""
+    if notice:
+        _log.warning("%s", notice)
+
+
+def _regex(text: str) -> Reading:
+    expression, kind = split(text.removeprefix(_REGEX))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "possible nested set": `[` twice is no error
+            pattern = re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UnknownTensorError(
+            f"{quoted(text)} names no tensor: {quoted(expression)} is not a regular expression "
+            f"({error})"
+        ) from None
+    return Reading("", pattern, kind)
+
+
+def _plain(text: str) -> list[Reading]:
+    """A name or glob with its kind; the whole text as a glob too where only the kind is wild."""
+    name, kind = split(text)
+    if kind is not None:
+        return [Reading.of(name, kind)]
+    name, at, kind = text.rpartition("@")
+    if at and _is_kind_pattern(kind):
+        return [Reading.of(name, kind), Reading.of(text)]
+    return [Reading.of(text)]
+
+
+def _is_kind_pattern(text: str) -> bool:
+    return _is_wild(text) and any(
+        _wild(text).fullmatch(kind) for kind in (*KINDS, f"{OPTIMIZER_KIND}x")
+    )
+
+
+def poptorch_prefix(text: str) -> str:
+    """The prefix of a PopTorch spelling, or ""."""
+    prefix, bar, name = text.partition("___")
+    return prefix + bar if name and prefix + bar in _POPTORCH else ""
+
+
+def _poptorch(text: str) -> list[Reading]:
+    prefix = poptorch_prefix(text)
+    if not prefix:
+        return []
+    name = text.removeprefix(prefix)
+    gradient = prefix == _GRADIENT
+    readings = [replace(Reading.of(name, _POPTORCH[prefix]), activation=gradient)]
+    untraced = name.removeprefix(_TRACED)
+    if untraced and untraced != name:
+        notice = (
+            f"{quoted(text)} was read as {quoted(prefix + untraced)}: "
+            f"only PopTorch's traced models put '{_TRACED}' before a name"
+        )
+        read_as = Reading.of(untraced, _POPTORCH[prefix])
+        readings.append(replace(read_as, activation=gradient, notice=notice))
+    return readings
+
+
+def _is_wild(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+@functools.lru_cache(maxsize=1024)
+def _wild(text: str) -> re.Pattern[str]:
+    """The regular expression of a glob in which only `*` and `?` are wild."""
+    first, *rest = (
+        "".join("." if character == "?" else re.escape(character) for character in part)
+        for part in text.split("*")
+    )
+    if not rest:
+        return re.compile(first, re.DOTALL)
+    *middle, last = rest
+    # The shortest run up to each part is always good enough. Atomic groups say so, and keep a
+    # glob with many stars from trying every other way to divide the name between them.
+    groups = "".join(f"(?>.*?{part})" for part in middle if part)
+    return re.compile(f"{first}{groups}.*{last}", re.DOTALL)

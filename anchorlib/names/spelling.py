@@ -1,0 +1,129 @@
+"""What a name may be, what a kind is, how the two are written, and how a name is shown.
+
+fc2.bias@grad
+──name── kind
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from anchorlib.errors import InvalidNameError
+
+__all__ = [
+    "KINDS",
+    "MAX_NAME_BYTES",
+    "OPTIMIZER_KIND",
+    "check_name",
+    "check_run_name",
+    "escape",
+    "is_kind",
+    "join",
+    "quoted",
+    "split",
+    "splits",
+]
+
+KINDS = ("value", "grad", "pass_grad", "updated", "delta")
+"""The kinds with a fixed name; `opt.KEY` names one entry of an optimizer's state."""
+
+OPTIMIZER_KIND = "opt."
+
+MAX_NAME_BYTES = 1024
+"""Bytes a tensor's name may have in UTF-8."""
+
+_RUN_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
+_LOOKS_ESCAPED = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", flags=re.ASCII)
+_SHOWN = 200  # characters of a name or selector that a message quotes
+
+
+def is_kind(text: str) -> bool:
+    """Whether `text` is a kind: one of `KINDS`, or `opt.` followed by a key."""
+    return text in KINDS or (text.startswith(OPTIMIZER_KIND) and len(text) > len(OPTIMIZER_KIND))
+
+
+def join(name: str, kind: str) -> str:
+    """The selector of one tensor: `fc2.bias@grad`."""
+    return f"{name}@{kind}"
+
+
+def splits(text: str) -> Iterator[tuple[str, str]]:
+    """Every way to read `text` as name and kind, the longest name first.
+
+    There is more than one only where a name or an optimizer's key holds an `@` itself.
+    """
+    at = text.rfind("@")
+    while at >= 0:
+        if is_kind(text[at + 1 :]):
+            yield text[:at], text[at + 1 :]
+        at = text.rfind("@", 0, at)
+
+
+def split(text: str) -> tuple[str, str | None]:
+    """Name and kind of a selector; the kind is None where no `@` stands before a known kind."""
+    return next(splits(text), (text, None))
+
+
+def check_name(name: object) -> str:
+    """Return `name` as a plain str if it can name a tensor.
+
+    A name is any str of 1 to 1,024 bytes in UTF-8, control characters included.
+    Raises InvalidNameError otherwise (an unpaired surrogate has no UTF-8).
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"a tensor's name is a str, not {type(name).__name__}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidNameError(
+            f"a tensor's name is text that UTF-8 can write; {quoted(name)} has an unpaired "
+            f"surrogate at position {error.start}"
+        ) from None
+    if not 0 < size <= MAX_NAME_BYTES:
+        raise InvalidNameError(
+            f"a tensor's name has 1 to {MAX_NAME_BYTES} bytes in UTF-8; {quoted(name)} has {size}"
+        )
+    # An Enum that is a str, or numpy's str_, would otherwise travel on with its own __str__.
+    return str.__str__(name)
+
+
+def check_run_name(name: object) -> str:
+    """Return `name` as a plain str if it can name a run: `[A-Za-z0-9._-]{1,64}`, no dot first.
+
+    Raises InvalidNameError otherwise.
+    """
+    if not isinstance(name, str):
+        raise InvalidNameError(f"a run's name is a str, not {type(name).__name__}")
+    if not _RUN_NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"{quoted(name)} cannot name a run: use 1 to 64 of the letters A-Z and a-z, digits, "
+            "'.', '_' and '-', with no dot first"
+        )
+    return str.__str__(name)
+
+
+def escape(text: str) -> str:
+    r"""`text` as a terminal, a log line or a table may show it: printable, and unambiguous.
+
+    What Python's repr would escape (control characters, ESC, bidirectional overrides, line and
+    paragraph separators, invisible and unassigned characters, unpaired surrogates) becomes
+    `\n`, `\x1b`, `\u202e`, `\U000e0001`.  Only such a text, or one that could be mistaken for an
+    escaped one, has its backslashes doubled: `C:\data` stays as it is, and different texts are
+    always shown differently.
+    """
+    if text.isprintable() and not _LOOKS_ESCAPED.search(text):
+        return text
+    return "".join(_escape_character(character) for character in text)
+
+
+def _escape_character(character: str) -> str:
+    if character.isprintable() and character != "\\":
+        return character
+    return repr(character)[1:-1]
+
+
+def quoted(text: str) -> str:
+    """`text` as a message quotes it: escaped, shortened where it is very long."""
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"'{escape(shown)}'"

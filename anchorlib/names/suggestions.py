@@ -1,0 +1,74 @@
+"""What a user may have meant: the end of an error message."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections.abc import Iterable
+
+from anchorlib.names.spelling import quoted
+
+__all__ = ["near", "one_of", "suggest"]
+
+_LIMIT = 3
+_COMPARED = 50  # choices that difflib sees; it needs some 0.1 ms for each
+
+
+def suggest(text: str, choices: Iterable[str]) -> str:
+    """The tail of a message: "; did you mean 'fc2.bias'?", or "" where nothing is near."""
+    found = near(text, choices)
+    return f"; did you mean {one_of(found)}?" if found else ""
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """The choices as a sentence offers them: `'a', 'b' or 'c'`."""
+    *head, last = map(quoted, choices)
+    return f"{', '.join(head)} or {last}" if head else last
+
+
+def near(text: str, choices: Iterable[str]) -> list[str]:
+    """At most three choices that `text` may mean, the likeliest first.
+
+    The same letters in another case; else the same path with a prefix more or less
+    (`fc1` and `model.fc1`), the shortest first; else the one nearest spelling.
+    """
+    pool = list(dict.fromkeys(choices))
+    folded = text.casefold()
+    same = [choice for choice in pool if choice.casefold() == folded]
+    return (same or _same_path(text, pool) or _same_spelling(folded, pool))[:_LIMIT]
+
+
+def _same_path(text: str, pool: list[str]) -> list[str]:
+    if not text:
+        return []
+    found = [
+        choice
+        for choice in pool
+        if choice.endswith(f".{text}") or (choice and text.endswith(f".{choice}"))
+    ]
+    return sorted(found, key=lambda choice: abs(len(choice) - len(text)))
+
+
+def _same_spelling(folded: str, pool: list[str]) -> list[str]:
+    by_folded: dict[str, str] = {}
+    for choice in pool:
+        by_folded.setdefault(choice.casefold(), choice)
+    candidates = _most_alike(folded, list(by_folded))
+    return [by_folded[found] for found in difflib.get_close_matches(folded, candidates, n=1)]
+
+
+def _most_alike(text: str, pool: list[str]) -> list[str]:
+    """The choices that share most pairs of letters: a cheap first sieve for thousands of names."""
+    if len(pool) <= _COMPARED:
+        return pool
+    wanted = _pairs(text)
+
+    def likeness(choice: str) -> float:
+        pairs = _pairs(choice)
+        return len(wanted & pairs) / (len(wanted | pairs) or 1)
+
+    return heapq.nlargest(_COMPARED, pool, key=likeness)
+
+
+def _pairs(text: str) -> set[str]:
+    return {text[at : at + 2] for at in range(len(text))}
