@@ -26,7 +26,7 @@ from anchorlib.errors import UnknownDTypeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DTYPES", "DType", "decode", "dtype"]
+__all__ = ["DTYPES", "DType", "decode", "dtype", "of_storage"]
 
 Family = Literal["float", "complex", "int", "bool"]
 
@@ -105,29 +105,44 @@ def dtype(name: str) -> DType:
         raise UnknownDTypeError(_unknown(name)) from None
 
 
-def decode(raw: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The values of a storage array, same shape, every one exact (a NaN stays a NaN).
+def of_storage(raw: np.ndarray[Any, Any], name: str) -> DType:
+    """The element type `name`, after making sure that `raw` is its storage.
 
-    raw: an array of `dtype(name).storage`; returned itself where there is nothing to decode.
-    Moves bits instead of computing, so that a thread that flushes subnormals gets them right too.
-    Raises UnknownDTypeError for an unknown name, or an array that is not that type's storage.
+    Raises UnknownDTypeError for an unknown name, or an array of another dtype.
     """
     kind = dtype(name)
     if raw.dtype != kind.storage:
         raise UnknownDTypeError(
-            f"{name} is stored as {kind.storage.name}, but this array is {raw.dtype.name}; "
+            f"{name} is stored as {kind.storage.str}, but this array is {raw.dtype.str}; "
             f"give the raw storage of a {name} tensor"
         )
+    return kind
+
+
+def decode(
+    raw: np.ndarray[Any, Any], name: str, *, out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """The values of a storage array, same shape, every one exact (a NaN stays a NaN).
+
+    raw: an array of `dtype(name).storage`; returned itself where there is nothing to decode.
+    out: where bfloat16 and fp8 may be decoded to: contiguous float32 of that shape.
+    Moves bits instead of computing, so that a thread that flushes subnormals gets them right too.
+    Raises UnknownDTypeError for an unknown name, or an array that is not that type's storage.
+    """
+    kind = of_storage(raw, name)
     if kind.storage == kind.decoded:
         return raw
     flat = raw.reshape(-1)
-    values: np.ndarray[Any, Any]
+    if name == "complex32":
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+            parts = np.ascontiguousarray(flat).view("<f2").astype("<f4")
+        return parts.view("<c8").reshape(raw.shape)
+    values = np.empty(flat.shape, "<f4") if out is None else out.reshape(-1)
     if name == "bfloat16":
-        values = np.left_shift(flat, np.uint32(16), dtype=np.dtype("<u4")).view("<f4")
-    elif name == "complex32":
-        values = np.ascontiguousarray(flat).view("<f2").astype("<f4").view("<c8")
+        np.left_shift(flat, np.uint32(16), out=values.view("<u4"), dtype=np.dtype("<u4"))
     else:
-        values = _float8_values(name).take(flat)
+        # Every pattern is in the table; mode="raise" would check that, in a buffer of its own.
+        _float8_values(name).take(flat, out=values, mode="clip")
     return values.reshape(raw.shape)
 
 

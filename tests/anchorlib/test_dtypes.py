@@ -152,8 +152,13 @@ def test_an_unknown_dtype_far_from_all_lists_the_choices():
 
 
 def test_an_array_that_is_not_the_storage_is_refused():
-    with pytest.raises(UnknownDTypeError, match=r"bfloat16 is stored as uint16.*float32"):
+    with pytest.raises(UnknownDTypeError, match=r"bfloat16 is stored as <u2.*is <f4"):
         decode(np.zeros(3, np.float32), "bfloat16")
+
+
+def test_the_other_byte_order_is_refused():
+    with pytest.raises(UnknownDTypeError, match=r"float32 is stored as <f4.*is >f4"):
+        decode(np.zeros(3, ">f4"), "float32")
 
 
 def test_the_table_cannot_be_changed():

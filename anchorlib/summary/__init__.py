@@ -1,0 +1,33 @@
+"""What a summary row says of an array: digest, counts, extremes, sums and the log2 histogram.
+
+    raw storage ─blocks─▶ Tally   (exponents, zeros, nan, inf: from the bits) ─▶ Log2Histogram
+                        └▶ Moments (min, max, sum, l2 over finite elements)    ─▶ Summary
+
+layouts    the bits of a float, and an array's elements in cache-sized blocks
+tally      counts exponents
+moments    min, max, sum and l2
+histogram  Log2Histogram, the value that adds up
+rows       Summary, summarise, digest
+arrays     anything array-like as raw storage; log2_histogram, the user's door
+shares     how the elements would land in a narrower float: `anchor hist --as`
+
+Pure numpy. Everything is decided by bits, never by float arithmetic, wherever a thread that
+flushes subnormals (`torch.set_flush_denormal(True)`) would get another answer.
+"""
+
+from anchorlib.summary.arrays import as_storage, log2_histogram
+from anchorlib.summary.histogram import Log2Histogram
+from anchorlib.summary.rows import Summary, digest, summarise
+from anchorlib.summary.shares import FORMATS, Shares, shares_as
+
+__all__ = [
+    "FORMATS",
+    "Log2Histogram",
+    "Shares",
+    "Summary",
+    "as_storage",
+    "digest",
+    "log2_histogram",
+    "shares_as",
+    "summarise",
+]

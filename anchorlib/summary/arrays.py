@@ -1,0 +1,76 @@
+"""Anything array-like as raw storage, without importing torch: the users' door to histograms."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.summary.layouts import blocks, elements, layout_of, parts
+from anchorlib.summary.tally import FloatTally, IntegerTally
+
+if TYPE_CHECKING:
+    from anchorlib.summary.histogram import Log2Histogram
+
+__all__ = ["as_storage", "log2_histogram"]
+
+
+def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
+    """How many elements lie in each power of two, exactly, from their exponent bits.
+
+    array: a torch tensor (any device, bfloat16 and fp8 too), a numpy or ml_dtypes array, nested
+        lists, a number: whatever numpy makes an array of.
+    dtype: torch's name of the element type, where `array` is raw storage (uint16 of "bfloat16").
+
+    Each part of a complex element counts as an element; True counts as 1.
+    Raises UnknownDTypeError for elements that are no numbers, or not `dtype`'s storage.
+    """
+    raw, name = as_storage(array, dtype)
+    with np.errstate(all="ignore"):
+        return _count(raw, name)
+
+
+def as_storage(array: Any, dtype: str | None = None) -> tuple[np.ndarray[Any, Any], str]:
+    """The raw storage of anything array-like, any strides, and the name of its element type.
+
+    It shares memory with `array` where it can. Arguments and errors are those of `log2_histogram`.
+    """
+    raw, name = _of_tensor(array) if hasattr(array, "detach") else _of_array(np.asarray(array))
+    if dtype is None:
+        return raw, name
+    dtypes.of_storage(raw, dtype)
+    return raw, dtype
+
+
+def _count(raw: np.ndarray[Any, Any], name: str) -> Log2Histogram:
+    flat, kind = parts(raw, dtypes.dtype(name))
+    layout = layout_of(kind)
+    if layout is None:
+        integers = IntegerTally()
+        for block in blocks(flat):
+            integers.add(elements(block, kind))
+        return integers.histogram()
+    floats = FloatTally(layout)
+    for block in blocks(flat):
+        floats.add(elements(block, kind))
+    return floats.histogram(kind)
+
+
+def _of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
+    name = str(tensor.dtype).removeprefix("torch.")
+    kind = dtypes.dtype(name)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if kind.storage != kind.decoded:
+        # numpy has no such type. torch's integers of that width, from where the tensor came.
+        torch = sys.modules[type(tensor.dtype).__module__]
+        plain = plain.view(getattr(torch, kind.storage.name))
+    return plain.numpy(), name
+
+
+def _of_array(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
+    kind = dtypes.dtype(array.dtype.name)  # ml_dtypes calls its types as torch does
+    if kind.storage != kind.decoded:
+        return array.view(kind.storage), kind.name
+    return array.astype(kind.storage, copy=False), kind.name

@@ -1,0 +1,142 @@
+"""The bits of a float, and the elements of an array in cache-sized blocks.
+
+Every float type is scanned as float32 or float64: narrower ones convert exactly, block by block,
+and complex numbers are scanned as their parts.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib import dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anchorlib.dtypes import DType
+
+__all__ = [
+    "BLOCK",
+    "DOUBLE",
+    "SCRATCH",
+    "SINGLE",
+    "Layout",
+    "blocks",
+    "elements",
+    "layout_of",
+    "parts",
+]
+
+BLOCK = 1 << 16
+"""Elements a pass looks at together: some arrays of this size fit into the second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The bit layout of an IEEE binary format: sign, exponent field, mantissa.
+
+    floating, unsigned, signed: the numpy dtypes of its width.
+    mantissa: bits of the mantissa. bias: what the exponent field adds to the exponent.
+    fields: how many values the exponent field has (0: zero or subnormal, the last: inf or nan).
+    infinity: the pattern of +inf; `sign`: that of -0.0.
+    """
+
+    floating: np.dtype[Any]
+    unsigned: np.dtype[Any]
+    signed: np.dtype[Any]
+    mantissa: int
+    bias: int
+    fields: int
+    infinity: int
+    sign: int
+
+    @property
+    def lowest_exponent(self) -> int:
+        """e where the smallest subnormal is 2**e."""
+        return 1 - self.bias - self.mantissa
+
+    def value(self, pattern: int) -> float:
+        """The value of one pattern, exact also where arithmetic flushes subnormals."""
+        if self.mantissa == DOUBLE.mantissa:
+            return float(struct.unpack("<d", struct.pack("<Q", pattern))[0])
+        magnitude = pattern & (self.sign - 1)
+        if magnitude >> self.mantissa:
+            return float(struct.unpack("<f", struct.pack("<I", pattern))[0])
+        return magnitude * 2.0**self.lowest_exponent * (-1.0 if pattern & self.sign else 1.0)
+
+
+def _layout(bits: int, mantissa: int) -> Layout:
+    floating, unsigned, signed = (np.dtype(f"<{code}{bits // 8}") for code in "fui")
+    fields = 1 << (bits - 1 - mantissa)
+    infinity = (fields - 1) << mantissa
+    return Layout(
+        floating, unsigned, signed, mantissa, fields // 2 - 1, fields, infinity, 1 << (bits - 1)
+    )
+
+
+SINGLE = _layout(32, 23)
+DOUBLE = _layout(64, 52)
+
+
+class _Scratch(threading.local):
+    """Two buffers of `BLOCK` elements for each thread that summarises.
+
+    Fresh ones for each block can cost more than the arithmetic: the allocator gives their pages
+    back to the system each time, and the system clears them again (float16: 2.6 times slower).
+    """
+
+    def __init__(self) -> None:
+        self.single = np.empty(BLOCK, "<f4")
+        self.double = np.empty(BLOCK, "<f8")
+
+
+SCRATCH = _Scratch()
+
+_REAL = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+def layout_of(kind: DType) -> Layout | None:
+    """The layout that elements of this type are scanned in; None for integers and bool."""
+    if kind.family in ("int", "bool"):
+        return None
+    return DOUBLE if kind.name in ("float64", "complex128") else SINGLE
+
+
+def parts(raw: np.ndarray[Any, Any], kind: DType) -> tuple[np.ndarray[Any, Any], DType]:
+    """The elements of a storage array, contiguous in one dimension; complex ones as their parts.
+
+    The dtype comes with them: that of a complex array's parts.
+    """
+    flat = np.ascontiguousarray(raw).reshape(-1)
+    if kind.family != "complex":
+        return flat, kind
+    real = dtypes.DTYPES[_REAL[kind.name]]
+    return flat.view(real.storage), real
+
+
+def elements(block: np.ndarray[Any, Any], kind: DType) -> np.ndarray[Any, Any]:
+    """The values of a block of `parts`: float32, float64, or integers (True is 1).
+
+    They may lie in `SCRATCH.single`, until the next block.
+    """
+    if kind.family == "bool":
+        truth: np.ndarray[Any, Any] = block.view(np.uint8) != 0  # whatever byte stands for True
+        return truth.view(np.uint8)
+    if kind.family == "int":
+        return block
+    values = SCRATCH.single[: block.size]
+    if kind.name == "float16":
+        np.copyto(values, block)  # its subnormals are normal in float32: nothing to flush
+        return values
+    return dtypes.decode(block, kind.name, out=values)
+
+
+def blocks(flat: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """Cuts one dimension into pieces of at most `BLOCK` elements; none of an empty array."""
+    for start in range(0, flat.size, BLOCK):
+        yield flat[start : start + BLOCK]

@@ -1,0 +1,162 @@
+"""min, max, sum and l2 of finite elements, in float64.
+
+The extremes are found by comparing bits. Squares of large or tiny float64 would overflow or
+vanish, so blocks of such values are scaled by a power of two first, and each scale has sums of its
+own until the end (after Blue, "A portable Fortran program to find the Euclidean norm", 1978).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib.summary.layouts import DOUBLE, SCRATCH
+
+if TYPE_CHECKING:
+    from anchorlib.summary.layouts import Layout
+    from anchorlib.summary.tally import Finite
+
+__all__ = ["FloatMoments", "IntegerMoments", "Moments"]
+
+Moments = tuple[float, float, float, float]
+"""min, max, sum, l2; all nan where there is no element."""
+
+NONE: Moments = (math.nan, math.nan, math.nan, math.nan)
+
+SAFE = 400  # squares of 2**±401, and sums of 2**64 of them, are far inside float64
+SHIFT = 600  # brings 2**±1074 to where squares are safe
+
+
+class FloatMoments:
+    """Of float32 or float64 values, given by their bits."""
+
+    __slots__ = ("_high", "_layout", "_low", "_squares", "_sums")
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._low: int | None = None  # the extremes as integers that order as the floats do
+        self._high = 0
+        self._sums: dict[int, float] = {}  # by the power of two that the values were scaled by
+        self._squares: dict[int, float] = {}
+
+    def add(self, finite: Finite) -> None:
+        """Folds the finite elements of a block in."""
+        if not finite.patterns.size:
+            return
+        low, high = self._extremes(finite.patterns)
+        self._high = high if self._low is None else max(self._high, high)
+        self._low = low if self._low is None else min(self._low, low)
+        shift = self._shift(max(high, -1 - low))
+        wide = self._wide(finite, shift)
+        self._sums[shift] = self._sums.get(shift, 0.0) + float(wide.sum())
+        np.square(wide, out=wide)  # not np.dot: it starts threads, and their number shows
+        self._squares[shift] = self._squares.get(shift, 0.0) + float(wide.sum())
+
+    def result(self) -> Moments:
+        """min, max, sum, l2. A sum or l2 beyond float64's range is inf."""
+        if self._low is None:
+            return NONE
+        low, high = self._value(self._low), self._value(self._high)
+        total, shift = _join(self._sums, 1)
+        squares, square_shift = _join(self._squares, 2)
+        return low, high, _scaled(total, -shift), _scaled(math.sqrt(squares), -square_shift)
+
+    def _extremes(self, patterns: np.ndarray[Any, Any]) -> tuple[int, int]:
+        # Read unsigned, the largest pattern is the most negative value, if there is a negative one;
+        # read signed, it is the most positive. Where all have one sign, the smallest is the other.
+        sign = self._layout.sign
+        unsigned = int(patterns.max())
+        signed = int(patterns.view(self._layout.signed).max())
+        low = sign - 1 - unsigned if unsigned >= sign else int(patterns.min())
+        high = signed if signed >= 0 else sign - 1 - int(patterns.min())
+        return low, high
+
+    def _value(self, ordered: int) -> float:
+        return self._layout.value(ordered if ordered >= 0 else self._layout.sign - 1 - ordered)
+
+    def _shift(self, magnitude: int) -> int:
+        exponent = (magnitude >> self._layout.mantissa) - self._layout.bias
+        if exponent > SAFE:
+            return -SHIFT
+        # All zeros have the lowest exponent as well; scaling them does no harm.
+        return SHIFT if exponent < -SAFE else 0
+
+    def _wide(self, finite: Finite, shift: int) -> np.ndarray[Any, Any]:
+        """The values times 2**shift in float64, in `SCRATCH.double`."""
+        layout = self._layout
+        wide = SCRATCH.double[: finite.patterns.size]
+        np.copyto(wide, finite.patterns.view(layout.floating))
+        if shift:
+            wide *= 2.0**shift
+        exponent = layout.lowest_exponent + shift
+        if finite.subnormal is not None and exponent >= 1 - DOUBLE.bias:
+            # Converted as integers: a thread that flushes subnormals has just made them zero.
+            # (Below float64's normal range they are nothing beside the block's largest.)
+            low = finite.patterns[finite.subnormal]
+            unit = np.where(low & layout.sign, -(2.0**exponent), 2.0**exponent)
+            wide[finite.subnormal] = unit * (low & ((1 << layout.mantissa) - 1))
+        return wide
+
+
+class IntegerMoments:
+    """Of integers; the sum is exact until it becomes a float64."""
+
+    __slots__ = ("_high", "_low", "_squares", "_total")
+
+    def __init__(self) -> None:
+        self._low: int | None = None
+        self._high = 0
+        self._total = 0
+        self._squares = 0.0
+
+    def add(self, values: np.ndarray[Any, Any]) -> None:
+        """Folds a block of at least one integer in."""
+        low, high = int(values.min()), int(values.max())
+        self._high = high if self._low is None else max(self._high, high)
+        self._low = low if self._low is None else min(self._low, low)
+        self._total += _exact_sum(values)
+        wide = SCRATCH.double[: values.size]
+        np.copyto(wide, values)
+        self._squares += float(np.square(wide, out=wide).sum())
+
+    def result(self) -> Moments:
+        """min, max, sum, l2, each rounded to float64."""
+        if self._low is None:
+            return NONE
+        total = float(self._total)
+        return float(self._low), float(self._high), total, math.sqrt(self._squares)
+
+
+def _exact_sum(values: np.ndarray[Any, Any]) -> int:
+    if values.dtype.itemsize < DOUBLE.unsigned.itemsize:
+        return int(values.sum(dtype=np.int64))
+    # A block of 64-bit integers overflows 64 bits; a block of their halves does not.
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
+def _join(scaled: dict[int, float], power: int) -> tuple[float, int]:
+    """The sum of all scales, in the scale of the largest values that there are."""
+    top = min((shift for shift, value in scaled.items() if value), default=0)
+    parts = (
+        value * 2.0 ** (power * (top - shift)) for shift, value in sorted(scaled.items()) if value
+    )
+    return sum(parts, 0.0), top
+
+
+def _scaled(value: float, shift: int) -> float:
+    """value * 2**shift, rounded once, also into the subnormal range of a thread that flushes it."""
+    if not shift:
+        return value
+    mantissa, exponent = math.frexp(value)
+    left = exponent + shift - DOUBLE.lowest_exponent  # bits above the smallest subnormal
+    if left > DOUBLE.mantissa:
+        try:
+            return math.ldexp(value, shift)
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    steps = round(abs(Fraction(mantissa)) * Fraction(2) ** left)
+    return float(math.copysign(struct.unpack("<d", struct.pack("<Q", steps))[0], value))

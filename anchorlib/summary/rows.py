@@ -1,0 +1,123 @@
+"""The summary row of a record: one pass over the values, in cache-sized blocks."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from anchorlib import dtypes
+from anchorlib.summary.layouts import blocks, elements, layout_of, parts
+from anchorlib.summary.moments import FloatMoments, IntegerMoments
+from anchorlib.summary.tally import FloatTally, IntegerTally
+
+if TYPE_CHECKING:
+    from anchorlib.dtypes import DType
+    from anchorlib.summary.histogram import Log2Histogram
+    from anchorlib.summary.layouts import Layout
+
+__all__ = ["Summary", "digest", "summarise"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """What a record's row says of its array.
+
+    digest: xxh3-128 of the raw bytes in C order, 16 bytes (`.hex()` is what users see).
+    min, max, sum, l2: over finite elements, in float64; nan where there is none. Of a complex
+        array, over its real and imaginary parts, as the histogram.
+    histogram: exponents and counts.
+
+    Two summaries are equal when their bits are: nan equals nan, and 0.0 is not -0.0.
+    """
+
+    digest: bytes
+    min: float
+    max: float
+    sum: float
+    l2: float
+    histogram: Log2Histogram
+
+    @property
+    def numel(self) -> int:
+        """Elements (a complex one counts as two)."""
+        return self.histogram.numel
+
+    @property
+    def zero(self) -> int:
+        """Elements that are 0.0 or -0.0."""
+        return self.histogram.zero
+
+    @property
+    def nan(self) -> int:
+        """Elements that are nan."""
+        return self.histogram.nan
+
+    @property
+    def inf(self) -> int:
+        """Elements that are inf or -inf."""
+        return self.histogram.inf
+
+    @property
+    def subnormal(self) -> int:
+        """Elements that are subnormal in their dtype."""
+        return self.histogram.subnormal
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Summary):
+            return NotImplemented
+        return self._bits() == other._bits() and self.histogram == other.histogram
+
+    def __hash__(self) -> int:
+        return hash(self._bits())
+
+    def _bits(self) -> bytes:
+        return self.digest + struct.pack("<4d", self.min, self.max, self.sum, self.l2)
+
+
+def summarise(raw: np.ndarray[Any, Any], dtype: str) -> Summary:
+    """The summary of a storage array.
+
+    raw: of `dtypes.dtype(dtype).storage`, any shape, 0-d and empty too; copied first where it is
+        not C-contiguous.
+    Raises UnknownDTypeError for an unknown name, or an array that is not that dtype's storage.
+
+    Elements are classified by bits, so the answer is the same in a thread that flushes
+    subnormals. Each part of a complex element counts as an element; True counts as 1.
+    """
+    flat, kind = parts(raw, dtypes.of_storage(raw, dtype))
+    layout = layout_of(kind)
+    with np.errstate(all="ignore"):  # what is inexact is so on purpose, also under np.seterr
+        if layout is None:
+            return _of_integers(flat, kind)
+        return _of_floats(flat, kind, layout)
+
+
+def digest(raw: np.ndarray[Any, Any]) -> bytes:
+    """xxh3-128 of an array's bytes in C order: 16 bytes, big-endian as xxhash writes them."""
+    return xxhash.xxh3_128_digest(np.ascontiguousarray(raw).data)
+
+
+def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: Layout) -> Summary:
+    hasher = xxhash.xxh3_128()
+    tally = FloatTally(layout)
+    moments = FloatMoments(layout)
+    for block in blocks(flat):
+        hasher.update(block.data)
+        moments.add(tally.add(elements(block, kind)))
+    return Summary(hasher.digest(), *moments.result(), tally.histogram(kind))
+
+
+def _of_integers(flat: np.ndarray[Any, Any], kind: DType) -> Summary:
+    hasher = xxhash.xxh3_128()
+    tally = IntegerTally()
+    moments = IntegerMoments()
+    for block in blocks(flat):
+        hasher.update(block.data)
+        values = elements(block, kind)
+        tally.add(values)
+        moments.add(values)
+    return Summary(hasher.digest(), *moments.result(), tally.histogram())
