@@ -135,6 +135,7 @@ class Hello(_message.Message):
     OVERWRITE_FIELD_NUMBER: _builtins.int
     HEADER_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     run: _builtins.str
     rank: _builtins.int
@@ -146,6 +147,8 @@ class Hello(_message.Message):
     """the run header, a JSON object"""
     max_bytes: _builtins.int
     """beyond this many bytes values are no longer kept; 0: the collector's own"""
+    writer: _builtins.str
+    """who that is, for people: "process 4242 on node7" """
     def __init__(
         self,
         *,
@@ -157,10 +160,11 @@ class Hello(_message.Message):
         overwrite: _builtins.bool = ...,
         header: _builtins.str = ...,
         max_bytes: _builtins.int = ...,
+        writer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "max_bytes", b"max_bytes", "overwrite", b"overwrite", "protocol", b"protocol", "rank", b"rank", "resume", b"resume", "run", b"run", "writer_id", b"writer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "max_bytes", b"max_bytes", "overwrite", b"overwrite", "protocol", b"protocol", "rank", b"rank", "resume", b"resume", "run", b"run", "writer", b"writer", "writer_id", b"writer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,70 @@
+"""Where a collector is: `grpc://host:port[/run]`, or `grpcs://` where it speaks TLS."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from anchorlib.errors import OptionError
+from anchorlib.names import check_run_name
+
+__all__ = ["DEFAULT_PORT", "Address", "is_address", "is_loopback", "parse_address"]
+
+DEFAULT_PORT = 50051
+
+_FORM = re.compile(
+    r"(?P<scheme>grpcs?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?"
+    r"/?(?P<run>[^/]*)/?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A collector's address, and the run that a URL named, if it did.
+
+    host: a name or an IP address, an IPv6 one without its brackets.
+    tls: whether the scheme was grpcs.
+    """
+
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+    run: str | None = None
+
+    @property
+    def target(self) -> str:
+        """`host:port`, as gRPC and people write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        run = "" if self.run is None else f"/{self.run}"
+        return f"{'grpcs' if self.tls else 'grpc'}://{self.target}{run}"
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is meant as a collector's URL."""
+    return text.startswith(("grpc://", "grpcs://"))
+
+
+def parse_address(text: str) -> Address:
+    """Read a URL. OptionError where it is none, InvalidNameError where its run cannot be one."""
+    found = _FORM.fullmatch(text)
+    port = int(found["port"] or DEFAULT_PORT) if found else 0
+    if found is None or not 0 < port < 1 << 16:
+        # The text may hold a password: do not repeat what stands before an "@".
+        shown = text.rpartition("@")[2][:200]
+        raise OptionError(
+            f"{shown!r} is no collector's address; write grpc://host:port, or grpcs:// for TLS, "
+            "with /run after it where a run is meant"
+        )
+    run = check_run_name(found["run"]) if found["run"] else None
+    return Address(found["host"].strip("[]"), port, found["scheme"] == "grpcs", run)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what listens on `host` can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,76 @@
+"""Channels to a collector: options, TLS and the bearer token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from anchorlib.errors import OptionError
+from anchorlib.wire.address import Address, is_loopback
+from anchorlib.wire.limits import MESSAGE_BYTES
+
+__all__ = ["KEEPALIVE_SECONDS", "Credentials", "Metadata", "open_channel"]
+
+Metadata = tuple[tuple[str, str], ...]
+
+KEEPALIVE_SECONDS: Final = 20
+"""How often a quiet connection is tried; a peer that is silent for half of that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client shows, and what it trusts.
+
+    token: the bearer token; never part of a repr.
+    ca_file: certificates to trust instead of the system's.
+    cert_file, key_file: the client's own, for a collector that asks for one.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """What goes with every call."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+
+def open_channel(address: Address, credentials: Credentials | None = None) -> grpc.Channel:
+    """A channel of its own (it shares no connection); connects at the first call.
+
+    Raises OptionError where a certificate file cannot be read.
+    """
+    options = [
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.enable_retries", 0),  # a stream cannot be tried again by gRPC, only by its writer
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    if is_loopback(address.host):
+        options.append(("grpc.enable_http_proxy", 0))
+    if not address.tls:
+        return grpc.insecure_channel(address.target, options=options)
+    return grpc.secure_channel(address.target, _tls(credentials or Credentials()), options=options)
+
+
+def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        _read(credentials.ca_file), _read(credentials.key_file), _read(credentials.cert_file)
+    )
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,0 +1,88 @@
+"""A frame as bytes: protobuf's own, but the payload is written and read in place.
+
+    PushRequest:  1a <length> [ head: first, columns, fragment ] 7a <length> <payload>
+
+Protobuf would copy a payload twice on the way out and twice on the way in. Here it is joined once
+and read as a view; the bytes are those that protobuf writes, so that any gRPC client can write
+them and any protobuf can read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from anchorlib.wire.v1.collector_pb2 import Frame, PushRequest
+
+__all__ = ["Buffer", "join", "split"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_LENGTH_DELIMITED: Final = 2
+_FRAME_TAG: Final = PushRequest.FRAME_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_PAYLOAD_TAG: Final = Frame.PAYLOAD_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_MAX_VARINT_BYTES: Final = 10
+
+
+def join(head: bytes, payload: Sequence[Buffer]) -> bytes:
+    """The PushRequest that carries a frame.
+
+    head: the serialised Frame, without its payload.
+    payload: byte buffers, joined end to end.
+    """
+    size = sum(len(part) for part in payload)
+    # Protobuf leaves an empty field out.
+    lead = b"" if size == 0 else bytes((_PAYLOAD_TAG,)) + _varint(size)
+    length = _varint(len(head) + len(lead) + size)
+    return b"".join((bytes((_FRAME_TAG,)), length, head, lead, *payload))
+
+
+def split(message: bytes) -> tuple[bytes, memoryview] | None:
+    """The head and the payload of a frame's PushRequest; None if it is laid out otherwise.
+
+    Raises IndexError where the message ends inside a number.
+    """
+    if not message or message[0] != _FRAME_TAG:
+        return None
+    length, start = _read_varint(message, 1)
+    if start + length != len(message):
+        return None
+    at = start
+    while at < len(message) and message[at] != _PAYLOAD_TAG:
+        at = _skip(message, at)
+    if at >= len(message):
+        return message[start:], memoryview(b"")
+    size, payload = _read_varint(message, at + 1)
+    if payload + size != len(message):
+        return None
+    return message[start:at], memoryview(message)[payload:]
+
+
+def _skip(message: bytes, at: int) -> int:
+    """Where the field after the one at `at` starts; past the end for what a head never holds."""
+    wire_type = message[at] & 7
+    if wire_type == 0:
+        return _read_varint(message, at + 1)[1]
+    if wire_type == _LENGTH_DELIMITED:
+        length, start = _read_varint(message, at + 1)
+        return start + length
+    return len(message)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for index in range(_MAX_VARINT_BYTES):
+        byte = message[at + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return number, at + index + 1
+    return number, len(message)

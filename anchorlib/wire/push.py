@@ -1,0 +1,92 @@
+"""One stream to a collector: carries what an outbox has to say, and brings it the answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from anchorlib.wire.outbox import Outbox
+from anchorlib.wire.services import push_call
+from anchorlib.wire.v1.collector_pb2 import Hello, PushRequest
+
+if TYPE_CHECKING:
+    from anchorlib.wire.channel import Metadata
+
+__all__ = ["PushStream", "writer_name"]
+
+_ENDS_WITHIN = 5.0  # seconds that gRPC may take to let go of an ended stream's requests
+
+
+class PushStream:
+    """Sends from `outbox`, which `changed` guards, until the collector has closed the run.
+
+    `changed` is notified after every answer; notify it after every change to the outbox.
+    """
+
+    def __init__(
+        self, channel: grpc.Channel, hello: Hello, outbox: Outbox, changed: threading.Condition
+    ) -> None:
+        self._channel = channel
+        self._hello = PushRequest(hello=hello).SerializeToString()
+        self._outbox = outbox
+        self._changed = changed
+        self._over = False
+        self._ended = threading.Event()
+        self._call: grpc.Call | None = None
+
+    def run(self, metadata: Metadata = ()) -> None:
+        """Returns when the collector has closed the run, or ended the stream without an error.
+
+        Raises grpc.RpcError where the stream breaks or is refused, FrameError for answers that
+        cannot be.
+        """
+        with self._changed:
+            if self._over:
+                return
+            self._outbox.restart()
+            self._call = call = push_call(self._channel)(self._requests(), metadata=metadata)
+        try:
+            for reply in call:
+                with self._changed:
+                    self._outbox.take(reply)
+                    self._changed.notify_all()
+        finally:
+            self.cancel()
+            self._ended.wait(_ENDS_WITHIN)
+
+    def cancel(self) -> None:
+        """End the stream now, from any thread."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+            call = self._call
+        if call is not None:
+            call.cancel()
+
+    def _requests(self) -> Iterator[bytes]:
+        """Runs on a thread of gRPC's, which has to be let go when the stream is over."""
+        try:
+            yield self._hello
+            while (message := self._next()) is not None:
+                yield message
+        finally:
+            self._ended.set()
+
+    def _next(self) -> bytes | None:
+        with self._changed:
+            while not (self._over or self._outbox.closed):
+                message = self._outbox.next()
+                if message is not None:
+                    return message
+                self._changed.wait()
+            return None
+
+
+def writer_name() -> str:
+    """How a collector names this process to others."""
+    return f"process {os.getpid()} on {socket.gethostname()}"

@@ -1,0 +1,107 @@
+"""Reading a collector's store from elsewhere: the two verbs that a zarr store needs."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from anchorlib.errors import CollectorError
+from anchorlib.wire.address import Address, parse_address
+from anchorlib.wire.channel import Credentials, open_channel
+from anchorlib.wire.failures import failure
+from anchorlib.wire.limits import READ_BYTES
+from anchorlib.wire.v1.collector_pb2 import GetRequest, ListRequest
+from anchorlib.wire.v1.collector_pb2_grpc import ReaderStub
+
+__all__ = ["ReaderClient"]
+
+
+class ReaderClient:
+    """Files of the store that a collector serves; may be used by several threads.
+
+    address: an Address or a URL; its run is not looked at.
+    timeout: seconds that one answer may take.
+    """
+
+    def __init__(
+        self,
+        address: Address | str,
+        credentials: Credentials | None = None,
+        *,
+        timeout: float = 30.0,
+    ) -> None:
+        self.address = parse_address(address) if isinstance(address, str) else address
+        self._metadata = (credentials or Credentials()).metadata
+        self._timeout = timeout
+        self._channel = open_channel(self.address, credentials)
+        self._stub = ReaderStub(self._channel)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """The bytes of file `key` from `start` on, at most `length`; None where there is no file.
+
+        A range that reaches beyond the end gives what there is. Raises CollectorError.
+        """
+        if length == 0:
+            return b"" if self.get(key, 0, 1) is not None else None
+        parts: list[bytes] = []
+        got = 0
+        while length is None or got < length:
+            want = READ_BYTES if length is None else min(READ_BYTES, length - got)
+            reply = self._get(GetRequest(key=key, offset=start + got, length=want))
+            if reply is None:
+                return None
+            size, data = reply
+            parts.append(data)
+            got += len(data)
+            if not data or start + got >= size:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def list(self, prefix: str = "") -> list[str]:
+        """The names in folder `prefix`, sorted, folders with a "/" at the end; [] if there is none.
+
+        Raises CollectorError.
+        """
+        names: list[str] = []
+        more = True
+        while more:
+            request = ListRequest(prefix=prefix, after=names[-1] if names else "")
+            try:
+                reply = self._stub.List(request, timeout=self._timeout, metadata=self._metadata)
+            except grpc.RpcError as error:
+                raise self._error(error) from None
+            names += reply.names
+            more = reply.more and bool(reply.names)
+        return names
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ReaderClient({str(self.address)!r})"
+
+    def _get(self, request: GetRequest) -> tuple[int, bytes] | None:
+        try:
+            reply = self._stub.Get(request, timeout=self._timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.NOT_FOUND:
+                return None
+            raise self._error(error) from None
+        return reply.size, reply.data
+
+    def _error(self, error: grpc.RpcError) -> CollectorError:
+        return CollectorError(failure(self.address, error).sentence)

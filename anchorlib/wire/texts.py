@@ -1,0 +1,30 @@
+"""Texts that arrive from outside: what may name a series, a phase, a gap's reason."""
+
+from __future__ import annotations
+
+from anchorlib.errors import InvalidNameError, ModeError
+from anchorlib.modes import parse_mode
+from anchorlib.names import check_name, is_kind
+from anchorlib.wire.limits import TEXT_BYTES
+
+__all__ = ["check_phase", "check_reason", "check_series"]
+
+
+def check_series(name: str, kind: str, mode: str) -> tuple[str, str, str]:
+    """The three texts of a series; InvalidNameError or ModeError where one cannot be."""
+    check_name(name)
+    if not is_kind(kind) or len(kind.encode()) > TEXT_BYTES:
+        raise InvalidNameError(f"{kind[:80]!r} is no kind of tensor")
+    if len(mode) > TEXT_BYTES or str(parse_mode(mode)) != mode:
+        raise ModeError(f"{mode[:80]!r} is not a mode as records carry it")
+    return name, kind, mode
+
+
+def check_phase(phase: str) -> str:
+    """The name of a phase, or InvalidNameError."""
+    return check_name(phase)
+
+
+def check_reason(reason: str) -> str:
+    """Why records are missing, cut to what is kept of it."""
+    return reason.encode()[:TEXT_BYTES].decode(errors="ignore")

@@ -1,0 +1,140 @@
+"""Records to frames and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from anchorlib.record import Coordinates, Record
+from anchorlib.summary import summarise
+from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, FrameError, parse_request
+from anchorlib.wire.v1.collector_pb2 import PushRequest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.anchorlib.wire.strategies import bits, records
+
+
+def record(raw: np.ndarray, step: int = 0, name: str = "fc1") -> Record:
+    return Record(
+        name=name,
+        kind="grad",
+        mode="all",
+        coordinates=Coordinates(step),
+        order=step,
+        time_ns=1,
+        dtype=raw.dtype.name,
+        shape=raw.shape,
+        raw=raw,
+        summary=summarise(raw, raw.dtype.name),
+    )
+
+
+def messages(encoder: Encoder, batches: Iterable[list[Record]]) -> list[bytes]:
+    """All that a stream would carry."""
+    sent, defined = [], 0
+    for batch in batches:
+        for frame in encoder.encode(batch):
+            sent += encoder.definitions[defined : frame.definitions]
+            defined = frame.definitions
+            sent.append(frame.message)
+    return sent
+
+
+def decoded(sent: Iterable[bytes], decoder: Decoder) -> list[tuple[int, Record]]:
+    found = []
+    for message in sent:
+        request = parse_request(message)
+        if isinstance(request, Framed):
+            got = decoder.decode(request)
+            found += list(enumerate(got, request.head.first))
+        else:
+            decoder.define(request.define)
+    return found
+
+
+@given(st.lists(st.lists(records(rank=3), max_size=5), max_size=3), st.integers(1, 300))
+def test_the_wire_loses_nothing(batches, frame_bytes):
+    sent = messages(Encoder(frame_bytes=frame_bytes), batches)
+    found = decoded(sent, Decoder(rank=3))
+    assert [number for number, _ in found] == list(range(sum(map(len, batches))))
+    assert [bits(r) for _, r in found] == [bits(r) for batch in batches for r in batch]
+
+
+@given(st.lists(records(), max_size=4), st.integers(1, 300))
+def test_every_message_is_what_protobuf_itself_would_write(batch, frame_bytes):
+    for message in messages(Encoder(frame_bytes=frame_bytes), [batch]):
+        assert PushRequest.FromString(message).SerializeToString() == message
+
+
+@given(st.lists(records(), min_size=1, max_size=4))
+def test_a_frame_laid_out_otherwise_is_read_all_the_same(batch):
+    def payload_first(message: bytes) -> bytes:
+        request = PushRequest.FromString(message)
+        if request.WhichOneof("message") != "frame":
+            return message
+        payload = PushRequest()
+        payload.frame.payload = request.frame.payload
+        request.frame.ClearField("payload")
+        # Protobuf merges a message field that comes twice.
+        return payload.SerializeToString() + request.SerializeToString()
+
+    sent = [payload_first(m) for m in messages(Encoder(), [batch])]
+    assert [bits(r) for _, r in decoded(sent, Decoder(rank=0))] == [bits(r) for r in batch]
+
+
+def test_many_small_records_share_a_frame_and_none_is_larger_than_the_limit():
+    batch = [record(np.full(100, step, np.float32), step) for step in range(5000)]
+    sent = messages(Encoder(), [batch])
+    assert len(sent) < 10
+    assert max(map(len, sent)) < 1.1 * 2**20
+
+
+def test_a_large_record_comes_in_fragments_of_a_frame_each():
+    values = np.arange(3 * 2**18 + 5, dtype=np.float32)
+    sent = messages(Encoder(), [[record(np.ones(1, np.float32)), record(values)]])
+    frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
+    assert [len(f.payload) for f in frames] == [4, 2**20, 2**20, 2**20, 20]
+    (_, back) = decoded(sent, Decoder(rank=0))[1]
+    assert back.raw is not None
+    assert np.array_equal(back.raw, values)
+
+
+def test_a_new_stream_needs_the_definitions_alone():
+    encoder = Encoder()
+    list(encoder.encode([record(np.ones(2, np.float32))]))
+    later = list(encoder.encode([record(np.ones(2, np.float32), 1)]))
+    found = decoded([*encoder.definitions, *(f.message for f in later)], Decoder(rank=0))
+    assert [(n, r.name, r.coordinates.step) for n, r in found] == [(1, "fc1", 1)]
+
+
+def test_a_record_without_a_summary_cannot_travel():
+    bare = Record("fc1", "grad", "all", Coordinates(0), 0, 0, "float32", (), None)
+    with pytest.raises(ValueError, match="summarise it first"):
+        list(Encoder().encode([bare]))
+
+
+@given(st.data())
+def test_a_flipped_bit_of_a_payload_is_noticed(data):
+    sent = messages(Encoder(), [[record(np.arange(1, 50, dtype=np.float32))]])
+    place = data.draw(st.integers(8 * (len(sent[-1]) - 196), 8 * len(sent[-1]) - 1))
+    damaged = bytearray(sent[-1])
+    damaged[place // 8] ^= 1 << place % 8
+    with pytest.raises(DamagedError, match="'fc1'@grad at step 0"):
+        decoded([*sent[:-1], bytes(damaged)], Decoder(rank=0))
+
+
+@given(st.data())
+def test_whatever_arrives_is_a_record_or_an_error_that_says_so(data):
+    sent = messages(Encoder(frame_bytes=64), [data.draw(st.lists(records(), min_size=1, max_size=3))])
+    at = data.draw(st.integers(0, len(sent) - 1))
+    message = bytearray(sent[at])
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.none() | st.integers(0, len(message)))
+    sent[at] = bytes(message[:cut])
+    try:
+        decoded(sent, Decoder(rank=0, record_bytes=1 << 16))
+    except ValueError as error:  # all of them are
+        assert "\n" not in str(error)
