@@ -41,7 +41,9 @@ __all__ = [
 
 Window: TypeAlias = int | Literal["run"]
 Unit: TypeAlias = Literal["record", "step"]
-T = TypeVar("T")
+Shape: TypeAlias = tuple[int, ...]
+X = TypeVar("X", contravariant=True)
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,34 +205,37 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-class Arithmetic(Protocol[T]):
-    """How a fold handles what it observes: torch tensors while recording, arrays in tests."""
+class Arithmetic(Protocol[X, P]):
+    """How a fold handles what it observes (X) and what it keeps of it (P)."""
 
-    def copy(self, x: T) -> T:
+    def copy(self, x: X, /) -> P:
         """A copy of `x` that later changes of `x` do not reach."""
 
-    def widen(self, x: T) -> T:
+    def recopy(self, kept: P, x: X, /) -> P:
+        """A copy of `x`, in the place of `kept` where it fits."""
+
+    def widen(self, x: X, /) -> P:
         """A copy of `x` in the wide dtype that sums are taken in."""
 
-    def add(self, total: T, x: T) -> T:
-        """`total` + `x`, in place where it can be."""
+    def add(self, kept: P, x: X, /) -> None:
+        """Add `x` to `kept`, in place."""
 
-    def shape(self, x: T) -> tuple[int, ...]:
-        """The shape of `x`."""
+    def shapes(self, kept: P, x: X, /) -> tuple[Shape, Shape]:
+        """The shapes of both."""
 
 
 @dataclass(slots=True)
-class Held(Generic[T]):
+class Held(Generic[P]):
     """An open window: what was folded so far, and where its last observation was made."""
 
     window: int
-    payload: T
+    kept: P
     at: Any
     count: int = 1
-    refused: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    refused: tuple[Shape, Shape] | None = None
 
 
-class Fold(Generic[T]):
+class Fold(Generic[X, P]):
     """One mode at work on one stream of observations.
 
     `wants` counts an observation and says whether it is selected. Where the mode `holds`, `hold`
@@ -241,10 +246,10 @@ class Fold(Generic[T]):
 
     __slots__ = ("_arithmetic", "_counted", "_counting_window", "held", "mode")
 
-    def __init__(self, mode: Mode, arithmetic: Arithmetic[T]) -> None:
+    def __init__(self, mode: Mode, arithmetic: Arithmetic[X, P]) -> None:
         self.mode = mode
         self._arithmetic = arithmetic
-        self.held: Held[T] | None = None
+        self.held: Held[P] | None = None
         self._counted = 0
         self._counting_window: int | None = None
 
@@ -252,6 +257,11 @@ class Fold(Generic[T]):
     def holds(self) -> bool:
         """Whether observations wait in a window (Sum, Final) instead of being emitted at once."""
         return isinstance(self.mode, Sum | Final)
+
+    def idle(self, step: int) -> bool:
+        """Whether nothing observed in `step` can be selected, so that it need not be observed."""
+        mode = self.mode
+        return isinstance(mode, EveryN) and mode.unit == "step" and not self.wants(step)
 
     def wants(self, step: int) -> bool:
         """Count one observation made in `step`; whether the mode selects it."""
@@ -270,24 +280,24 @@ class Fold(Generic[T]):
         self._counted += 1
         return self._counted % mode.n == 0
 
-    def hold(self, step: int, at: Any, x: T) -> Held[T] | None:
+    def hold(self, step: int, at: Any, x: X) -> Held[P] | None:
         """Fold `x`, observed in `step` at `at`, into its window; the window before it, if ended."""
         mode = self.mode
         assert isinstance(mode, Sum | Final)
         ended = self.close(step)
         held = self.held
         if held is None:
-            payload = self._take(x)
-            self.held = Held(_window_of(step, mode.window), payload, at)
+            take = self._arithmetic.widen if isinstance(mode, Sum) else self._arithmetic.copy
+            self.held = Held(_window_of(step, mode.window), take(x), at)
             return ended
         held.at = at
         if isinstance(mode, Final):
-            held.payload = self._arithmetic.copy(x)
+            held.kept = self._arithmetic.recopy(held.kept, x)
         else:
             self._add(held, x)
         return ended
 
-    def close(self, step: int | None = None) -> Held[T] | None:
+    def close(self, step: int | None = None) -> Held[P] | None:
         """The open window if it does not hold `step` (None: whatever is open); else None."""
         held = self.held
         if held is None:
@@ -299,19 +309,15 @@ class Fold(Generic[T]):
         self.held = None
         return held
 
-    def _take(self, x: T) -> T:
-        take = self._arithmetic.widen if isinstance(self.mode, Sum) else self._arithmetic.copy
-        return take(x)
-
-    def _add(self, held: Held[T], x: T) -> None:
+    def _add(self, held: Held[P], x: X) -> None:
         held.count += 1
         if held.refused is not None:
             return
-        shape, other = self._arithmetic.shape(held.payload), self._arithmetic.shape(x)
+        shape, other = self._arithmetic.shapes(held.kept, x)
         if shape != other:
             held.refused = (shape, other)
             return
-        held.payload = self._arithmetic.add(held.payload, x)
+        self._arithmetic.add(held.kept, x)
 
 
 def _window_of(step: int, window: Window) -> int:

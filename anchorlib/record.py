@@ -13,6 +13,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
 from anchorlib import dtypes
+from anchorlib.errors import ValuesNotKeptError
 from anchorlib.names import KINDS, is_kind
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ class Record:
         Raises ValuesNotKeptError where only the summary was kept.
         """
         if self.raw is None:
-            from anchorlib.errors import ValuesNotKeptError
-
             raise ValuesNotKeptError(
                 f"the values of {self.name}@{self.kind} at step {self.coordinates.step} were not "
                 f"kept (mode {self.mode}); its summary was: see Series.columns"

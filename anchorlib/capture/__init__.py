@@ -1,0 +1,19 @@
+"""Recording: the only part of anchorlib that knows torch.
+
+starting    start, tensor_names, auto-start        observer    values now, gradients later
+session     what users hold                        recorder    modes, records, the queue
+settings    arguments and environment              clock       step, pass, call, phase
+hooks       anchor                                 snapshot    copies of tensors
+modules     watch: outputs, inputs, parameters     printing    print_tensor
+optimizer   what happens around a step             header      what a run depends on
+structure   names of a model's parts               choice      what a watch chose
+"""
+
+from __future__ import annotations
+
+from anchorlib.capture.hooks import anchor
+from anchorlib.capture.printing import print_tensor
+from anchorlib.capture.session import Counters, Session
+from anchorlib.capture.starting import start, tensor_names
+
+__all__ = ["Counters", "Session", "anchor", "print_tensor", "start", "tensor_names"]

@@ -1,0 +1,201 @@
+"""Arrays as text, in the form in which PopTorch's `ipu_print_tensor` shows them.
+
+    (
+     (1.496, 1.768)
+     (1.088, 1.132)
+    )
+
+Rows stand on lines of their own, indented by their depth, with nothing between them; a single row
+stays on the line it began.  A row that is too long goes on in lines indented by two more, and the
+separator stays at the end of the line before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.errors import OptionError
+from anchorlib.names import suggest
+
+__all__ = ["FLOAT_FORMATS", "PrintFormat", "format_edges", "format_tensor"]
+
+FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
+
+_ELLIPSIS = "..."
+_SMALLEST_FIXED = 1e-4  # where %g, too, goes over to an exponent
+_COUNTS = ("summarise_threshold", "edge_items", "max_line_width", "digits")
+_Write = Callable[[float], str]
+
+
+@dataclass(frozen=True, slots=True)
+class PrintFormat:
+    """How an array is shown; names, meaning and defaults are those of `ipu_print_tensor`.
+
+    summarise_threshold: an array of more elements shows only its edges; 0: never.
+    edge_items: elements shown at each end of a dimension that is cut.
+    max_line_width: characters of a line, indentation, brackets and separators included, beyond
+        which a row is split (never within an element); 0: never.
+    digits: significant digits of the largest magnitude shown; all elements get as many decimals
+        and are aligned.  Integers always show all their digits.  0: each element in full (the
+        shortest text that reads back as the same number), not aligned.
+    float_format: "fixed" (12.35), "scientific" (1.235e+01), "none" (each element for itself, as
+        %g has it), or "auto": fixed where every finite element but 0 is at least 1e-4, below
+        10^digits, and keeps a digit other than 0; else scientific.
+
+    Raises OptionError for any other float_format and for counts that are not ints from 0 up.
+    """
+
+    summarise_threshold: int = 1000
+    edge_items: int = 3
+    max_line_width: int = 80
+    digits: int = 4
+    float_format: str = "auto"
+    separator: str = ", "
+    open_bracket: str = "("
+    close_bracket: str = ")"
+
+    def __post_init__(self) -> None:
+        if self.float_format not in FLOAT_FORMATS:
+            raise OptionError(
+                f"float_format is one of {', '.join(map(repr, FLOAT_FORMATS))}, not "
+                f"{self.float_format!r}{suggest(str(self.float_format), FLOAT_FORMATS)}"
+            )
+        for name in _COUNTS:
+            count = getattr(self, name)
+            if not isinstance(count, int) or count < 0:
+                raise OptionError(f"{name} is an int of 0 or more, not {count!r}")
+
+    def cut(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which dimensions of an array of this shape show only their ends."""
+        summarise = 0 < self.summarise_threshold < math.prod(shape)
+        return tuple(summarise and size > 2 * self.edge_items for size in shape)
+
+
+def format_tensor(  # noqa: PLR0913  # PopTorch's arguments
+    array: np.ndarray[Any, Any],
+    *,
+    summarise_threshold: int = 1000,
+    edge_items: int = 3,
+    max_line_width: int = 80,
+    digits: int = 4,
+    float_format: str = "auto",
+    separator: str = ", ",
+    open_bracket: str = "(",
+    close_bracket: str = ")",
+) -> str:
+    """`array` (any shape; bool, integer, float or complex) as text; see `PrintFormat`."""
+    form = PrintFormat(
+        summarise_threshold,
+        edge_items,
+        max_line_width,
+        digits,
+        float_format,
+        separator,
+        open_bracket,
+        close_bracket,
+    )
+    cut = form.cut(array.shape)
+    for axis, is_cut in enumerate(cut):
+        if is_cut:
+            first = array.take(range(edge_items), axis)
+            last = array.take(range(array.shape[axis] - edge_items, array.shape[axis]), axis)
+            array = np.concatenate((first, last), axis)
+    return format_edges(array, cut, form)
+
+
+def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:
+    """An array of which only the ends are left in the dimensions that are `cut`, as text."""
+    if array.size == 0 and not any(cut):
+        return form.open_bracket + form.close_bracket
+    elements = iter(_elements(array.reshape(-1), form))
+    return "\n".join(_lines(elements, array.shape, cut, form))
+
+
+def _lines(
+    elements: Iterator[str],
+    shape: tuple[int, ...],
+    cut: tuple[bool, ...],
+    form: PrintFormat,
+    depth: int = 0,
+) -> list[str]:
+    if not shape:
+        return [next(elements)]
+    if len(shape) == 1:
+        row = [next(elements) for _ in range(shape[0])]
+        if cut[0]:
+            row.insert(len(row) // 2, _ELLIPSIS)
+        return _row(row, form, depth)
+    parts = [_lines(elements, shape[1:], cut[1:], form, depth + 1) for _ in range(shape[0])]
+    if cut[0]:
+        parts.insert(len(parts) // 2, [f"{' ' * depth} {_ELLIPSIS}"])
+    lines = [line for part in parts for line in part]
+    return [" " * depth + form.open_bracket, *lines, " " * depth + form.close_bracket]
+
+
+def _row(elements: list[str], form: PrintFormat, depth: int) -> list[str]:
+    ends = [form.separator] * (len(elements) - 1) + [form.close_bracket]
+    lines: list[str] = []
+    line = " " * depth + form.open_bracket
+    empty = True
+    for element, end in zip(elements, ends, strict=True):
+        length = len(line) + len(element) + len(end)
+        if not empty and 0 < form.max_line_width < length:
+            lines.append(line)
+            line = " " * (depth + 2)
+        line += element + end
+        empty = False
+    return [*lines, line]
+
+
+def _elements(values: np.ndarray[Any, Any], form: PrintFormat) -> list[str]:
+    """Each of the values (n) as text, as wide as the widest unless `digits` is 0."""
+    if values.dtype.kind == "c":
+        write = _float_writer(np.concatenate((values.real, values.imag)), form)
+        texts = [_complex(value.real, value.imag, write) for value in values]
+    elif values.dtype.kind == "f":
+        texts = list(map(_float_writer(values, form), values))
+    else:
+        texts = list(map(str, values.tolist()))
+    width = max(map(len, texts), default=0) if form.digits else 0
+    return [text.rjust(width) for text in texts]
+
+
+def _complex(real: float, imaginary: float, write: _Write) -> str:
+    after = write(imaginary)
+    return f"{write(real)}{'' if after.startswith('-') else '+'}{after}j"
+
+
+def _float_writer(values: np.ndarray[Any, Any], form: PrintFormat) -> _Write:
+    """How each of the values (n, real) is to be written, so that all are written alike."""
+    digits = form.digits
+    if digits == 0:
+        return str
+    if form.float_format == "none":
+        return lambda value: f"{float(value):.{digits}g}"
+    magnitudes = [abs(float(value)) for value in values if np.isfinite(value) and value]
+    decimals = _decimals(max(magnitudes, default=0.0), digits)
+    fixed = form.float_format == "fixed" or (
+        form.float_format == "auto" and _is_fixed(magnitudes, decimals, digits)
+    )
+    if fixed:
+        return lambda value: f"{float(value):.{decimals}f}"
+    return lambda value: f"{float(value):.{digits - 1}e}"
+
+
+def _decimals(largest: float, digits: int) -> int:
+    """Decimals that show `largest`, once rounded, with that many significant digits."""
+    exponent = int(f"{largest:.{digits - 1}e}".partition("e")[2])
+    return max(0, digits - 1 - exponent)
+
+
+def _is_fixed(magnitudes: list[float], decimals: int, digits: int) -> bool:
+    if not magnitudes:
+        return True
+    smallest = min(magnitudes)
+    is_shown = float(f"{smallest:.{decimals}f}") > 0
+    return is_shown and smallest >= _SMALLEST_FIXED and max(magnitudes) < 10**digits

@@ -1,0 +1,97 @@
+"""The run header: what a run depends on besides its code, so that two runs can be told apart.
+
+Flat, JSON-able, and without secrets: values of arguments whose name says that they are one are
+masked.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["run_header"]
+
+_SECRET = re.compile(r"(token|password|passwd|secret|api[-_]?key|credential)", re.IGNORECASE)
+_MASK = "***"
+
+
+def run_header() -> dict[str, Any]:
+    """Versions, devices, precision and determinism settings, world layout, code and command."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": masked(sys.argv),
+        "git.commit": _git_commit(),
+        "numpy": np.__version__,
+        **_torch_settings(),
+        **_world(),
+    }
+
+
+def _torch_settings() -> dict[str, Any]:
+    cuda = torch.cuda.is_available()
+    return {
+        "torch": torch.__version__,
+        "torch.cuda": torch.version.cuda,
+        "torch.device": torch.cuda.get_device_name() if cuda else "cpu",
+        "torch.default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "torch.threads": torch.get_num_threads(),
+        "torch.interop_threads": torch.get_num_interop_threads(),
+        "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
+        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "torch.cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "torch.cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "torch.initial_seed": torch.initial_seed(),
+    }
+
+
+def _world() -> dict[str, Any]:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID")
+    return {f"env.{name}": os.environ[name] for name in names if name in os.environ}
+
+
+def masked(argv: list[str]) -> list[str]:
+    """`argv` with the values of arguments that look like secrets masked."""
+    shown: list[str] = []
+    hide_next = False
+    for argument in argv:
+        name, equals, _value = argument.partition("=")
+        if hide_next and not argument.startswith("-"):
+            shown.append(_MASK)
+        elif equals and _SECRET.search(name):
+            shown.append(f"{name}={_MASK}")
+        else:
+            shown.append(argument)
+        hide_next = argument.startswith("-") and not equals and bool(_SECRET.search(argument))
+    return shown
+
+
+def _git_commit() -> str | None:
+    """The commit of the code that runs, with "+" where files were changed; None outside git."""
+    script = Path(sys.argv[0] or ".").resolve().parent
+    if not script.is_dir():
+        return None
+    try:
+        answer = subprocess.run(  # a fixed command
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=40"],
+            cwd=script,
+            capture_output=True,
+            text=True,
+            timeout=2,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

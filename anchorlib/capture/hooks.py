@@ -1,0 +1,130 @@
+"""`anchor`: name a tensor where it is made.
+
+With no active session an anchor reads one module global and returns: about 20 ns. Where
+`ANCHOR_RUN` is set, the first anchor starts the session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.recorder import Plan
+from anchorlib.errors import NotATensorError
+from anchorlib.modes import Mode, ModeSpec, parse_modes
+from anchorlib.names import check_name
+
+__all__ = ["Anchors", "activate", "anchor", "arm", "deactivate"]
+
+# The only thing that is read while nothing records.
+_active = False
+_anchors: Anchors | None = None
+_start: Callable[[], None] | None = None
+
+
+def anchor(
+    x: torch.Tensor, name: str, mode: ModeSpec | None = None, *, grad: bool = True
+) -> torch.Tensor:
+    """Record `x` now under `name`, and its gradient when backward reaches it; returns `x` itself.
+
+    x: any tensor; its values, dtype and graph are left as they are. The return value may be
+        ignored.
+    name: a non-empty str of at most 1,024 bytes in UTF-8.
+    mode: what to keep of it (`All`, `Sum`, `Final`, `EveryN(n)`, `Summary`, their texts, or
+        several of them in a list); None: the session's.
+    grad: False records the value alone.
+
+    The gradient is the one that reaches `x` after hooks that were registered on it before this
+    call and before those registered later; it carries the coordinates of this call.
+
+    Raises NotATensorError (a TypeError), InvalidNameError or ModeError for a wrong call, and
+    UnsupportedError for tensors that cannot be recorded truly. With no active session it does
+    nothing, not even check.
+    """
+    if not _active:
+        return x
+    if torch.compiler.is_compiling():
+        _not_in_compiled_code(name)
+        return x
+    if _anchors is None and _start is not None:
+        _start()
+    if _anchors is not None:
+        _anchors.take(x, name, mode, grad=grad)
+    return x
+
+
+class Anchors:
+    """The anchors that a model calls: finds the plan of each name and mode."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        modes: tuple[Mode, ...],
+        wanted: Callable[[str, str], bool],
+    ) -> None:
+        self._observer = observer
+        self._modes = modes
+        self._wanted = wanted
+        self._plans: dict[tuple[str, object], Plan] = {}
+
+    def take(self, x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
+        """Observe `x` under `name`."""
+        if not isinstance(x, torch.Tensor):
+            raise NotATensorError(
+                f"anchor({name!r}) takes a tensor, not {type(x).__name__}; "
+                "wrap a number in torch.tensor(...)"
+            )
+        given = tuple(mode) if isinstance(mode, list) else mode
+        plan = self._plans.get((name, given))
+        if plan is None:
+            plan = self._plans[name, given] = self._plan(name, given)
+        # Two modes of one name are two series, each with calls of its own.
+        self._observer.value(plan, x, key=plan, grad=grad)
+
+    def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
+        check_name(name)
+        modes = self._modes if mode is None else parse_modes(mode)
+        recorder = self._observer.recorder
+
+        def make(kind: str, phase: str) -> tuple[object, ...]:
+            return recorder.streams(name, kind, modes if self._wanted(name, kind) else (), phase)
+
+        return Plan(name, make)  # type: ignore[arg-type]
+
+    def skip_compiled(self, name: str) -> None:
+        """An anchor was traced into compiled code, where it records nothing."""
+        self._observer.recorder.skip(name, "value", "compiled", self._observer.clock.step)
+
+
+def activate(anchors: Anchors) -> None:
+    """From now on anchors are taken by `anchors`."""
+    global _active, _anchors  # noqa: PLW0603  # read at every anchor: a module global is fastest
+    _anchors = anchors
+    _active = True
+
+
+def deactivate() -> None:
+    """Anchors do nothing again."""
+    global _active, _anchors, _start  # noqa: PLW0603
+    _active = False
+    _anchors = _start = None
+
+
+def arm(start: Callable[[], None]) -> None:
+    """Let the first anchor call `start`, which is to activate a session."""
+    global _active, _start  # noqa: PLW0603
+    _start = start
+    _active = True
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _not_in_compiled_code(name: str) -> None:
+    if _anchors is not None:
+        _anchors.skip_compiled(name)
+
+
+# A DataLoader worker that the training process forked has no drain thread and must not record.
+os.register_at_fork(after_in_child=deactivate)

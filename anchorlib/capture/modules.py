@@ -1,0 +1,201 @@
+"""`watch`: observe the outputs, inputs, parameters and buffers of a model, without editing it.
+
+One `ModelWatch` a model: watching it again adds choices to the hooks that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from anchorlib.capture.choice import Choice
+from anchorlib.capture.clock import At
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.recorder import Plan, Stream
+from anchorlib.capture.structure import Parts, named_leaves
+from anchorlib.errors import UnsupportedError
+from anchorlib.modes import Mode
+from anchorlib.summary import digest
+
+__all__ = ["ModelWatch"]
+
+Wanted = Callable[[str, str], bool]
+
+
+class ModelWatch:
+    """The hooks on one model, and what they record."""
+
+    def __init__(self, parts: Parts, observer: Observer, wanted: Wanted) -> None:
+        self.parts = parts
+        self.choices: list[Choice] = []
+        self._observer = observer
+        self._wanted = wanted
+        self._plans: dict[str, Plan] = {}
+        self._handles: list[Any] = []
+        self._hooked: set[str] = set()
+        self._values: dict[str, tuple[tuple[int, str], bytes]] = {}
+        self._attached = False
+
+    # -- what is recorded
+
+    def add(self, choice: Choice) -> None:
+        """Record what `choice` wants, besides what is recorded already."""
+        self.choices.append(choice)
+        if not self._attached:
+            return
+        for plan in self._plans.values():
+            plan.forget()
+        for name, module in self.parts.modules.items():
+            if module is not self.parts.root and name not in self._hooked and self._any(name):
+                self._hooked.add(name)
+                self._handles.append(module.register_forward_hook(self._output_hook(name)))
+        for name, parameter in self.parts.parameters.items():
+            if parameter.requires_grad and self._chosen(name, "pass_grad"):
+                self._hook_parameter(name, parameter)
+
+    def plan(self, name: str) -> Plan:
+        """The plan of one name."""
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = self._plans[name] = Plan(name, lambda kind, phase: self._make(name, kind, phase))
+        return plan
+
+    def _make(self, name: str, kind: str, phase: str) -> tuple[Stream, ...]:
+        modes = self._chosen(name, kind)
+        return self._observer.recorder.streams(name, kind, modes, phase)
+
+    def _chosen(self, name: str, kind: str) -> tuple[Mode, ...]:
+        if not self._wanted(name, kind):
+            return ()
+        modes = [choice.modes for choice in self.choices if choice.wants(name, kind)]
+        return tuple(dict.fromkeys(mode for some in modes for mode in some))
+
+    def _any(self, name: str) -> bool:
+        """Whether an output of the module `name`, or a further one, may be recorded."""
+        return bool(self._chosen(name, "value") or self._chosen(name, "grad")) or any(
+            choice.reaches_below(name) for choice in self.choices
+        )
+
+    # -- hooks
+
+    def attach(self) -> None:
+        """Hook the root: its forward opens passes and phases. Without this, nothing is recorded."""
+        root = self.parts.root
+        self._attached = True
+        before = root.register_forward_pre_hook(self._before_root, prepend=True, with_kwargs=True)
+        after = root.register_forward_hook(self._after_root, always_call=True)
+        self._handles += [before, after]
+
+    def _before_root(
+        self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        if torch.compiler.is_compiling() or self._observer.closed:
+            return
+        gradients = torch.is_grad_enabled()
+        self._observer.clock.enter_root(id(root), training=root.training, gradients=gradients)
+        name = self.parts.input_name
+        if self._any(name):
+            for leaf, tensor in named_leaves(name, list(args)):
+                self._observe(leaf, tensor)
+            for leaf, tensor in named_leaves(name, dict(kwargs)):
+                self._observe(leaf, tensor)
+
+    def _after_root(self, root: nn.Module, _args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or self._observer.closed:
+            return
+        # An exception inside the forward arrives here as an output of None.
+        for leaf, tensor in named_leaves(self._root_name, output):
+            self._observe(leaf, tensor)
+        self._observer.clock.leave_root(training=root.training)
+
+    @property
+    def _root_name(self) -> str:
+        return next(reversed(self.parts.modules))
+
+    def _output_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            if torch.compiler.is_compiling() or self._observer.closed:
+                return
+            for leaf, tensor in named_leaves(name, output):
+                self._observe(leaf, tensor)
+
+        return hook
+
+    def _observe(self, name: str, tensor: torch.Tensor) -> None:
+        plan = self.plan(name)
+        try:
+            self._observer.value(plan, tensor, key=plan)
+        except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
+            self._observer.fault(name, "value", fault)
+
+    def _hook_parameter(self, name: str, parameter: nn.Parameter) -> None:
+        key = f"{name}@pass_grad"
+        if key not in self._hooked:
+            self._hooked.add(key)
+            hook = PassGradient(self._observer, self.plan(name))
+            self._handles.append(parameter.register_hook(hook))
+
+    # -- parameters and buffers at the start of a pass
+
+    def on_pass(self, at: At) -> None:
+        """Record the values that a pass starts with: the first of a step, or changed ones."""
+        if self._observer.closed:
+            return
+        try:
+            for name, tensor in self._state():
+                streams = self.plan(name).streams("value", at.phase)
+                if streams and not all(stream.fold.idle(at.step) for stream in streams):
+                    self._record_value(name, streams, at, tensor)
+        except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
+            self._observer.fault("", "value", fault)
+
+    def _state(self) -> list[tuple[str, torch.Tensor]]:
+        state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
+        for name, (module, local) in self.parts.buffers.items():
+            buffer = module._buffers.get(local)  # noqa: SLF001  # it may have been replaced
+            if buffer is not None:
+                state.append((name, buffer))
+        return state
+
+    def _record_value(
+        self, name: str, streams: tuple[Stream, ...], at: At, tensor: torch.Tensor
+    ) -> None:
+        where = (at.step, at.phase)
+        bits = _bits(tensor)
+        seen = self._values.get(name)
+        # `.data` edits and fused optimizers leave `_version` as it was: only the bits can tell.
+        if seen is not None and seen == (where, bits):
+            return
+        self._values[name] = (where, bits)
+        self._observer.recorder.observe(streams, at, tensor)
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+class PassGradient:
+    """A parameter's hook: the contribution of one backward pass."""
+
+    __slots__ = ("_observer", "_plan")
+
+    def __init__(self, observer: Observer, plan: Plan) -> None:
+        self._observer = observer
+        self._plan = plan
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """Record `gradient` with the coordinates of the pass that is open now."""
+        self._observer.pass_gradient(self._plan, gradient)
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    """A digest of the bits of `tensor` as they are now."""
+    plain = tensor.detach()
+    if plain.device.type != "cpu":
+        plain = plain.cpu()
+    return digest(plain.contiguous().view(-1).view(torch.uint8).numpy())

@@ -1,0 +1,154 @@
+"""What happens at an anchor: the value now, and the gradient when backward reaches it.
+
+The observer is what anchors, watched modules and optimizers share: the clock, the recorder, and
+the rule that nothing of ours is raised inside a user's forward, backward or optimizer step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from anchorlib.capture.clock import At, Clock
+from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Recorder
+from anchorlib.errors import UnsupportedError
+
+__all__ = ["GradientHook", "Observer"]
+
+_log = logging.getLogger("anchorlib")
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+
+
+class GradientHook:
+    """A tensor hook: the gradient of one forward call."""
+
+    __slots__ = ("_observer", "_plan", "at")
+
+    def __init__(self, observer: Observer, plan: Plan | None, at: At) -> None:
+        self._observer = observer
+        self._plan = plan
+        self.at = at
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """Record `gradient`; with no plan, only note that this pass has one."""
+        self._observer.gradient(self._plan, self.at, gradient)
+
+
+class Observer:
+    """Takes observations for one session until it is closed."""
+
+    def __init__(self, clock: Clock, recorder: Recorder) -> None:
+        self.clock = clock
+        self.recorder = recorder
+        self.closed = False
+        self._leaves: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._handles: list[Any] = []
+        self._logged: set[str] = set()
+
+    def value(
+        self, plan: Plan, x: torch.Tensor, *, key: Hashable = None, grad: bool = True
+    ) -> None:
+        """Observe `x` in the forward pass. `key` tells uses of one name apart for counting calls.
+
+        Raises UnsupportedError alone: for a tensor that no anchor can record.
+        """
+        try:
+            if _recomputing():
+                return
+            at = self.clock.call(plan.name if key is None else key)
+            streams = plan.streams("value", at.phase)
+            if streams:
+                self.recorder.observe(streams, at, x)
+            if x.requires_grad:
+                self._follow(plan, x, at, wanted=grad)
+        except UnsupportedError:
+            raise
+        except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
+            self.fault(plan.name, "value", fault)
+
+    def gradient(
+        self, plan: Plan | None, at: At, gradient: torch.Tensor | None, note: Note = NO_NOTE
+    ) -> None:
+        """Observe a gradient of the forward call at `at`."""
+        if self.closed or gradient is None:
+            return
+        try:
+            self.clock.gradient(at)
+            if plan is not None:
+                self.recorder.observe(plan.streams("grad", at.phase), at, gradient, note)
+        except Exception as fault:  # noqa: BLE001  # the same inside backward
+            self.fault(plan.name if plan else "", "grad", fault)
+
+    def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> None:
+        """Observe what one backward pass contributes to a parameter."""
+        if self.closed or gradient is None:
+            return
+        try:
+            at = self.clock.now()
+            self.clock.gradient()
+            self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient)
+        except Exception as fault:  # noqa: BLE001  # inside backward
+            self.fault(plan.name, "pass_grad", fault)
+
+    def kind(self, plan: Plan, kind: str, at: At, x: torch.Tensor, note: Note = NO_NOTE) -> None:
+        """Observe a kind that has no forward call of its own (parameters, optimizer state)."""
+        streams = plan.streams(kind, at.phase)
+        if streams and not self.closed:
+            self.recorder.observe(streams, at, x, note)
+
+    def _follow(self, plan: Plan, x: torch.Tensor, at: At, *, wanted: bool) -> None:
+        """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
+        streams = plan.streams("grad", at.phase) if wanted else ()
+        recorded: Plan | None = plan
+        if all(stream.fold.idle(at.step) for stream in streams):
+            if not self.clock.wants_gradient_hook():
+                return
+            recorded = None
+        if x.grad_fn is None:
+            self._follow_leaf(recorded, x, at)
+        else:
+            x.register_hook(GradientHook(self, recorded, at))
+
+    def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
+        """A leaf outlives the step: one hook for each plan, whatever the number of anchors."""
+        hooks = self._leaves.setdefault(x, {})
+        hook = hooks.get(plan)
+        if hook is not None:
+            hook.at = at
+            return
+        hook = hooks[plan] = GradientHook(self, plan, at)
+        self._handles.append(x.register_hook(hook))
+
+    def guarded(self, action: Callable[[], object]) -> None:
+        """Run `action` inside an optimizer's step: what it raises goes no further."""
+        try:
+            action()
+        except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
+            self.fault("optimizer", "grad", fault)
+
+    def fault(self, name: str, kind: str, fault: Exception) -> None:
+        """An observation failed for a reason of ours: counted, logged once, training goes on."""
+        reason = f"{type(fault).__name__}: {fault}"[:200]
+        self.recorder.skip(name, kind, reason, self.clock.step)
+        if reason not in self._logged:
+            self._logged.add(reason)
+            _log.warning("anchorlib: %s@%s was not recorded: %s", name, kind, reason)
+
+    def close(self) -> None:
+        """Observe nothing more; hooks on tensors that live on are removed."""
+        self.closed = True
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _recomputing() -> bool:
+    """Whether activation checkpointing is running a forward again inside backward.
+
+    It does so with gradients enabled; an anchor inside a custom Function.backward has them off.
+    """
+    return _graph_task() != -1 and torch.is_grad_enabled()

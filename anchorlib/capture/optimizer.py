@@ -1,0 +1,196 @@
+"""What happens around an optimizer's step: gradients as consumed, updated values, deltas, state.
+
+torch calls global hooks around every optimizer's step; that is how steps count themselves, for
+optimizers that nobody told us of as well. A wrapper that steps through an optimizer inside it
+(SAM's `base_optimizer`, Accelerate's `optimizer`) is looked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import ref
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+)
+
+from anchorlib.capture.clock import At
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.recorder import Plan, Stream
+from anchorlib.errors import OptionError
+
+__all__ = ["OptimizerWatch", "StepHook", "unwrap"]
+
+_WRAPPED = ("base_optimizer", "optimizer")
+
+
+def unwrap(optimizer: object) -> Optimizer:
+    """The optimizer whose step updates the parameters, inside whatever wraps it.
+
+    Raises OptionError for something that is no optimizer.
+    """
+    inner: object = optimizer
+    for _ in range(8):  # wrappers of wrappers end somewhere, but a cycle must not hang training
+        found = next((getattr(inner, a) for a in _WRAPPED if _is_optimizer(inner, a)), None)
+        if found is None:
+            break
+        inner = found
+    if not isinstance(inner, Optimizer):
+        raise OptionError(
+            f"optimizer= takes a torch.optim.Optimizer or a wrapper of one, not "
+            f"{type(optimizer).__name__}"
+        )
+    return inner
+
+
+def _is_optimizer(holder: object, attribute: str) -> bool:
+    inner = getattr(holder, attribute, None)
+    return inner is not None and inner is not holder and hasattr(inner, "step")
+
+
+class OptimizerWatch:
+    """The parameters of one model in one optimizer, and what is recorded of their updates."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        parameters: Mapping[str, torch.nn.Parameter],
+        observer: Observer,
+        plan: Callable[[str], Plan],
+    ) -> None:
+        self._optimizer = ref(optimizer)
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self.parameters = {name: p for name, p in parameters.items() if id(p) in held}
+        self._observer = observer
+        self._plan = plan
+        self._values: dict[str, torch.Tensor] = {}
+        self._gradients_due = False
+        # On the instance, so that it comes after hooks of the user's that change gradients.
+        self._handle = optimizer.register_step_pre_hook(self._step_begins)
+
+    def is_for(self, optimizer: Optimizer, plan: Callable[[str], Plan] | None = None) -> bool:
+        """Whether this watches `optimizer` (and, if given, records by `plan`)."""
+        return self._optimizer() is optimizer and (plan is None or self._plan == plan)
+
+    def _step_begins(
+        self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if self._observer.closed:
+            return None
+        self._observer.guarded(self._before_step)
+        closure = _Closure.of(args, kwargs)
+        if closure is None:
+            self._observer.guarded(self._gradients)
+            return None
+        # The gradients are made by the closure, inside the step.
+        closure.then(lambda: self._observer.guarded(self._gradients))
+        return closure.args, closure.kwargs
+
+    def _before_step(self) -> None:
+        self._gradients_due = True
+        self._values.clear()
+        at = self._at()
+        for name, parameter in self.parameters.items():
+            if _due(self._plan(name).streams("delta", at.phase), at.step):
+                self._values[name] = parameter.detach().clone()
+
+    def _gradients(self) -> None:
+        """The gradients are those that the optimizer will consume; once a step."""
+        if not self._gradients_due:
+            return
+        self._gradients_due = False
+        at = self._at()
+        for name, parameter in self.parameters.items():
+            if parameter.grad is not None:
+                self._observer.kind(self._plan(name), "grad", at, parameter.grad)
+
+    def after(self) -> None:
+        """The optimizer has stepped."""
+        self._gradients()
+        at = self._at()
+        for name, parameter in self.parameters.items():
+            plan = self._plan(name)
+            self._observer.kind(plan, "updated", at, parameter)
+            before = self._values.pop(name, None)
+            if before is not None:
+                with torch.no_grad():
+                    self._observer.kind(plan, "delta", at, parameter.detach() - before)
+            self._record_state(plan, at, parameter)
+
+    def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if _recordable(value) and plan.streams(f"opt.{key}", at.phase):
+                tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+                self._observer.kind(plan, f"opt.{key}", at, tensor)
+
+    def _at(self) -> At:
+        now = self._observer.clock.now()
+        return At(now.step, 0, 0, now.phase)
+
+    def close(self) -> None:
+        """Take the hook off the optimizer."""
+        self._handle.remove()
+
+
+def _recordable(value: object) -> bool:
+    return isinstance(value, torch.Tensor | int | float)
+
+
+def _due(streams: tuple[Stream, ...], step: int) -> bool:
+    return any(not stream.fold.idle(step) for stream in streams)
+
+
+class StepHook:
+    """The global hook behind every optimizer's step in this process, for one session."""
+
+    def __init__(self, observer: Observer, watches: list[OptimizerWatch]) -> None:
+        self._observer = observer
+        self._watches = watches
+        self._handle = register_optimizer_step_post_hook(self._after)
+
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._observer.closed:
+            return
+        for watch in self._watches:
+            if watch.is_for(optimizer):
+                self._observer.guarded(watch.after)
+        self._observer.guarded(lambda: self._observer.clock.optimizer_stepped(optimizer))
+
+    def close(self) -> None:
+        """Take the hook away."""
+        self._handle.remove()
+
+
+class _Closure:
+    """The closure in the arguments of an optimizer's step, to be wrapped."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], closure: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self._closure = closure
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Closure | None:
+        """The closure given to `step(self, closure)`, if one was."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        return cls(args, kwargs, closure) if callable(closure) else None
+
+    def then(self, action: Callable[[], object]) -> None:
+        """Let `action` follow each run of the closure."""
+        closure = self._closure
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = closure(*args, **kwargs)
+            action()
+            return result
+
+        if "closure" in self.kwargs:
+            self.kwargs = {**self.kwargs, "closure": wrapped}
+        else:
+            self.args = (self.args[0], wrapped, *self.args[2:])

@@ -1,0 +1,284 @@
+"""From observations to records: each tensor, kind, mode and phase is a stream with its own fold.
+
+    observation ──▶ Stream (does its mode select it? fold it) ──▶ Emitted ──▶ queue
+
+What a mode does not select is neither copied nor queued. Everything that can wait (numpy, digest,
+summary) waits for the queue's drain thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from anchorlib.capture.clock import At
+from anchorlib.capture.snapshot import (
+    BufferPool,
+    Snapshot,
+    TorchArithmetic,
+    dtype_name,
+    skip_reason,
+    to_raw,
+)
+from anchorlib.errors import AnchorError, ModeError
+from anchorlib.modes import Fold, Held, Mode, Summary
+from anchorlib.record import Coordinates, Flag, Gap, Record, TensorInfo
+from anchorlib.sinks import RecordQueue
+from anchorlib.summary import summarise
+
+__all__ = ["Emitted", "Note", "Plan", "Recorder", "Stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What else is to be stored with a record: the loss scale it carries, and its flags."""
+
+    scale: float = 1.0
+    flags: Flag = Flag.NONE
+
+
+NO_NOTE = Note()
+
+
+class Stream:
+    """The observations of one tensor and kind, in one mode and phase."""
+
+    __slots__ = ("fold", "kind", "mode", "name", "note", "values")
+
+    def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
+        self.name = name
+        self.kind = kind
+        self.mode = str(mode)
+        self.values = not isinstance(mode, Summary)
+        self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
+        self.note = NO_NOTE  # of the last observation folded
+
+
+class Emitted:
+    """A record on its way: finished by `record`, on the drain thread."""
+
+    __slots__ = ("_at", "_count", "_note", "_order", "_snapshot", "_stream", "_time", "nbytes")
+
+    def __init__(  # what a record is made of
+        self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
+    ) -> None:
+        self._stream = stream
+        self._at = at
+        self._order = order
+        self._time = time.time_ns()
+        self._snapshot = snapshot
+        self._count = count
+        self._note = note
+        self.nbytes = snapshot.tensor.numel() * snapshot.tensor.element_size()
+
+    @property
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._stream.name
+
+    @property
+    def kind(self) -> str:
+        """The tensor's kind."""
+        return self._stream.kind
+
+    @property
+    def mode(self) -> str:
+        """The mode's canonical text."""
+        return self._stream.mode
+
+    @property
+    def step(self) -> int:
+        """The step it was observed in."""
+        return self._at.step
+
+    def record(self) -> Record:
+        """The finished record; its arrays share the snapshot's memory."""
+        tensor = self._snapshot.tensor
+        if tensor.device.type != "cpu":
+            tensor = tensor.cpu()
+        raw, dtype = to_raw(tensor), dtype_name(tensor.dtype)
+        return Record(
+            name=self.name,
+            kind=self.kind,
+            mode=self.mode,
+            coordinates=Coordinates(*self._at),
+            order=self._order,
+            time_ns=self._time,
+            dtype=dtype,
+            shape=tuple(tensor.shape),
+            raw=raw if self._stream.values else None,
+            summary=summarise(raw, dtype),
+            count=self._count,
+            flags=self._note.flags,
+            scale=self._note.scale,
+        )
+
+    def release(self) -> None:
+        """Its buffer goes back to the pool."""
+        self._snapshot.release()
+
+
+class Plan:
+    """What is recorded of one name: for each kind and phase, its streams."""
+
+    __slots__ = ("_make", "_streams", "name")
+
+    def __init__(self, name: str, make: Callable[[str, str], tuple[Stream, ...]]) -> None:
+        self.name = name
+        self._make = make
+        self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
+
+    def streams(self, kind: str, phase: str) -> tuple[Stream, ...]:
+        """The streams of `kind` in `phase`; empty where nothing is recorded."""
+        found = self._streams.get((kind, phase))
+        if found is None:
+            found = self._streams[kind, phase] = self._make(kind, phase)
+        return found
+
+    def forget(self) -> None:
+        """What is recorded has changed: ask again."""
+        self._streams.clear()
+
+
+class Recorder:
+    """Applies modes, makes records, hands them to the queue. Safe to call from any thread."""
+
+    def __init__(self, queue: RecordQueue, pool: BufferPool) -> None:
+        self._queue = queue
+        self._pool = pool
+        self._arithmetic = TorchArithmetic(pool)
+        self._lock = threading.RLock()
+        self._streams: dict[tuple[str, str, str, str], Stream] = {}
+        self._open: dict[Stream, None] = {}
+        self._problems: list[AnchorError] = []
+        self._seen: dict[tuple[str, str, str], TensorInfo] = {}
+        self._order = 0
+        self.bytes = 0
+        self.skipped: Counter[str] = Counter()
+
+    def streams(
+        self, name: str, kind: str, modes: Iterable[Mode], phase: str
+    ) -> tuple[Stream, ...]:
+        """The streams of one name, kind and phase, one a mode; the same ones at every call."""
+        with self._lock:
+            return tuple(self._stream(name, kind, mode, phase) for mode in modes)
+
+    def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
+        key = (name, kind, str(mode), phase)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = Stream(name, kind, mode, self._arithmetic)
+        return stream
+
+    def observe(
+        self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
+    ) -> None:
+        """Record `x` as it is now, in each stream that selects it."""
+        with self._lock:
+            wanted = [stream for stream in streams if stream.fold.wants(at.step)]
+            if not wanted:
+                return
+            reason = skip_reason(x)
+            if reason is not None:
+                for stream in wanted:
+                    self._skip(stream, reason, at.step, 1)
+                return
+            for stream in wanted:
+                self._take(stream, at, x, note)
+
+    def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
+        if not stream.fold.holds:
+            self._emit(stream, at, Snapshot(x, self._pool), 1, note)
+            return
+        ended = stream.fold.hold(at.step, at, x)
+        if ended is not None:
+            self._emit_held(stream, ended)
+        stream.note = note
+        self._open[stream] = None
+
+    def _emit_held(self, stream: Stream, held: Held[Snapshot]) -> None:
+        if held.refused is None:
+            self._emit(stream, held.at, held.kept, held.count, stream.note)
+            return
+        held.kept.release()
+        self._skip(stream, "shapes differ in a Sum window", held.at.step, held.count)
+        first, other = held.refused
+        self._problems.append(
+            ModeError(
+                f"{stream.name}@{stream.kind}: shapes {list(first)} and {list(other)} cannot be "
+                f"summed in one window (step {held.at.step}); that window was not recorded: use "
+                "All, or a window in which the shape stays the same"
+            )
+        )
+
+    def _emit(  # what a record is made of
+        self, stream: Stream, at: At, snapshot: Snapshot, count: int, note: Note
+    ) -> None:
+        emitted = Emitted(stream, at, self._order, snapshot, count, note)
+        self._order += 1
+        self.bytes += emitted.nbytes
+        self._see(stream, at, snapshot.tensor, emitted.nbytes)
+        self._queue.put(emitted)
+
+    def _see(self, stream: Stream, at: At, tensor: torch.Tensor, nbytes: int) -> None:
+        key = (stream.name, stream.kind, stream.mode)
+        old = self._seen.get(key)
+        shape: tuple[int | None, ...] | None = tuple(tensor.shape)
+        kept = nbytes if stream.values else 0
+        if old is None:
+            self._seen[key] = TensorInfo(
+                *key, dtype_name(tensor.dtype), shape, (), 1, at.step, at.step, kept
+            )
+            return
+        self._seen[key] = replace(
+            old,
+            shape=old.shape if old.shape == shape else _merged(old.shape, shape),
+            records=old.records + 1,
+            last_step=max(old.last_step, at.step),
+            bytes=old.bytes + kept,
+        )
+
+    def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
+        """Count an observation of no particular mode that could not be recorded."""
+        with self._lock:
+            self.skipped[reason] += count
+            self._queue.gap(Gap(name, kind, "", reason, count, step, step))
+
+    def _skip(self, stream: Stream, reason: str, step: int, count: int) -> None:
+        self.skipped[reason] += count
+        self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
+
+    def end_step(self, upcoming: int | None) -> None:
+        """Emit the windows that do not reach into step `upcoming` (None: all of them)."""
+        with self._lock:
+            for stream in list(self._open):
+                held = stream.fold.close(upcoming)
+                if held is not None:
+                    del self._open[stream]
+                    self._emit_held(stream, held)
+        self._queue.wake()
+
+    def check(self) -> None:
+        """Raise what could not be raised where it happened, once."""
+        with self._lock:
+            problems, self._problems = self._problems, []
+        if problems:
+            raise problems[0]
+
+    def tensors(self, rank: int) -> list[TensorInfo]:
+        """What was emitted so far, in the order of first records."""
+        with self._lock:
+            return [replace(info, ranks=(rank,)) for info in self._seen.values()]
+
+
+def _merged(
+    old: tuple[int | None, ...] | None, new: tuple[int | None, ...] | None
+) -> tuple[int | None, ...] | None:
+    if old is None or new is None or len(old) != len(new):
+        return None
+    return tuple(a if a == b else None for a, b in zip(old, new, strict=True))

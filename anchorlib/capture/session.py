@@ -1,0 +1,371 @@
+"""The session: what `start` opens, and what users hold while they record.
+
+settings ─▶ Session ┬ Clock, Recorder, Observer    what anchors and hooks talk to
+                    ├ ModelWatch, OptimizerWatch    hooks on what is watched
+                    └ RecordQueue ─▶ Sink           where records go
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from anchorlib.capture import hooks
+from anchorlib.capture.choice import Choice
+from anchorlib.capture.clock import At, Clock
+from anchorlib.capture.header import run_header
+from anchorlib.capture.modules import ModelWatch
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap
+from anchorlib.capture.progress import closing_progress
+from anchorlib.capture.recorder import Recorder
+from anchorlib.capture.settings import Settings
+from anchorlib.capture.snapshot import BufferPool
+from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
+from anchorlib.errors import AnchorError, SessionError
+from anchorlib.modes import ModeSpec, parse_modes
+from anchorlib.record import TensorInfo
+from anchorlib.sinks import MemorySink, RecordQueue, Sink, SinkOptions, open_sink
+
+__all__ = ["Counters", "Session", "active_session", "open_session"]
+
+_log = logging.getLogger("anchorlib")
+_POOL_BYTES = 64 << 20  # on top of what may wait in the queue
+_HEAVY_STEP = 64 * 10**6
+
+_session: Session | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a session recorded, and what it did not.
+
+    records, bytes: written, or acknowledged by a collector's queue.
+    dropped: records that were lost or kept without their values.
+    gaps: series that have a stored gap, each reason counted for itself.
+    skipped: observations that could not be recorded, by reason.
+    retries: how often delivery was tried again.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    gaps: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+
+
+class Session:
+    """The recording of one run in this process. Made by `anchorlib.start`; a context manager."""
+
+    def __init__(self, settings: Settings, sink: Sink) -> None:
+        self._settings = settings
+        self._pid = os.getpid()
+        self._queue = RecordQueue(
+            sink,
+            limit_bytes=settings.queue_bytes,
+            on_full=settings.on_full,
+            # A thread inherits its parent's floating-point mode; summaries need subnormals.
+            on_start=_keep_subnormals,
+        )
+        pool = BufferPool(settings.queue_bytes + _POOL_BYTES)
+        self._recorder = Recorder(self._queue, pool)
+        self._clock = Clock(settings.first_step, on_pass=self._on_pass, on_step=self._on_step)
+        self._observer = Observer(self._clock, self._recorder)
+        self._models: list[ModelWatch] = []
+        self._optimizers: list[OptimizerWatch] = []
+        self._step_hook = StepHook(self._observer, self._optimizers)
+        self._weighed = False
+        self._closed = False
+
+    # -- what it is
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self._settings.run
+
+    @property
+    def store(self) -> str:
+        """Where the run lives: a directory or a collector's URL."""
+        return self._settings.store
+
+    @property
+    def rank(self) -> int:
+        """The rank that this session records."""
+        return self._settings.rank
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"step {self._clock.step}"
+        return f"<anchorlib.Session {self.run!r} rank {self.rank} in {self.store}: {state}>"
+
+    # -- observing
+
+    def watch(
+        self,
+        model: nn.Module,
+        *,
+        tensors: Sequence[str] | str | None = None,
+        mode: ModeSpec | None = None,
+        optimizer: object = None,
+        prefix: str = "",
+    ) -> None:
+        """Anchor tensors of `model` by name, without editing it.
+
+        tensors: selectors (`fc1`, `fc2.bias@grad`, `*@delta`, `re:fc[12]@grad`, PopTorch's
+            spellings); None: every module output with its gradient, and every parameter's `grad`
+            (with an optimizer; else `pass_grad`); "*": everything there is.
+        mode: what to keep; None: the session's. Watching again adds modes.
+        optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
+            A wrapper (SAM, Accelerate) is looked through.
+        prefix: put before every name, with a dot.
+
+        Raises UnknownTensorError (nothing is registered then), ModeError, OptionError.
+        """
+        self._must_be_open()
+        modes = self._settings.modes if mode is None else parse_modes(mode)
+        selectors = [tensors] if isinstance(tensors, str) else tensors
+        parts = parts_of(model, prefix)
+        inner = None if optimizer is None else unwrap(optimizer)
+        known = tensor_kinds(parts, state_keys(parts, inner))
+        choice = Choice(selectors, modes, known, parts.parameters, parts.input_name)
+        watch = self._watch_of(parts)
+        if inner is not None:
+            self._watch_optimizer(inner, watch)
+        watch.add(choice)
+
+    def _watch_of(self, parts: Parts) -> ModelWatch:
+        for watch in self._models:
+            if (
+                watch.parts.root is parts.root
+                and watch.parts.modules.keys() == parts.modules.keys()
+            ):
+                return watch
+        watch = ModelWatch(parts, self._observer, self._settings.wants)
+        if self._settings.recording:
+            watch.attach()
+            self._models.append(watch)
+        return watch
+
+    def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
+        self._clock.bind(optimizer)
+        if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
+            parameters = watch.parts.parameters
+            self._optimizers.append(
+                OptimizerWatch(optimizer, parameters, self._observer, watch.plan)
+            )
+
+    def step(self, number: int | None = None) -> None:
+        """End the step; the next one is `number`, or the one after.
+
+        From the first call on steps end here alone, no longer at the optimizer's; that call ends
+        the step that the optimizer has just ended, not another.
+
+        Raises ModeError for a Sum window in which shapes differed, QueueFullError under
+        on_full="raise".
+        """
+        self._must_be_open()
+        self._clock.end_step(number)
+        self._check()
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A context: records made inside carry the phase `name` (default: "train")."""
+        return self._clock.in_phase(name)
+
+    def _on_pass(self, at: At) -> None:
+        for watch in self._models:
+            watch.on_pass(at)
+
+    def _on_step(self, upcoming: int) -> None:
+        self._recorder.end_step(upcoming)
+        if not self._weighed:
+            self._weighed = True
+            weight = self._recorder.bytes
+            if weight > _HEAVY_STEP:
+                _log.warning(
+                    "anchorlib: a step of run %s weighs %.0f MB on rank %d; fewer tensors, "
+                    "EveryN(n) or Summary make it lighter",
+                    self.run,
+                    weight / 1e6,
+                    self.rank,
+                )
+
+    # -- reading back
+
+    def tensors(self) -> list[TensorInfo]:
+        """What was recorded so far, in execution order."""
+        return self._recorder.tensors(self.rank)
+
+    def latest(self, name: str, kind: str = "value") -> np.ndarray[Any, Any]:
+        """The last array that the mode of this tensor emitted, the caller's own copy.
+
+        It is read back from the store, so that nothing is kept in memory for it.
+
+        Raises UnknownTensorError, ValuesNotKeptError (Summary), CollectorError.
+        """
+        from anchorlib.reading import open_run  # the store is loaded where it is read
+
+        self.flush()
+        run = open_run(self.run, self.store)
+        found = run.every_series(name, kind, rank=self.rank)
+        last = max((series.last() for series in found), key=lambda record: record.order)
+        return np.array(last.array)
+
+    @property
+    def counters(self) -> Counters:
+        """What was recorded so far, and what was not."""
+        queue, recorder = self._queue, self._recorder
+        return Counters(
+            queue.records,
+            queue.bytes,
+            queue.dropped,
+            queue.gaps,
+            dict(recorder.skipped),
+            queue.retries,
+        )
+
+    # -- ending
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when all that was captured before is in the store and visible to any reader.
+
+        Raises FlushTimeoutError after `timeout` seconds; ModeError and QueueFullError as `step`.
+        """
+        self._must_be_open()
+        self._queue.flush(timeout)
+        self._check()
+
+    def close(self, timeout: float = 30) -> None:
+        """Emit open windows, drain, close the run. Closing a closed session does nothing.
+
+        What a collector has not taken within `timeout` seconds is counted in `counters` and told
+        in one warning. Raises ModeError and QueueFullError as `step`, after everything is closed.
+        """
+        global _session  # noqa: PLW0603  # one active session a process
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if _session is self:
+            _session = None
+            hooks.deactivate()
+        self._recorder.end_step(None)
+        self._observer.close()
+        self._unhook()
+        with closing_progress(self._queue):
+            undelivered = self._queue.close(timeout)
+        atexit.unregister(self.close)
+        self._report(undelivered)
+        self._check()
+
+    def _unhook(self) -> None:
+        for model in self._models:
+            model.close()
+        for optimizer in self._optimizers:
+            optimizer.close()
+        self._step_hook.close()
+
+    def _report(self, undelivered: int) -> None:
+        if undelivered:
+            _log.warning(
+                "anchorlib: %d records of run %s did not reach %s",
+                undelivered,
+                self.run,
+                self.store,
+            )
+        missing = [text for watch in self._models for one in watch.choices for text in one.missing]
+        if missing:
+            _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(repr, missing)))
+
+    def _check(self) -> None:
+        self._recorder.check()
+        self._queue.check()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise SessionError(f"the session of run {self.run!r} is closed; start another")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except AnchorError as ours:
+            if kind is None:
+                raise
+            # The user's own exception matters more than what we have to say at the end.
+            _log.warning("anchorlib: %s", ours)
+
+
+def _keep_subnormals() -> None:
+    torch.set_flush_denormal(False)
+
+
+def active_session() -> Session | None:
+    """The session that records in this process, if one does."""
+    return _session
+
+
+def open_session(settings: Settings, sink: Sink | None = None) -> Session:
+    """Open the session that `settings` describe and make it the active one.
+
+    sink: where its records go instead of the store that `settings` name.
+
+    Raises SessionError where one is active already, and what opening its store raises.
+    """
+    global _session  # noqa: PLW0603
+    if _session is not None:
+        raise SessionError(
+            f"a session of run {_session.run!r} is active in this process; close it first"
+        )
+    session = Session(settings, sink or _sink_of(settings))
+    _session = session
+    if settings.recording:
+        hooks.activate(hooks.Anchors(session._observer, settings.modes, settings.wants))  # noqa: SLF001
+    else:
+        hooks.deactivate()
+    atexit.register(session.close)
+    return session
+
+
+def _sink_of(settings: Settings) -> Sink:
+    if not settings.recording:
+        return MemorySink()  # it is given nothing
+    header = {**run_header(), **{f"user.{k}": v for k, v in settings.attributes.items()}}
+    return open_sink(
+        settings.store,
+        SinkOptions(
+            run=settings.run,
+            rank=settings.rank,
+            header=header,
+            resume=settings.resume,
+            overwrite=settings.overwrite,
+            on_full=settings.on_full,
+            limit_bytes=settings.queue_bytes,
+            max_bytes=settings.max_bytes,
+            fsync=settings.durability == "power",
+        ),
+    )
+
+
+def _after_fork() -> None:
+    global _session  # noqa: PLW0603
+    _session = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

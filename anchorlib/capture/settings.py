@@ -1,0 +1,154 @@
+"""What a session was asked to do: arguments, else the environment, else the defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from anchorlib.errors import OptionError
+from anchorlib.modes import Mode, ModeSpec, parse_modes
+from anchorlib.names import Selector, check_run_name, matches, parse
+from anchorlib.sinks import OnFull
+
+__all__ = ["Durability", "Settings", "settings"]
+
+Durability = Literal["process", "power"]
+DEFAULT_STORE = "anchors"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one session, checked."""
+
+    run: str
+    store: str
+    rank: int
+    recording: bool
+    selectors: tuple[Selector, ...] | None
+    modes: tuple[Mode, ...]
+    first_step: int
+    resume: bool
+    overwrite: bool
+    attributes: Mapping[str, Any]
+    on_full: OnFull
+    queue_bytes: int
+    max_bytes: int | None
+    durability: Durability
+
+    def wants(self, name: str, kind: str) -> bool:
+        """Whether the session's selectors let `kind` of `name` be recorded."""
+        return self.selectors is None or any(matches(one, name, kind) for one in self.selectors)
+
+
+def settings(  # noqa: PLR0913  # the arguments of `start`
+    run: str | None,
+    *,
+    store: str | os.PathLike[str] | None,
+    rank: int | None,
+    ranks: Iterable[int] | None,
+    tensors: Sequence[str] | str | None,
+    mode: ModeSpec,
+    first_step: int,
+    resume: bool,
+    overwrite: bool,
+    attributes: Mapping[str, Any] | None,
+    on_full: OnFull | None,
+    queue_bytes: int,
+    max_bytes: int | None,
+    durability: Durability,
+) -> Settings:
+    """Check and complete the arguments of `start`. Raises OptionError, ModeError and others."""
+    env = os.environ
+    rank = _rank(rank)
+    place = os.fspath(store) if store is not None else env.get("ANCHOR_STORE") or DEFAULT_STORE
+    remote = "://" in place
+    if resume and overwrite:
+        raise OptionError("start(resume=True, overwrite=True): choose one of them")
+    return Settings(
+        run=check_run_name(run if run is not None else env.get("ANCHOR_RUN") or _job_name()),
+        store=place,
+        rank=rank,
+        recording=rank in _ranks(ranks, rank) and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
+        selectors=_selectors(tensors),
+        modes=parse_modes(mode),
+        first_step=_whole("first_step", first_step, 0),
+        resume=resume or (not overwrite and _restarted()),
+        overwrite=overwrite,
+        attributes=dict(attributes or {}),
+        on_full=_choice(
+            "on_full",
+            on_full or env.get("ANCHOR_ON_FULL") or ("drop" if remote else "block"),
+            OnFull,
+        ),
+        queue_bytes=_whole("queue_bytes", queue_bytes, 1),
+        max_bytes=None if max_bytes is None else _whole("max_bytes", max_bytes, 0),
+        durability=_choice("durability", durability, Durability),
+    )
+
+
+def _rank(rank: int | None) -> int:
+    if rank is not None:
+        return _whole("rank", rank, 0)
+    for variable in ("RANK", "SLURM_PROCID"):
+        if os.environ.get(variable):
+            return _parsed(variable, os.environ[variable])
+    return 0
+
+
+def _ranks(ranks: Iterable[int] | None, own: int) -> set[int]:
+    if ranks is not None:
+        return set(ranks)
+    text = os.environ.get("ANCHOR_RANKS")
+    if not text:
+        return {own}
+    return {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+
+
+def _selectors(tensors: Sequence[str] | str | None) -> tuple[Selector, ...] | None:
+    if tensors is None:
+        text = os.environ.get("ANCHOR_TENSORS")
+        tensors = [part.strip() for part in text.split(",") if part.strip()] if text else None
+    elif isinstance(tensors, str):
+        tensors = [tensors]
+    return None if tensors is None else tuple(parse(text) for text in tensors)
+
+
+def _job_name() -> str:
+    """The name of the job that this process belongs to, else a time stamp."""
+    job = os.environ.get("TORCHELASTIC_RUN_ID")
+    if job == "none":  # torchrun's own default: every such job on the machine has that id
+        job = f"torchrun-{os.getppid()}"
+    job = job or os.environ.get("SLURM_JOB_ID")
+    if job:
+        return re.sub(r"[^A-Za-z0-9._-]", "-", job)[:64].lstrip(".") or "job"
+    now = time.time()
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + f"-{int(now * 1000) % 1000:03d}"
+
+
+def _restarted() -> bool:
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return count.isdigit() and int(count) > 0
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
+    return value
+
+
+def _parsed(name: str, text: str) -> int:
+    try:
+        return _whole(name, int(text), 0)
+    except ValueError:
+        raise OptionError(f"{name}={text!r} in the environment is not a rank") from None
+
+
+def _choice(name: str, value: Any, choices: Any) -> Any:
+    allowed = get_args(choices)
+    if value not in allowed:
+        raise OptionError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
+    return value

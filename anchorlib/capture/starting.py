@@ -1,0 +1,107 @@
+"""`start` and `tensor_names`: the doors through which users come in, and auto-start."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from anchorlib.capture import hooks
+from anchorlib.capture.optimizer import unwrap
+from anchorlib.capture.session import Session, active_session, open_session
+from anchorlib.capture.settings import Durability, settings
+from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
+from anchorlib.errors import AnchorError
+from anchorlib.modes import All, ModeSpec
+from anchorlib.sinks import OnFull
+
+__all__ = ["start", "tensor_names"]
+
+_log = logging.getLogger("anchorlib")
+
+
+def start(  # noqa: PLR0913  # the contract's arguments
+    run: str | None = None,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    rank: int | None = None,
+    ranks: Iterable[int] | None = None,
+    tensors: Sequence[str] | str | None = None,
+    mode: ModeSpec = All,
+    first_step: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    attributes: Mapping[str, Any] | None = None,
+    on_full: OnFull | None = None,
+    queue_bytes: int = 256 * 2**20,
+    max_bytes: int | None = None,
+    durability: Durability = "process",
+) -> Session:
+    """Open the one active session of this process; it records at once.
+
+    run: its name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
+    store: where runs live: a directory, or a collector's grpc:// or grpcs:// URL; else
+        ANCHOR_STORE, else "anchors".
+    rank: else RANK, SLURM_PROCID, 0. ranks: on which ranks to record (others do nothing).
+    tensors: selectors that limit what anchors record; else ANCHOR_TENSORS.
+    mode: of anchors that name none.
+    first_step: the number of the first step.
+    resume, overwrite: continue, or replace, this rank of a run that exists. A restart by torchrun
+        resumes by itself.
+    attributes: JSON-able, stored with the run.
+    on_full: "block" (default for a directory), "drop" (default for a collector) or "raise".
+    queue_bytes: bytes of records that may wait.
+    max_bytes: bytes of values this run may take on disk; beyond them summaries alone are kept.
+    durability: what reached the store survives the end of the "process", or of "power".
+
+    Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
+    InvalidNameError.
+    """
+    return open_session(
+        settings(
+            run,
+            store=store,
+            rank=rank,
+            ranks=ranks,
+            tensors=tensors,
+            mode=mode,
+            first_step=first_step,
+            resume=resume,
+            overwrite=overwrite,
+            attributes=attributes,
+            on_full=on_full,
+            queue_bytes=queue_bytes,
+            max_bytes=max_bytes,
+            durability=durability,
+        )
+    )
+
+
+def tensor_names(model: nn.Module, optimizer: object = None) -> list[str]:
+    """The selectors that `watch` accepts for `model`, before any step.
+
+    Inputs and module outputs in definition order, parameters, buffers, each with its kinds.
+    `NAME@opt.*` stands for optimizer state that the first step will make.
+    """
+    parts = parts_of(model)
+    inner = None if optimizer is None else unwrap(optimizer)
+    known = tensor_kinds(parts, state_keys(parts, inner), unknown_state="opt.*")
+    return [f"{name}@{kind}" for name, kind in known]
+
+
+def _start_by_itself() -> None:
+    if active_session() is not None:
+        return
+    try:
+        start()
+    except AnchorError as fault:
+        # Nobody called us here: a model's anchor must not fail for what the environment says.
+        hooks.deactivate()
+        _log.warning("anchorlib: ANCHOR_RUN is set, but nothing is recorded: %s", fault)
+
+
+if os.environ.get("ANCHOR_RUN"):
+    hooks.arm(_start_by_itself)

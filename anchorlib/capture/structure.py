@@ -1,0 +1,154 @@
+"""The names of what a model is made of: modules, parameters, buffers, outputs.
+
+Names are module paths. What wrappers add (DDP's `module.`, `_orig_mod.` of torch.compile, …) never
+appears in them; a user's own module called `module` keeps its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Parts", "named_leaves", "parts_of", "state_keys", "tensor_kinds"]
+
+_WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A model taken apart; each dict in definition order, each object once, by its first name.
+
+    modules: those that have a forward of their own, the root (under "output") last.
+    buffers: by the module that holds them and their name in it, since modules replace buffers.
+    """
+
+    root: nn.Module
+    modules: dict[str, nn.Module]
+    parameters: dict[str, nn.Parameter]
+    buffers: dict[str, tuple[nn.Module, str]]
+    input_name: str
+
+
+def parts_of(model: nn.Module, prefix: str = "") -> Parts:
+    """The named parts of `model`, each name below `prefix`."""
+    by_path = dict(_walk(model, ""))
+    root = by_path.pop("")
+    lead = f"{prefix}." if prefix else ""
+    modules = {
+        lead + path: module
+        for path, module in by_path.items()
+        if type(module).forward is not nn.Module.forward  # a ModuleList is never called
+    }
+    parameters: dict[str, nn.Parameter] = {}
+    buffers: dict[str, tuple[nn.Module, str]] = {}
+    seen: set[int] = set()
+    for path, module in {"": root, **by_path}.items():
+        stem = lead + (f"{path}." if path else "")
+        for name, parameter in module._parameters.items():  # noqa: SLF001  # named_parameters
+            if parameter is not None and id(parameter) not in seen:  # would not unwrap names
+                seen.add(id(parameter))
+                parameters[stem + name] = parameter
+        for name, buffer in module._buffers.items():  # noqa: SLF001
+            if buffer is not None and id(buffer) not in seen:
+                seen.add(id(buffer))
+                buffers[stem + name] = (module, name)
+    modules[_free(lead + "output", modules)] = root
+    return Parts(root, modules, parameters, buffers, _free(lead + "input", modules))
+
+
+def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """Every module with its path, once; of a wrapper and what it wraps, the inner one."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def visit(module: nn.Module, path: str) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        found[path] = module
+        for name, child in module._modules.items():  # noqa: SLF001  # named_children skips repeats
+            if child is not None:
+                inner = _is_wrapped(module, name)
+                visit(child, path if inner else f"{path}.{name}" if path else name)
+
+    visit(module, path)
+    yield from found.items()
+
+
+def _is_wrapped(parent: nn.Module, link: str) -> bool:
+    return link in _WRAPPER_LINKS or (link == "module" and isinstance(parent, _WRAPPERS))
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """`name`, or with underscores where a user's own module has that name."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def named_leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a module's output or input, each with its name.
+
+    The first is `name` itself, further ones `name:1`, `name:2`, …; what is in a dict or a
+    dataclass `name:key`; nested ones `name:1.0`.
+    """
+    for path, tensor in _leaves(value, ()):
+        text = "" if path in ((), ("0",)) else ":" + ".".join(path)
+        yield name + text, tensor
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+        return
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        items = ((field.name, getattr(value, field.name)) for field in fields(value))
+    for key, item in items:
+        yield from _leaves(item, (*path, str(key)))
+
+
+def state_keys(
+    parts: Parts, optimizer: torch.optim.Optimizer | None
+) -> dict[str, list[str]] | None:
+    """For each parameter that `optimizer` holds, the keys of its state so far; None without one."""
+    if optimizer is None:
+        return None
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {
+        name: [str(key) for key in optimizer.state.get(p, {})]
+        for name, p in parts.parameters.items()
+        if id(p) in held
+    }
+
+
+def tensor_kinds(
+    parts: Parts, state: Mapping[str, list[str]] | None, *, unknown_state: str | None = None
+) -> list[tuple[str, str]]:
+    """Every (name, kind) of a model that can be known before its first step.
+
+    state: what `state_keys` gives. unknown_state: the kind that stands for optimizer state where
+    there is none yet.
+    """
+    known = [(parts.input_name, kind) for kind in ("value", "grad")]
+    known += [(name, kind) for name in parts.modules for kind in ("value", "grad")]
+    for name, parameter in parts.parameters.items():
+        known.append((name, "value"))
+        if parameter.requires_grad:
+            known.append((name, "pass_grad"))
+        if state is not None and name in state:
+            kinds = ["grad", "updated", "delta", *(f"opt.{key}" for key in state[name])]
+            if unknown_state and not state[name]:
+                kinds.append(unknown_state)
+            known += [(name, kind) for kind in kinds]
+    known += [(name, "value") for name in parts.buffers]
+    return known

@@ -1,0 +1,26 @@
+"""How records leave the training thread.
+
+queue      bounded by bytes, with the thread that drains it: the one in front of every sink
+base       what a sink is
+embedded   the store's writer, in this process
+remote     a collector, over gRPC
+memory     a list, for tests
+opening    which of them a store's address means
+"""
+
+from __future__ import annotations
+
+from anchorlib.sinks.base import Sink
+from anchorlib.sinks.memory import MemorySink
+from anchorlib.sinks.opening import SinkOptions, open_sink
+from anchorlib.sinks.queue import Deferred, OnFull, RecordQueue
+
+__all__ = [
+    "Deferred",
+    "MemorySink",
+    "OnFull",
+    "RecordQueue",
+    "Sink",
+    "SinkOptions",
+    "open_sink",
+]

@@ -1,0 +1,37 @@
+"""What a sink is: the place where a process puts its records.
+
+One drain thread puts batches; nothing of a sink runs on the training thread. A sink may raise: the
+queue in front of it counts what was lost and never lets an exception reach training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from anchorlib.record import Gap, Record
+
+__all__ = ["Sink"]
+
+
+class Sink(Protocol):
+    """Where records go."""
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Take a batch. Records carry summaries; raw arrays are valid during the call only."""
+
+    def gap(self, gaps: Sequence[Gap]) -> None:
+        """State what was not recorded. Cumulative: the newest statement of a series wins."""
+
+    def flush(self, timeout: float | None) -> None:
+        """Return when all that was put is in the store and any zarr reader sees it.
+
+        Raises FlushTimeoutError after `timeout` seconds (None: wait as long as it takes).
+        """
+
+    def close(self, timeout: float) -> int:
+        """Flush, close the run for this rank, and say how many records could not be delivered."""
+
+    @property
+    def retries(self) -> int:
+        """How often delivery was tried again."""

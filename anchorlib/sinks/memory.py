@@ -1,0 +1,41 @@
+"""A sink that keeps what it is given: for tests, and for trying things out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anchorlib.record import Gap, Record
+
+__all__ = ["MemorySink"]
+
+
+class MemorySink:
+    """Records in a list."""
+
+    retries = 0
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.gaps: list[Gap] = []
+        self.closed = False
+
+    def put(self, records: Sequence[Record]) -> None:
+        """Keep copies: the arrays of a batch are valid during the call only."""
+        self.records += [
+            record if record.raw is None else replace(record, raw=record.raw.copy())
+            for record in records
+        ]
+
+    def gap(self, gaps: Sequence[Gap]) -> None:
+        """Keep the newest statement of each series and reason."""
+        newest = {(g.name, g.kind, g.mode, g.reason): g for g in (*self.gaps, *gaps)}
+        self.gaps = list(newest.values())
+
+    def flush(self, timeout: float | None) -> None:
+        """Nothing waits here."""
+
+    def close(self, timeout: float) -> int:  # noqa: ARG002  # nothing waits
+        """Everything was delivered."""
+        self.closed = True
+        return 0

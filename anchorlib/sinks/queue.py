@@ -1,0 +1,312 @@
+"""The bounded queue between the training thread and a sink, and the thread that drains it.
+
+    training thread ── put ──▶ queue (bytes bounded) ── drain thread ──▶ summary ──▶ sink
+
+This is the one place that decides "never break training": whatever a sink raises is counted,
+logged once, stored as a gap where that is possible, and goes no further.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, Protocol, TypeAlias
+
+from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
+from anchorlib.record import Flag, Gap, Record
+from anchorlib.sinks.base import Sink
+
+__all__ = ["Deferred", "OnFull", "RecordQueue"]
+
+OnFull: TypeAlias = Literal["block", "drop", "raise"]
+
+_log = logging.getLogger("anchorlib")
+
+# Small records wait this long for company, so that one hand-over serves many of them.
+_LINGER = 0.02
+_WAKE_BYTES = 1 << 20
+_BATCH_BYTES = 8 << 20
+_BATCH_RECORDS = 2048
+
+
+class Deferred(Protocol):
+    """A record that is still to be made: everything costly happens on the drain thread."""
+
+    @property
+    def name(self) -> str:
+        """The tensor's name."""
+
+    @property
+    def kind(self) -> str:
+        """The tensor's kind."""
+
+    @property
+    def mode(self) -> str:
+        """The mode's canonical text."""
+
+    @property
+    def step(self) -> int:
+        """The step it was observed in."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds in memory while it waits."""
+
+    def record(self) -> Record:
+        """The finished record, summary included."""
+
+    def release(self) -> None:
+        """The record has been put: its memory may be used again."""
+
+
+class RecordQueue:
+    """Hands deferred records to `sink`, in order, from a thread of its own.
+
+    limit_bytes bounds what waits (a single larger record is still taken, alone). Full, `put`
+    waits ("block"), or leaves the record out and counts it ("drop", "raise"; with "raise" the
+    next `check` raises QueueFullError).
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        limit_bytes: int,
+        on_full: OnFull,
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
+        self._sink = sink
+        self._limit = limit_bytes
+        self._on_full = on_full
+        self._on_start = on_start
+        self._changed = threading.Condition()
+        self._waiting: deque[Deferred] = deque()
+        self._bytes = 0  # waiting or being put
+        self._taken = 0
+        self._done = 0
+        self._closing = False
+        self._full_error: str | None = None
+        self._logged: set[str] = set()
+        self._gaps: dict[tuple[str, str, str, str], Gap] = {}
+        self._gaps_told = 0
+        self.records = 0
+        self.bytes = 0
+        self.dropped = 0
+        self.blocked_seconds = 0.0
+        self._thread = threading.Thread(target=self._drain, name="anchorlib-drain", daemon=True)
+        self._thread.start()
+
+    # -- the training thread's side
+
+    def put(self, item: Deferred) -> None:
+        """Take `item` over. Raises nothing."""
+        with self._changed:
+            if self._bytes + item.nbytes > self._limit and self._bytes and not self._room(item):
+                return
+            self._waiting.append(item)
+            self._taken += 1
+            self._bytes += item.nbytes
+            if self._bytes >= _WAKE_BYTES:
+                self._changed.notify_all()
+
+    def _room(self, item: Deferred) -> bool:
+        """Make room for `item` as the policy says; False if it has to be left out. Lock held."""
+        if self._on_full == "block":
+            self._warn_once(
+                "blocked",
+                f"the queue of {self._limit / 2**20:.0f} MiB is full and training waits for the "
+                "store; record less, or start(on_full='drop')",
+            )
+            since = time.monotonic()
+            self._changed.notify_all()
+            self._changed.wait_for(self._has_room(item.nbytes))
+            self.blocked_seconds += time.monotonic() - since
+            return self._thread.is_alive()
+        self.dropped += 1
+        self._count_gap(item.name, item.kind, item.mode, "queue full", 1, item.step, item.step)
+        message = f"the queue of {self._limit / 2**20:.0f} MiB was full at {item.name}@{item.kind}"
+        if self._on_full == "raise":
+            self._full_error = f"{message}, step {item.step}; start(on_full='block') waits instead"
+        self._warn_once("full", f"{message}; records are dropped and counted")
+        item.release()
+        return False
+
+    def _has_room(self, nbytes: int) -> Callable[[], bool]:
+        return lambda: (
+            self._bytes + nbytes <= self._limit or not self._bytes or not self._thread.is_alive()
+        )
+
+    def wake(self) -> None:
+        """A step ended: hand over what waits."""
+        if self._waiting:
+            with self._changed:
+                self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise QueueFullError if records were left out since the last check under "raise"."""
+        message, self._full_error = self._full_error, None
+        if message:
+            raise QueueFullError(message)
+
+    def gap(self, gap: Gap) -> None:
+        """Count observations that never became records."""
+        with self._changed:
+            self._count_gap(
+                gap.name, gap.kind, gap.mode, gap.reason, gap.count, gap.first_step, gap.last_step
+            )
+
+    @property
+    def gaps(self) -> int:
+        """How many series, each for each reason, have a gap."""
+        return len(self._gaps)
+
+    @property
+    def waiting(self) -> int:
+        """Records taken and not yet put."""
+        return self._taken - self._done
+
+    @property
+    def retries(self) -> int:
+        """How often the sink tried again."""
+        return self._sink.retries
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when all that was taken before is in the store and visible to any reader."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._drained(self._taken, timeout)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            self._tell_gaps()
+            self._sink.flush(left)
+        except AnchorError:
+            raise
+        except Exception as fault:  # noqa: BLE001  # a store's fault must not end training
+            self._warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
+
+    def _drained(self, target: int, timeout: float | None) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            done = self._changed.wait_for(
+                lambda: self._done >= target or not self._thread.is_alive(), timeout
+            )
+            if not done:
+                raise FlushTimeoutError(
+                    f"{target - self._done} records still wait after {timeout:g} s; "
+                    "flush again, or give it more time"
+                )
+
+    def close(self, timeout: float) -> int:
+        """Drain, close the sink, end the thread; how many records were not delivered."""
+        deadline = time.monotonic() + timeout
+        try:
+            self._drained(self._taken, timeout)
+        except FlushTimeoutError as late:
+            self._warn_once("late", str(late))
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
+        undelivered = self.waiting
+        try:
+            self._tell_gaps()
+            undelivered += self._sink.close(max(0.0, deadline - time.monotonic()))
+        except Exception as fault:  # noqa: BLE001  # closing must not break training either
+            self._warn_once("close", f"the store could not be closed: {fault}")
+        return undelivered
+
+    # -- the drain thread's side
+
+    def _drain(self) -> None:
+        if self._on_start is not None:
+            self._on_start()
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    if self._closing:
+                        return
+                    self._changed.wait(_LINGER)
+                batch = self._next_batch()
+            if batch:
+                self._deliver(batch)
+
+    def _next_batch(self) -> list[Deferred]:
+        batch: list[Deferred] = []
+        size = 0
+        while self._waiting and len(batch) < _BATCH_RECORDS and size < _BATCH_BYTES:
+            item = self._waiting.popleft()
+            batch.append(item)
+            size += item.nbytes
+        return batch
+
+    def _deliver(self, batch: list[Deferred]) -> None:
+        records: list[Record] = []
+        for item in batch:
+            try:
+                records.append(item.record())
+            except Exception as fault:  # noqa: BLE001  # one bad record must not cost the others
+                self._lose(item.name, item.kind, item.mode, item.step, fault)
+        if records:
+            self._put(records)
+        size = 0
+        for item in batch:
+            item.release()
+            size += item.nbytes
+        with self._changed:
+            self._done += len(batch)
+            self._bytes -= size
+            self._changed.notify_all()
+
+    def _put(self, records: list[Record]) -> None:
+        try:
+            self._sink.put(records)
+            if len(self._gaps) != self._gaps_told:
+                self._tell_gaps()
+        except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, logged, no further
+            for record in records:
+                self._lose(record.name, record.kind, record.mode, record.coordinates.step, fault)
+            return
+        self.records += len(records)
+        for record in records:
+            self.bytes += record.nbytes
+            self.dropped += Flag.VALUE_DROPPED in record.flags
+
+    def _lose(self, name: str, kind: str, mode: str, step: int, fault: Exception) -> None:
+        reason = f"{type(fault).__name__}: {fault}"[:200]
+        with self._changed:
+            self.dropped += 1
+            self._count_gap(name, kind, mode, reason, 1, step, step)
+        self._warn_once(
+            f"lost:{type(fault).__name__}",
+            f"{name}@{kind} at step {step} was not recorded: {reason}; training goes on, and "
+            "what is lost is counted",
+        )
+
+    def _tell_gaps(self) -> None:
+        with self._changed:
+            gaps = list(self._gaps.values())
+            self._gaps_told = len(gaps)
+        if gaps:
+            self._sink.gap(gaps)
+
+    # -- both sides
+
+    def _count_gap(  # noqa: PLR0913  # the fields of a Gap
+        self, name: str, kind: str, mode: str, reason: str, count: int, first: int, last: int
+    ) -> None:
+        key = (name, kind, mode, reason)
+        old = self._gaps.get(key)
+        if old is not None:
+            count, first, last = (
+                old.count + count,
+                min(old.first_step, first),
+                max(old.last_step, last),
+            )
+        self._gaps[key] = Gap(name, kind, mode, reason, count, first, last)
+
+    def _warn_once(self, key: str, message: str) -> None:
+        if key not in self._logged:
+            self._logged.add(key)
+            _log.warning("anchorlib: %s", message)

@@ -1,0 +1,72 @@
+"""A session that records into memory, and short ways to ask what it recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from anchorlib.capture.session import Session, open_session
+from anchorlib.capture.settings import settings
+from anchorlib.modes import All
+from anchorlib.record import Record
+from anchorlib.sinks import MemorySink
+
+DEFAULTS: dict[str, Any] = {
+    "store": None,
+    "rank": None,
+    "ranks": None,
+    "tensors": None,
+    "mode": All,
+    "first_step": 0,
+    "resume": False,
+    "overwrite": False,
+    "attributes": None,
+    "on_full": None,
+    "queue_bytes": 1 << 28,
+    "max_bytes": None,
+    "durability": "process",
+}
+
+
+class Recording:
+    """A session and the memory it records into."""
+
+    def __init__(self, session: Session, sink: MemorySink) -> None:
+        self.session = session
+        self.sink = sink
+
+    def records(self, name: str, kind: str = "value", mode: str | None = None) -> list[Record]:
+        """What has reached memory of one tensor and kind, in order."""
+        if self.session.counters.records != len(self.sink.records) or not self.sink.closed:
+            self.session._queue.flush(10)
+        return [
+            r
+            for r in self.sink.records
+            if r.name == name and r.kind == kind and mode in (None, r.mode)
+        ]
+
+    def arrays(self, name: str, kind: str = "value", mode: str | None = None) -> list[np.ndarray]:
+        """Their values."""
+        return [r.array for r in self.records(name, kind, mode)]
+
+    def at(self, name: str, kind: str = "value") -> list[tuple[int, int, int]]:
+        """Their (step, pass, call)."""
+        found = [r.coordinates for r in self.records(name, kind)]
+        return [(c.step, c.pass_index, c.call) for c in found]
+
+    def names(self) -> list[str]:
+        """`name@kind` of all that was recorded, in the order of first records."""
+        self.session._queue.flush(10) if not self.sink.closed else None
+        return list(dict.fromkeys(f"{r.name}@{r.kind}" for r in self.sink.records))
+
+
+@contextmanager
+def recording(**options: Any) -> Iterator[Recording]:
+    """A session into memory; `options` as for `anchorlib.start`."""
+    sink = MemorySink()
+    session = open_session(settings("memory", **{**DEFAULTS, **options}), sink)
+    with session:
+        yield Recording(session, sink)
