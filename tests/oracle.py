@@ -35,7 +35,7 @@ SMALLEST_NORMAL = {
 
 
 @contextlib.contextmanager
-def flushing(flush: bool) -> Iterator[None]:  # noqa: FBT001 - the one thing there is to say
+def flushing(flush: bool) -> Iterator[None]:
     """This thread flushes subnormals inside, or does not."""
     torch.set_flush_denormal(flush)
     try:

@@ -31,7 +31,8 @@ def dtype_names(*families: str) -> st.SearchStrategy[str]:
 
 def shapes(max_side: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
     """Shapes of up to three dimensions: (), (0,), (2, 0, 3), (3, 4), …."""
-    return hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=max_side)
+    usual = hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=max_side)
+    return st.one_of(usual, usual, st.sampled_from([(), (0,), (1,), (13,), (2, 0, 3), (1, 1, 1)]))
 
 
 def patterns(name: str) -> st.SearchStrategy[int]:

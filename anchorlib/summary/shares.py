@@ -7,6 +7,8 @@ and y = |x| * scale in real numbers, rounding to nearest, ties to even, puts y
     subnormal_as   into the subnormal range  s/2 < y < N - s/2
     overflow       beyond M                  y >= M + half a step (a tie stays where M is even)
 
+torch's cast to float8_e4m3fn makes M of what overflows; it counts as overflow nevertheless.
+
 Shares are of the finite elements that are not zero: what is nan or inf before stays so and is
 counted beside. From values the answer is exact for every scale, for the limits are turned into the
 bits of the source. From a histogram it is exact where no limit falls into a bin that is used (its
