@@ -1,0 +1,52 @@
+"""Log2 histograms of stored records, from their rows where those hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store import RankReader
+from anchorlib.summary import Log2Histogram
+
+__all__ = ["TensorHistogram", "gradients_first", "pooled"]
+
+GRADIENTS = ("grad", "pass_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHistogram:
+    """The histogram of one tensor and kind over some steps, all ranks together."""
+
+    name: str
+    kind: str
+    first_step: int
+    last_step: int
+    records: int
+    histogram: Log2Histogram
+
+
+def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
+    """The histogram of all elements of these rows together."""
+    return Log2Histogram.pooled(reader.histograms(rows))
+
+
+def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of (name, kind) pairs that were meant without a kind, the gradients.
+
+    Each name's `grad`, else its `pass_grad`; where no name has either, its first kind. A gradient
+    and a value are never pooled.
+    """
+    for kinds in (GRADIENTS, tuple(dict.fromkeys(kind for _, kind in pairs))):
+        found = [_first_kind(name, kinds, pairs) for name in dict.fromkeys(n for n, _ in pairs)]
+        if chosen := [pair for pair in found if pair is not None]:
+            return chosen
+    return []
+
+
+def _first_kind(
+    name: str, kinds: Iterable[str], pairs: Sequence[tuple[str, str]]
+) -> tuple[str, str] | None:
+    return next(((name, kind) for kind in kinds if (name, kind) in pairs), None)

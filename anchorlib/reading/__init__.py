@@ -1,0 +1,11 @@
+"""What users hold of a recorded run; live runs too, and torch is never imported.
+
+run = open_run("run1")
+run.tensors("fc*@grad")          list of TensorInfo, in order of execution
+run["fc2.bias@grad"].values()    (record, *shape)
+"""
+
+from anchorlib.reading.run import Run, open_run
+from anchorlib.reading.series import Series
+
+__all__ = ["Run", "Series", "open_run"]

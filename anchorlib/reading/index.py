@@ -1,0 +1,131 @@
+"""Which rows belong to which series of a rank, and what a tensor listing says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.reading.rows import visible_rows
+from anchorlib.record import Gap, TensorInfo
+from anchorlib.store import RankReader, SeriesEntry
+
+__all__ = ["RankIndex", "listing"]
+
+Array = np.ndarray[Any, Any]
+Key = tuple[str, str, str]
+
+
+class RankIndex:
+    """The seen rows of one rank, by series; made again when more was committed."""
+
+    def __init__(self, reader: RankReader, *, attempts: bool = False) -> None:
+        self.reader = reader
+        self.version = reader.version
+        rows = visible_rows(reader, attempts=attempts)
+        owner = reader.series_ids[rows]
+        order = np.argsort(owner, kind="stable")
+        self._rows = rows[order]
+        count = len(reader.catalogue.series)
+        self._starts = np.searchsorted(owner[order], np.arange(count + 1))
+        self._first_order = reader.column("order")
+
+    def rows(self, entry: SeriesEntry) -> Array:
+        """The rows of a series in order of execution."""
+        found: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
+        return found
+
+    @property
+    def series(self) -> list[SeriesEntry]:
+        """Series that have records, in the order they first had one."""
+        entries = [e for e in self.reader.catalogue.series if len(self.rows(e))]
+        return sorted(entries, key=self.first_order)
+
+    def first_order(self, entry: SeriesEntry) -> int:
+        """The place of a series' first record in the rank's run."""
+        return int(self._first_order[self.rows(entry)[0]])
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What several ranks hold of one tensor, kind and mode."""
+
+    first_order: int
+    dtypes: dict[str, None]
+    shape: tuple[int | None, ...] | None
+    ranks: list[int]
+    records: int
+    first_step: int
+    last_step: int
+    nbytes: int
+
+    def add(self, other: _Sum) -> None:
+        self.first_order = min(self.first_order, other.first_order)
+        self.dtypes |= other.dtypes
+        self.shape = _common_shape([self.shape, other.shape])
+        self.ranks += other.ranks
+        self.records += other.records
+        self.first_step = min(self.first_step, other.first_step)
+        self.last_step = max(self.last_step, other.last_step)
+        self.nbytes += other.nbytes
+
+
+def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInfo]:
+    """All tensors, kinds and modes of all ranks, in order of execution."""
+    found: dict[Key, _Sum] = {}
+    for index in indexes:
+        for entry in index.series:
+            one = _describe(index, entry)
+            key = (entry.name, entry.kind, entry.mode)
+            if key in found:
+                found[key].add(one)
+            else:
+                found[key] = one
+    missing: dict[Key, int] = {}
+    for gap in gaps:
+        key = (gap.name, gap.kind, gap.mode)
+        missing[key] = missing.get(key, 0) + gap.count
+    return [
+        TensorInfo(
+            name=key[0],
+            kind=key[1],
+            mode=key[2],
+            dtype="|".join(one.dtypes),
+            shape=one.shape,
+            ranks=tuple(one.ranks),
+            records=one.records,
+            first_step=one.first_step,
+            last_step=one.last_step,
+            bytes=one.nbytes,
+            gaps=missing.get(key, 0),
+        )
+        for key, one in sorted(found.items(), key=lambda item: item[1].first_order)
+    ]
+
+
+def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
+    reader, rows = index.reader, index.rows(entry)
+    steps = reader.column("step")[rows]
+    variants = reader.variants_of(rows)
+    shapes: list[tuple[int | None, ...] | None] = [
+        (None,) * variant.ndim if variant.shape is None else variant.shape for variant in variants
+    ]
+    return _Sum(
+        first_order=index.first_order(entry),
+        dtypes=dict.fromkeys(variant.dtype for variant in variants),
+        shape=_common_shape(shapes),
+        ranks=[reader.rank],
+        records=len(rows),
+        first_step=int(steps.min()),
+        last_step=int(steps.max()),
+        nbytes=reader.stored_bytes(rows),
+    )
+
+
+def _common_shape(shapes: list[tuple[int | None, ...] | None]) -> tuple[int | None, ...] | None:
+    if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
+        return None
+    dims = zip(*(shape or () for shape in shapes), strict=True)
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)

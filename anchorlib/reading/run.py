@@ -1,0 +1,246 @@
+"""A recorded run, as users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
+from anchorlib.modes import Mode, parse_mode
+from anchorlib.names import escape, join, select
+from anchorlib.query import TensorHistogram, gradients_first
+from anchorlib.reading.index import RankIndex, listing
+from anchorlib.reading.series import Series
+from anchorlib.record import Gap, TensorInfo
+from anchorlib.store import RunReader, find_run
+from anchorlib.summary import Log2Histogram
+
+__all__ = ["Run", "open_run"]
+
+
+def open_run(run: str | Path, store: str | Path | None = None) -> Run:
+    """Opens a run for reading, also while it is written.
+
+    run: a name in `store`, a path ("anchors/run1.zarr"), or "grpc://host:port/run1".
+    store: a directory or a collector's URL; None means ANCHOR_STORE, else "anchors".
+    Raises RunNotFoundError (with what may have been meant), OptionError, CollectorError.
+    """
+    found = find_run(run, store)
+    return Run(RunReader(found.location, found.name))
+
+
+class Run:
+    """What was committed of one run; each call looks again, so a live run grows under it."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+        self._indexes: dict[tuple[int, bool], RankIndex] = {}
+        self._reader.refresh()
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self._reader.name
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that recorded, ascending."""
+        self._reader.refresh()
+        return self._reader.ranks
+
+    @property
+    def state(self) -> str:
+        """ "open" while any rank is written or was left without being closed, else "closed"."""
+        self._reader.refresh()
+        return self._reader.state
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that have records, ascending."""
+        found = [np.unique(index.reader.column("step")) for index in self._all()]
+        return np.unique(np.concatenate(found)).tolist() if found else []
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of stored values, all attempts together."""
+        return sum(
+            index.reader.stored_bytes(np.arange(index.reader.committed)) for index in self._all()
+        )
+
+    @property
+    def started_ns(self) -> int:
+        """When its first rank was made, nanoseconds since the epoch."""
+        return min((i.reader.catalogue.created_ns for i in self._all()), default=0)
+
+    def header(self, rank: int | None = None) -> Mapping[str, Any]:
+        """What the last attempt of a rank (None: of the lowest) kept about itself."""
+        index = self._index(self._checked_rank(self._reader.ranks[0] if rank is None else rank))
+        attempts = index.reader.catalogue.attempts
+        return dict(attempts[-1].header) if attempts else {}
+
+    def gaps(self, rank: int | None = None) -> list[Gap]:
+        """What was not recorded, or not with its values: totals per series and reason."""
+        found: dict[tuple[str, str, str, str], Gap] = {}
+        for index in self._all() if rank is None else [self._index(self._checked_rank(rank))]:
+            for gap in index.reader.gaps():
+                key = (gap.name, gap.kind, gap.mode, gap.reason)
+                found[key] = add_gaps(found[key], gap) if key in found else gap
+        return list(found.values())
+
+    def tensors(self, *selectors: str) -> list[TensorInfo]:
+        """What the run holds, in order of execution; all of it, or what the selectors name.
+
+        Raises UnknownTensorError for a selector that names nothing, with what may have been meant.
+        """
+        found = listing(self._all(), self.gaps())
+        if not selectors:
+            return found
+        pairs = list(dict.fromkeys((info.name, info.kind) for info in found))
+        named = set(select(selectors, pairs, where=f" in {self.name}"))
+        return [info for info in found if (info.name, info.kind) in named]
+
+    def __getitem__(self, selector: str) -> Series:
+        """The one series that a selector names.
+
+        Raises UnknownTensorError, or AmbiguousTensorError that names the choices.
+        """
+        pairs = list(dict.fromkeys((info.name, info.kind) for info in self.tensors(selector)))
+        if len(pairs) > 1:
+            names = ", ".join(repr(escape(join(*pair))) for pair in pairs[:5])
+            more = f" and {len(pairs) - 5} more" if len(pairs) > 5 else ""
+            raise AmbiguousTensorError(
+                f"{escape(selector)!r} names {len(pairs)} tensors in {self.name}: {names}{more}"
+            )
+        return self.series(*pairs[0])
+
+    def series(
+        self,
+        name: str,
+        kind: str = "value",
+        *,
+        rank: int | None = None,
+        mode: Mode | type[Mode] | str | None = None,
+        attempts: bool = False,
+    ) -> Series:
+        """The series of a tensor and kind; rank and mode are needed where there are several.
+
+        attempts: also records that a later attempt made again.
+        Raises UnknownTensorError, AmbiguousTensorError, ModeError, OptionError (no such rank).
+        """
+        if rank is not None:
+            self._checked_rank(rank)
+        wanted = None if mode is None else str(parse_mode(mode))
+        found = self._find(name, kind, attempts=attempts)
+        if not found:
+            self.tensors(join(name, kind))
+            raise UnknownTensorError(
+                f"no tensor is named {escape(join(name, kind))} in {self.name}"
+            )
+        chosen = [
+            one
+            for one in found
+            if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
+        ]
+        if len(chosen) == 1:
+            return chosen[0]
+        have = ", ".join(f"rank={one.rank}, mode={escape(one.mode)!r}" for one in chosen or found)
+        if not chosen:
+            raise UnknownTensorError(
+                f"{escape(join(name, kind))} in {self.name} was not recorded so; it has: {have}"
+            )
+        raise AmbiguousTensorError(
+            f"{escape(join(name, kind))} has {len(chosen)} series in {self.name}; take one with "
+            f"run.series({name!r}, {kind!r}, rank=…, mode=…) of: {have}"
+        )
+
+    def histogram(self, selector: str, **where: Any) -> Log2Histogram:
+        """The log2 histogram of all that a selector names, all ranks together.
+
+        A selector without a kind means gradients: `grad`, else `pass_grad`, else what there is.
+        where: as of `Series.where`, and `rank`: `steps=range(0, 10)`.
+        Raises UnknownTensorError for a selector that names nothing.
+        """
+        return Log2Histogram.pooled(part.histogram for part in self.histograms(selector, **where))
+
+    def histograms(
+        self, selector: str, *, rank: int | None = None, **where: Any
+    ) -> list[TensorHistogram]:
+        """The same, each tensor and kind by itself; those without records there are left out."""
+        known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
+        pairs = select([selector], known, where=f" in {self.name}")
+        names = {name for name, _ in pairs}
+        if len(pairs) == sum(name in names for name, _ in known):
+            pairs = gradients_first(pairs)  # all kinds: none was asked for
+        found = (self._histogram(pair, rank, where) for pair in pairs)
+        return [part for part in found if part is not None]
+
+    def _histogram(
+        self, pair: tuple[str, str], rank: int | None, where: Mapping[str, Any]
+    ) -> TensorHistogram | None:
+        parts = [
+            one.where(**where)
+            for one in self._find(*pair, attempts=False)
+            if rank is None or one.rank == rank
+        ]
+        parts = [one for one in parts if len(one)]
+        if not parts:
+            return None
+        steps = np.concatenate([one.columns["step"] for one in parts])
+        return TensorHistogram(
+            *pair,
+            first_step=int(steps.min()),
+            last_step=int(steps.max()),
+            records=len(steps),
+            histogram=Log2Histogram.pooled(one.histogram() for one in parts),
+        )
+
+    def refresh(self) -> None:
+        """Looks for what was committed since; every other call does so by itself."""
+        self._reader.refresh()
+
+    def _find(self, name: str, kind: str, *, attempts: bool) -> list[Series]:
+        self._reader.refresh()
+        found = []
+        for rank in self._reader.ranks:
+            index = self._index(rank, attempts=attempts)
+            found += [
+                Series(index.reader, entry, index.rows(entry))
+                for entry in index.series
+                if (entry.name, entry.kind) == (name, kind)
+            ]
+        return found
+
+    def _all(self) -> list[RankIndex]:
+        self._reader.refresh()
+        return [self._index(rank) for rank in self._reader.ranks]
+
+    def _index(self, rank: int, *, attempts: bool = False) -> RankIndex:
+        reader = self._reader.rank(rank)
+        index = self._indexes.get((rank, attempts))
+        if index is None or index.reader is not reader or index.version != reader.version:
+            index = RankIndex(reader, attempts=attempts)
+            self._indexes[rank, attempts] = index
+        return index
+
+    def _checked_rank(self, rank: int) -> int:
+        if rank not in self._reader.ranks:
+            have = ", ".join(map(str, self._reader.ranks))
+            raise OptionError(f"rank {rank} recorded nothing in {self.name}; there are: {have}")
+        return rank
+
+    def __repr__(self) -> str:
+        ranks = len(self._reader.ranks)
+        return f"Run({self.name!r}, {self._reader.state}, {ranks} rank{'s' * (ranks != 1)})"
+
+
+def add_gaps(one: Gap, two: Gap) -> Gap:
+    """Both statements of one series and reason together."""
+    return Gap(
+        *(one.name, one.kind, one.mode, one.reason),
+        count=one.count + two.count,
+        first_step=min(one.first_step, two.first_step),
+        last_step=max(one.last_step, two.last_step),
+    )

@@ -1,0 +1,260 @@
+"""One series of one rank, as users hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.errors import (
+    AmbiguousTensorError,
+    MissingExtraError,
+    RaggedError,
+    UnknownTensorError,
+    ValuesNotKeptError,
+)
+from anchorlib.names import escape, join
+from anchorlib.query import pooled
+from anchorlib.reading.columns import Columns
+from anchorlib.record import Coordinates, Flag, Record
+from anchorlib.store import RankReader, SeriesEntry
+from anchorlib.summary import Log2Histogram, Summary
+
+if TYPE_CHECKING:
+    import torch
+    import xarray
+
+__all__ = ["Series"]
+
+Array = np.ndarray[Any, Any]
+KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
+
+
+class Series:
+    """The records of one name, kind and mode on one rank, in order of execution.
+
+    It shows what was committed when it was made; ask the Run again for what came since.
+    """
+
+    def __init__(self, reader: RankReader, entry: SeriesEntry, rows: Array) -> None:
+        self._reader = reader
+        self._entry = entry
+        self._rows = rows
+
+    @property
+    def name(self) -> str:
+        """The tensor's name."""
+        return self._entry.name
+
+    @property
+    def kind(self) -> str:
+        """value, grad, pass_grad, updated, delta or opt.KEY."""
+        return self._entry.kind
+
+    @property
+    def mode(self) -> str:
+        """The mode's text, as "all" or "sum:window=10"."""
+        return self._entry.mode
+
+    @property
+    def rank(self) -> int:
+        """The rank that recorded it."""
+        return self._reader.rank
+
+    @property
+    def columns(self) -> Columns:
+        """Coordinates and summary figures, one entry per record."""
+        return Columns(self._reader, self._rows)
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The tensor shape of each record."""
+        return self._reader.shapes(self._rows)
+
+    @property
+    def dtypes(self) -> list[str]:
+        """The element type of each record, by torch's name."""
+        return self._reader.dtypes(self._rows)
+
+    @property
+    def kept(self) -> Array:
+        """Whether the values of each record are stored."""
+        return self._reader.kept(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def where(
+        self,
+        *,
+        steps: Sequence[int] | range | None = None,
+        pass_index: int | None = None,
+        call: int | None = None,
+        phase: str | None = None,
+        attempt: int | None = None,
+    ) -> Series:
+        """The records at these coordinates; None takes all."""
+        wanted = {"pass_index": pass_index, "call": call, "phase": phase, "attempt": attempt}
+        columns = self.columns
+        seen = np.ones(len(self), bool)
+        if steps is not None:
+            seen &= _among(columns["step"], steps)
+        for name, value in wanted.items():
+            if value is not None:
+                seen &= columns[name] == value
+        return Series(self._reader, self._entry, self._rows[seen])
+
+    def values(self) -> Array:
+        """All values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
+
+        Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
+        values of any were not kept: `where` narrows a series, `records` goes through it.
+        """
+        raw, dtype = self.raw()
+        return dtypes.decode(raw, dtype)
+
+    def raw(self) -> tuple[Array, str]:
+        """All values as they are stored, and the name of their dtype; raises as `values` does."""
+        self._check_kept()
+        dtype = self._common()[0]
+        if len(variants := self._reader.variants_of(self._rows)) == 1 and not variants[0].flat:
+            return self._reader.stack(self._rows), dtype
+        return np.stack([self._reader.raw(row) for row in self._rows.tolist()]), dtype
+
+    def at(
+        self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
+    ) -> Record:
+        """The record at one coordinate; the last one where several were made there.
+
+        Raises UnknownTensorError where there is none, AmbiguousTensorError where phases differ.
+        """
+        found = self.where(steps=[step], pass_index=pass_index, call=call, phase=phase)
+        if not len(found):
+            raise UnknownTensorError(self._nothing_at(step, pass_index, call, phase))
+        phases = sorted(set(found.columns["phase"].tolist()))
+        if len(phases) > 1:
+            names = ", ".join(escape(p) for p in phases)
+            raise AmbiguousTensorError(
+                f"{self} has several phases at step {step}: {names}; give phase="
+            )
+        return found.record(len(found) - 1)
+
+    def records(self, *, summaries: bool = False) -> Iterator[Record]:
+        """Each record, its values read as it comes.
+
+        With `summaries` each carries its Summary, whose histogram may have to be counted from the
+        values; without, only records without values do.
+        """
+        for index in range(len(self)):
+            yield self.record(index, summary=summaries)
+
+    def record(self, index: int, *, summary: bool = False) -> Record:
+        """The record at a place in the series."""
+        row = int(self._rows[index])
+        cell = self._reader.cell
+        kept = bool(self.kept[index])
+        phases = self._reader.catalogue.phases
+        return Record(
+            name=self.name,
+            kind=self.kind,
+            mode=self.mode,
+            coordinates=Coordinates(
+                step=int(cell("step", row)),
+                pass_index=int(cell("pass_index", row)),
+                call=int(cell("call", row)),
+                phase=phases[cell("phase", row)],
+                attempt=int(cell("attempt", row)),
+            ),
+            order=int(cell("order", row)),
+            time_ns=int(cell("time_ns", row)),
+            dtype=self._reader.dtypes(self._rows[index : index + 1])[0],
+            shape=self._reader.shapes(self._rows[index : index + 1])[0],
+            raw=self._reader.raw(row) if kept else None,
+            summary=self._summary(index) if summary or not kept else None,
+            count=int(cell("count", row)),
+            rank=self.rank,
+            flags=Flag(int(cell("flags", row)) & KNOWN_FLAGS),
+            scale=float(cell("scale", row)),
+        )
+
+    def histogram(self, *, steps: Sequence[int] | range | None = None) -> Log2Histogram:
+        """The log2 histogram of all elements of all records, or of those of some steps."""
+        return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - its own kind
+
+    def to_torch(self) -> torch.Tensor:
+        """All values as one tensor of the dtype they were recorded in; raises as `values` does."""
+        from anchorlib.reading.tensors import as_tensor
+
+        return as_tensor(*self.raw())
+
+    def to_xarray(self) -> xarray.DataArray:
+        """All values with their coordinates along "record"; raises as `values` does."""
+        try:
+            from xarray import DataArray
+        except ImportError as error:
+            raise MissingExtraError(
+                "to_xarray needs xarray: pip install 'anchorlib[xarray]'"
+            ) from error
+        values = self.values()
+        names = ("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count")
+        columns = self.columns
+        return DataArray(
+            values,
+            dims=("record", *(f"d{i}" for i in range(values.ndim - 1))),
+            coords={name: ("record", columns[name]) for name in names},
+            name=join(self.name, self.kind),
+            attrs={"mode": self.mode, "rank": self.rank},
+        )
+
+    def __repr__(self) -> str:
+        return f"Series({self}, {len(self)} records)"
+
+    def __str__(self) -> str:
+        return f"{escape(join(self.name, self.kind))} (mode {escape(self.mode)}, rank {self.rank})"
+
+    def _summary(self, index: int) -> Summary:
+        row = int(self._rows[index])
+        cell = self._reader.cell
+        high, low = (int(cell(name, row)) for name in ("digest_high", "digest_low"))
+        figures = {name: float(cell(name, row)) for name in ("min", "max", "sum", "l2")}
+        histogram = self._reader.histograms(self._rows[index : index + 1])[0]
+        return Summary(digest=((high << 64) | low).to_bytes(16), **figures, histogram=histogram)
+
+    def _check_kept(self) -> None:
+        missing = int(np.count_nonzero(~self.kept))
+        if self.mode == "summary" and missing:
+            raise ValuesNotKeptError(
+                f"{self} keeps summaries only: see .columns and .histogram(), or record it with "
+                "another mode"
+            )
+        if missing:
+            raise ValuesNotKeptError(
+                f"the values of {missing} of {len(self)} records of {self} were dropped because "
+                "the queue or the disk was full; .kept says which are there"
+            )
+
+    def _common(self) -> tuple[str, tuple[int, ...]]:
+        found = set(zip(self.dtypes, self.shapes, strict=True))
+        if len(found) > 1:
+            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
+            raise RaggedError(
+                f"the records of {self} have {len(found)} shapes ({some}, …): go through them with "
+                ".records(), or narrow them with .where()"
+            )
+        if not found:
+            raise UnknownTensorError(f"{self} has no record here: there are no values to stack")
+        return found.pop()
+
+    def _nothing_at(self, step: int, pass_index: int, call: int, phase: str | None) -> str:
+        steps = self.columns["step"]
+        have = f"it has steps {steps.min()} to {steps.max()}" if len(steps) else "it has no records"
+        where = f"step {step}, pass {pass_index}, call {call}"
+        return f"{self} has no record at {where}{f', phase {phase!r}' if phase else ''}; {have}"
+
+
+def _among(values: Array, wanted: Sequence[int] | range) -> Array:
+    if isinstance(wanted, range) and wanted.step == 1:
+        return (values >= wanted.start) & (values < wanted.stop)
+    return np.isin(values, list(wanted))

@@ -1,0 +1,31 @@
+"""The zarr hierarchy that runs are kept in: one writing hand, and readers that trust it.
+
+Writer      puts records of one rank down, so that what is committed survives kill -9
+RunReader   committed rows of all ranks, also while they are written
+Location    where bytes are read from: a directory, or a collector
+
+    find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
+"""
+
+from anchorlib.store.catalog import SeriesEntry
+from anchorlib.store.finding import DEFAULT_STORE, FoundRun, find_run, list_runs, locate_store
+from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.rank import RankReader
+from anchorlib.store.reader import RunReader
+from anchorlib.store.writer import Writer
+
+__all__ = [
+    "DEFAULT_STORE",
+    "CollectorLocation",
+    "FoundRun",
+    "LocalLocation",
+    "Location",
+    "RankReader",
+    "RunReader",
+    "SeriesEntry",
+    "Within",
+    "Writer",
+    "find_run",
+    "list_runs",
+    "locate_store",
+]

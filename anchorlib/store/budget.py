@@ -1,0 +1,61 @@
+"""How much a run may still take on disk: `max_bytes`, or all but a twentieth of the file system."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+__all__ = ["REASONS", "Budget"]
+
+REASONS = ("max_bytes", "disk")
+"""Why values are left out: the run's own bound, or a file system that is nearly full."""
+
+RECHECK_BYTES = 64 << 20
+RECHECK_SECONDS = 1.0
+
+
+class Budget:
+    """Counts what is written, and says when values have to be left out.
+
+    The file system is asked once a second or 64 MiB at most.
+    """
+
+    def __init__(self, path: Path, max_bytes: int | None, used: int) -> None:
+        self.used = used
+        self._path = path
+        self._max_bytes = max_bytes
+        self._room = 0
+        self._asked_at = -RECHECK_SECONDS
+        self._used_then = used
+        self._refused_until = 0.0
+
+    def refusal(self, nbytes: int) -> str | None:
+        """Why `nbytes` more would be too much ("max_bytes" or "disk"), or None."""
+        if self._max_bytes is not None and self.used + nbytes > self._max_bytes:
+            return "max_bytes"
+        now = time.monotonic()
+        if now < self._refused_until:
+            return "disk"
+        if self._max_bytes is not None:
+            return None
+        since = self.used - self._used_then
+        if since + nbytes > RECHECK_BYTES or now - self._asked_at > RECHECK_SECONDS:
+            self._ask(now)
+            since = 0
+        return "disk" if since + nbytes > self._room else None
+
+    def exhaust(self) -> None:
+        """The file system refused a write: nothing fits for the next second."""
+        self._refused_until = time.monotonic() + RECHECK_SECONDS
+
+    def spend(self, nbytes: int) -> None:
+        """Counts bytes that were written."""
+        self.used += nbytes
+
+    def _ask(self, now: float) -> None:
+        system = os.statvfs(self._path)
+        free = system.f_bavail - system.f_blocks // 20
+        self._room = free * system.f_frsize
+        self._asked_at = now
+        self._used_then = self.used

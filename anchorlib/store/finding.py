@@ -1,0 +1,130 @@
+"""Which store and which run a text means: a directory, a path to a run, or a collector's address.
+
+anchors                      a directory of runs
+anchors/run1.zarr            one run, by its path
+grpc://host:port             what a collector serves
+grpc://host:port/run1        one run of it
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from anchorlib.errors import AnchorError, InvalidNameError, OptionError, RunNotFoundError
+from anchorlib.names import check_run_name, escape, suggest
+from anchorlib.store.layout import rank_of
+from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+
+__all__ = ["DEFAULT_STORE", "FoundRun", "find_run", "list_runs", "locate_store"]
+
+DEFAULT_STORE = "anchors"
+SUFFIX = ".zarr"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run's name and the location whose keys begin at its root."""
+
+    name: str
+    location: Location
+
+
+def locate_store(store: str | Path | None = None) -> Location:
+    """The location of a store; None means ANCHOR_STORE, else "anchors".
+
+    Raises OptionError for an address of a form that is not served, RunNotFoundError where a
+    directory is not there; CollectorError comes with the first read.
+    """
+    text = _store_text(store)
+    if "://" in text:
+        return _collector(text)[0]
+    path = Path(text)
+    if not path.is_dir():
+        what = "it is a file" if path.exists() else "there is no such directory"
+        raise RunNotFoundError(f"no store at {escape(text)}: {what}")
+    if _has_ranks(LocalLocation(path)):
+        raise RunNotFoundError(
+            f"{escape(text)} is a run, not a store: the store is the directory that holds it"
+        )
+    return LocalLocation(path)
+
+
+def list_runs(store: Location) -> list[str]:
+    """The names of the runs in a store, sorted."""
+    names = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
+    return sorted(name.removesuffix(SUFFIX) for name in names if _is_run(name))
+
+
+def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
+    """The run that `run` means: a name in `store`, a path, or an address that ends in a name.
+
+    Raises RunNotFoundError, with what may have been meant.
+    """
+    text = str(run)
+    if "://" in text:
+        location, name = _collector(text)
+        if not name:
+            raise RunNotFoundError(f"{escape(text)} names no run: write {escape(text)}/run1")
+        return _in_store(name, location, text.rstrip("/").rpartition("/")[0])
+    if os.sep in text or text.endswith(SUFFIX) or text in (".", ".."):
+        return _at_path(Path(text))
+    where = _store_text(store)
+    return _in_store(text, locate_store(where), where)
+
+
+def _store_text(store: str | Path | None) -> str:
+    return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
+
+
+def _collector(text: str) -> tuple[Location, str | None]:
+    scheme = text.partition("://")[0]
+    if scheme not in ("grpc", "grpcs"):
+        raise OptionError(
+            f"{escape(scheme)}:// cannot be read; give a directory, grpc://host:port or "
+            "grpcs://host:port"
+        )
+    # gRPC is loaded only where a collector is read.
+    from anchorlib.wire import ReaderClient, parse_address
+
+    address = parse_address(text)
+    return CollectorLocation(ReaderClient(address)), address.run
+
+
+def _at_path(path: Path) -> FoundRun:
+    for candidate in (path, path.with_name(path.name + SUFFIX)):
+        if _has_ranks(LocalLocation(candidate)):
+            return FoundRun(candidate.resolve().name.removesuffix(SUFFIX), LocalLocation(candidate))
+    what = "holds no run" if path.exists() else "is not there"
+    raise RunNotFoundError(
+        f"{escape(str(path))} {what}; the path of a run looks like anchors/run1.zarr"
+    )
+
+
+def _in_store(name: str, store: Location, where: str) -> FoundRun:
+    try:
+        check_run_name(name)
+    except InvalidNameError as error:
+        raise RunNotFoundError(f"there is no such run: {error}") from error
+    folder = f"{name}{SUFFIX}"
+    location: Location = Within(store, folder)
+    if isinstance(store, LocalLocation):
+        location = LocalLocation(store.root / folder)
+    if _has_ranks(location):
+        return FoundRun(name, location)
+    known = list_runs(store)
+    hint = suggest(name, known) if known else "; it holds no run at all"
+    raise RunNotFoundError(f"no run {name!r} in {escape(where)}{hint}")
+
+
+def _has_ranks(location: Location) -> bool:
+    return any(rank_of(name.rstrip("/")) is not None for name in location.list(""))
+
+
+def _is_run(folder: str) -> bool:
+    try:
+        check_run_name(folder.removesuffix(SUFFIX))
+    except AnchorError:
+        return False
+    return True

@@ -1,0 +1,55 @@
+"""Values that the writer itself left out, counted per series as cumulative gap statements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from anchorlib.record import Gap, Record
+from anchorlib.store.budget import REASONS
+
+__all__ = ["LeftOut"]
+
+STATE_SECONDS = 1.0
+
+Key = tuple[str, str, str, str]
+
+
+class LeftOut:
+    """Counts what was left out, and says from time to time that it should be stated."""
+
+    def __init__(self, stated: Iterable[Gap]) -> None:
+        """`stated` is what this attempt said before it was interrupted."""
+        self._gaps: dict[Key, Gap] = {
+            (gap.name, gap.kind, gap.mode, gap.reason): gap
+            for gap in stated
+            if gap.reason in REASONS
+        }
+        self._unstated: set[Key] = set()
+        self._stated_at = 0.0
+
+    def add(self, left_out: Iterable[tuple[Record, str]]) -> None:
+        """Counts records whose values were left out, each with the reason."""
+        for record, reason in left_out:
+            key = (record.name, record.kind, record.mode, reason)
+            step = record.coordinates.step
+            old = self._gaps.get(key) or Gap(*key, count=0, first_step=step, last_step=step)
+            self._gaps[key] = Gap(
+                *key,
+                count=old.count + 1,
+                first_step=min(old.first_step, step),
+                last_step=max(old.last_step, step),
+            )
+            self._unstated.add(key)
+
+    @property
+    def due(self) -> bool:
+        """Whether something is unstated, and the last statement a second ago."""
+        return bool(self._unstated) and time.monotonic() - self._stated_at > STATE_SECONDS
+
+    def statements(self) -> list[Gap]:
+        """What has changed since the last call."""
+        changed = [self._gaps[key] for key in sorted(self._unstated)]
+        self._unstated.clear()
+        self._stated_at = time.monotonic()
+        return changed

@@ -1,0 +1,130 @@
+"""Where stored bytes are read from: a directory, or a collector that has one.
+
+A location answers two questions about keys ("run1.zarr/rank0/catalog/c.0"), so that every query
+runs unchanged on either.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from anchorlib.errors import StoreError
+from anchorlib.store.layout import is_safe_key
+
+__all__ = ["CollectorLocation", "LocalLocation", "Location", "Within"]
+
+
+@runtime_checkable
+class Location(Protocol):
+    """Read access by key; keys never begin with a slash and never lead upwards."""
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """The bytes at `key` from `start` on, at most `length`; None where nothing is there."""
+        ...
+
+    def list(self, prefix: str) -> list[str]:
+        """The children of a directory key ("" is the root), sorted; directories end in "/"."""
+        ...
+
+
+class LocalLocation:
+    """A directory of this machine; hidden files are not part of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`; a key that leads elsewhere is a StoreError."""
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {self.root}/{key}: {error.strerror}") from error
+        try:
+            return _read(descriptor, start, length)
+        except IsADirectoryError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        path = self._path(prefix.rstrip("/")) if prefix.strip("/") else self.root
+        try:
+            with os.scandir(path) as entries:
+                return sorted(
+                    f"{entry.name}/" if entry.is_dir() else entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".")
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(f"cannot list {path}: {error.strerror}") from error
+
+    def _path(self, key: str) -> str:
+        if not is_safe_key(key):
+            raise StoreError(f"{key!r} is no key of a store: it would lead out of {self.root}")
+        return f"{self.root}/{key}"
+
+    def __repr__(self) -> str:
+        return f"LocalLocation({str(self.root)!r})"
+
+
+class CollectorLocation:
+    """What a collector serves; `client` has the same two verbs, and raises CollectorError."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+        if not is_safe_key(key):
+            raise StoreError(f"{key!r} is no key of a store")
+        found: bytes | None = self.client.get(key, start, length)
+        return found
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
+            raise StoreError(f"{prefix!r} is no key of a store")
+        found: list[str] = self.client.list(prefix)
+        return sorted(found)
+
+    def __repr__(self) -> str:
+        return f"CollectorLocation({self.client!r})"
+
+
+class Within:
+    """A directory of another location as a location of its own."""
+
+    def __init__(self, outer: Location, prefix: str) -> None:
+        self._outer = outer
+        self._prefix = prefix.strip("/") + "/"
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+        return self._outer.get(self._prefix + key, start, length)
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        return self._outer.list(self._prefix + prefix)
+
+    def __repr__(self) -> str:
+        return f"Within({self._outer!r}, {self._prefix!r})"
+
+
+def _read(descriptor: int, start: int, length: int | None) -> bytes:
+    if length is None:
+        length = max(os.fstat(descriptor).st_size - start, 0)
+    data = os.pread(descriptor, length, start)
+    # One call gives all a file has, up to 2 GiB.
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), start + len(data))
+        if not more:
+            break
+        data += more
+    return data

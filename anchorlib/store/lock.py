@@ -1,0 +1,99 @@
+"""One writer a rank: a lock file outside the zarr tree that says who holds it.
+
+flock, because the system drops it when the holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from anchorlib.errors import RunBusyError
+from anchorlib.store.layout import hidden, rank_name
+
+__all__ = ["RankLock", "is_locked", "lock_path"]
+
+_HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
+
+
+class RankLock:
+    """The right to write one rank of one run, from construction to `release`."""
+
+    def __init__(self, store: Path, run: str, rank: int) -> None:
+        path = lock_path(store, run, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _acquire(self._descriptor):
+            holder = _holder(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise RunBusyError(
+                f"rank {rank} of run {run!r} is being written by {holder}; "
+                "stop it, or take another run name or rank"
+            )
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(owner).encode(), 0)
+        _HELD.add(self)
+
+    def release(self) -> None:
+        """Gives the rank back; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _HELD.discard(self)
+
+
+def lock_path(store: Path, run: str, rank: int) -> Path:
+    """The lock file of one rank."""
+    return hidden(store) / "locks" / f"{run}.{rank_name(rank)}.lock"
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that those who only ask never get in each other's way.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _acquire(descriptor: int) -> bool:
+    for _ in range(20):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)  # a reader that asks `is_locked` holds it for microseconds
+        else:
+            return True
+    return False
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {int(owner['pid'])} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _forget_in_child() -> None:
+    # A forked child shares the lock: it would outlive its parent in a DataLoader's workers.
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

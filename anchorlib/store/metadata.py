@@ -1,0 +1,100 @@
+"""The zarr.json documents, made by zarr-python's own classes.
+
+zarr is imported where metadata is first needed: reading a run needs none of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store.layout import FORMAT, VERSION
+
+__all__ = ["ArrayShape", "array_json", "group_json", "stamp"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShape:
+    """What zarr has to know of an array: its first dimension grows, its chunks are plain bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dimensions: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def stamp(**fields: Any) -> dict[str, Any]:
+    """Attributes under the one key that is ours."""
+    return {"anchor": {"format": FORMAT, "version": VERSION, **fields}}
+
+
+def group_json(attributes: Mapping[str, Any]) -> bytes:
+    """The zarr.json of a group."""
+    from zarr.core.group import GroupMetadata
+
+    document = GroupMetadata(attributes=dict(attributes)).to_dict()
+    document.pop("consolidated_metadata", None)
+    return _dump(document)
+
+
+def array_json(array: ArrayShape) -> bytes:
+    """The zarr.json of an uncompressed array whose chunk files lie beside it ("c.0.0")."""
+    document = copy.deepcopy(_template(array.dtype))
+    document["shape"] = list(array.shape)
+    document["chunk_grid"]["configuration"]["chunk_shape"] = list(array.chunks)
+    document["dimension_names"] = list(array.dimensions)
+    document["attributes"] = dict(array.attributes)
+    return _dump(document)
+
+
+@lru_cache(maxsize=64)
+def _template(dtype: np.dtype[Any]) -> dict[str, Any]:
+    # create_array costs a millisecond; shape, chunks and names are all that differs afterwards.
+    import zarr
+
+    array = zarr.create_array(
+        zarr.storage.MemoryStore(),
+        shape=(1,),
+        chunks=(1,),
+        dtype=dtype,
+        compressors=None,
+        filters=None,
+        fill_value=np.zeros((), dtype).item(),
+        chunk_key_encoding={"name": "default", "separator": "."},
+        dimension_names=["record"],
+    )
+    # zarr's own document: to_dict would leave the codecs as objects.
+    from zarr.core.buffer import default_buffer_prototype
+
+    buffers = array.metadata.to_buffer_dict(default_buffer_prototype())
+    document: dict[str, Any] = json.loads(buffers["zarr.json"].to_bytes())
+    return document
+
+
+def _dump(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+
+
+def json_value(value: object) -> Any:
+    """`value` as JSON can hold it: what is not finite is null, keys are text.
+
+    Raises TypeError for what JSON has no form of.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        return [json_value(item) for item in value]
+    if isinstance(value, np.generic):
+        return json_value(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,146 @@
+"""A rank's group made new, or taken up where its last writer left it, however that ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.store.catalog import encode
+from anchorlib.store.layout import (
+    CATALOG_CHUNK,
+    ROW,
+    ROWS_PER_CHUNK,
+    chunk_key,
+    rank_name,
+    run_directory,
+)
+from anchorlib.store.location import LocalLocation
+from anchorlib.store.metadata import group_json, stamp
+from anchorlib.store.publishing import catalogue_json
+from anchorlib.store.rank import RankReader
+from anchorlib.store.table import CatalogFile, erase_rows_after, make_columns
+from anchorlib.store.tree import Tree
+from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant
+
+__all__ = ["Place", "resume_counters", "store_errors", "take_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank of which run, where, and how it is kept."""
+
+    store: Path
+    run: str
+    rank: int
+    tree: Tree
+    fsync: bool
+
+    @property
+    def path(self) -> Path:
+        """The rank's group."""
+        return run_directory(self.store, self.run) / rank_name(self.rank)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of run {self.run!r} in {self.store}"
+
+    def take(self, writer_id: bytes, *, resume: bool, overwrite: bool) -> RankReader:
+        """What is there, after making it if need be; raises RunExistsError."""
+        run = run_directory(self.store, self.run)
+        found = self._found()
+        attempts = found.catalogue.attempts if found is not None else []
+        same = bool(writer_id) and bool(attempts) and attempts[-1].writer_id == writer_id
+        if attempts and not (same or resume or overwrite):
+            raise RunExistsError(
+                f"{self} exists already: resume it, overwrite it, or take another run name"
+            )
+        if found is not None and attempts and (same or not overwrite):
+            return found
+        create_rank(run, self.rank, self.tree)
+        return RankReader(LocalLocation(run), self.rank)
+
+    def _found(self) -> RankReader | None:
+        try:
+            return RankReader(LocalLocation(run_directory(self.store, self.run)), self.rank)
+        except RunNotFoundError:
+            return None
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """The operating system's errors as one line that says what could not be done."""
+    try:
+        yield
+    except AnchorError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror or error}") from error
+
+
+def create_rank(run: Path, rank: int, tree: Tree) -> None:
+    """Puts an empty rank in place, whole; one that stands there is removed."""
+    tree.ensure(run, group_json(stamp(run=run.stem)))
+    made = tree.fresh()
+    made.mkdir()
+    tree.make(made / "catalog", catalogue_json(0))
+    for group in ("records", "tensors"):
+        tree.make(made / group, group_json(stamp()))
+    make_columns(made / "records", tree)
+    uid, now = os.urandom(8).hex(), time.time_ns()
+    first = encode({"rank": rank, "uid": uid, "created_ns": now})
+    (made / "catalog" / chunk_key(0, 0)).write_bytes(first.ljust(CATALOG_CHUNK, b"\0"))
+    tree.replace(made, group_json(stamp(rank=rank, state="open", attempts=[])))
+    tree.move_in(made, run / rank_name(rank))
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What the table says of the run so far.
+
+    pairs: histogram pairs stored. order: the first order that no row has. nbytes: of values.
+    """
+
+    pairs: int = 0
+    order: int = 0
+    nbytes: int = 0
+
+
+def take_up(reader: RankReader, path: Path, *, fsync: bool) -> CatalogFile:
+    """Blanks what was written and never committed; returns the catalogue to go on with."""
+    erase_rows_after(path / "records", reader.committed)
+    file = CatalogFile(path / "catalog", reader.catalogue_end, fsync=fsync)
+    file.erase_rest()
+    return file
+
+
+def resume_counters(reader: RankReader, variants: list[OpenVariant]) -> Resumed:
+    """Sets each variant's row counter behind its committed rows."""
+    found = Resumed(nbytes=reader.committed * ROW.itemsize)
+    rows = np.zeros(len(variants), np.int64)
+    for start, stop in table_chunks(reader.committed):
+        variant_of = reader.span("variant", start, stop)
+        np.maximum.at(rows, variant_of, reader.span("row", start, stop) + 1)
+        lengths = np.maximum(reader.span("hist_length", start, stop), 0)
+        ends = reader.span("hist_offset", start, stop) + lengths
+        found.pairs = max(found.pairs, int(ends.max()))
+        found.order = max(found.order, int(reader.span("order", start, stop).max()) + 1)
+    for variant, count in zip(variants, rows.tolist(), strict=True):
+        variant.rows = count
+        if isinstance(variant, FlatVariant):
+            variant.elements = reader.flat_elements(variant.entry, count)
+            found.nbytes += variant.elements * variant.storage.itemsize
+        elif isinstance(variant, PlainVariant) and variant.array is not None:
+            found.nbytes += count * variant.array.nbytes
+    return found
+
+
+def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
+    """The table's rows in pieces of one chunk."""
+    for start in range(0, rows, ROWS_PER_CHUNK):
+        yield start, min(start + ROWS_PER_CHUNK, rows)

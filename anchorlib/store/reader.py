@@ -1,0 +1,46 @@
+"""A run as readers find it: its ranks, each read when it is first asked for."""
+
+from __future__ import annotations
+
+from anchorlib.store.layout import rank_of
+from anchorlib.store.location import Location
+from anchorlib.store.rank import RankReader
+
+__all__ = ["RunReader"]
+
+
+class RunReader:
+    """Committed rows of every rank of one run; never repairs, never locks."""
+
+    def __init__(self, location: Location, name: str) -> None:
+        """`location` is the run's own: its keys begin with "rank0/"."""
+        self.location = location
+        self.name = name
+        self._ranks: dict[int, RankReader] = {}
+
+    def refresh(self) -> None:
+        """Looks for new ranks, rows and series."""
+        for rank in self._listed():
+            if rank in self._ranks:
+                self._ranks[rank].refresh()
+            else:
+                self._ranks[rank] = RankReader(self.location, rank)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks seen so far, ascending."""
+        return sorted(self._ranks)
+
+    def rank(self, rank: int) -> RankReader:
+        """One rank; raises KeyError where it has recorded nothing."""
+        return self._ranks[rank]
+
+    @property
+    def state(self) -> str:
+        """ "open" as long as any rank is, else "closed"."""
+        states = {reader.catalogue.state for reader in self._ranks.values()}
+        return "closed" if states == {"closed"} else "open"
+
+    def _listed(self) -> list[int]:
+        names = (entry.rstrip("/") for entry in self.location.list("") if entry.endswith("/"))
+        return sorted(rank for rank in map(rank_of, names) if rank is not None)

@@ -1,0 +1,96 @@
+"""Rows read back from the chunk files of an array: the counterpart of `slots`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.errors import StoreError
+from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key
+from anchorlib.store.location import Location
+
+__all__ = ["StoredRows", "committed_rows"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """One array of a location: `rows` rows a chunk, each of `shape` and `dtype`."""
+
+    location: Location
+    key: str
+    dtype: np.dtype[Any]
+    rows: int = ROWS_PER_CHUNK
+    shape: tuple[int, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def span(self, start: int, stop: int) -> Array:
+        """The rows start … stop - 1, shape (stop - start, *shape)."""
+        found = np.empty((stop - start, *self.shape), self.dtype)
+        place = start
+        while place < stop:
+            chunk, slot = divmod(place, self.rows)
+            count = min(self.rows - slot, stop - place)
+            found[place - start : place - start + count] = self._part(chunk, slot, count)
+            place += count
+        return found
+
+    def pick(self, rows: Array) -> Array:
+        """The given rows in the given order, shape (len(rows), *shape)."""
+        found = np.empty((len(rows), *self.shape), self.dtype)
+        chunks, slots = np.divmod(rows, self.rows)
+        order = np.argsort(chunks, kind="stable")
+        cuts = np.flatnonzero(np.diff(chunks[order])) + 1
+        for part in np.split(order, cuts) if len(rows) else ():
+            first, last = int(slots[part].min()), int(slots[part].max())
+            # One read for all rows of a chunk file: files of many rows are small.
+            values = self._part(int(chunks[part[0]]), first, last - first + 1)
+            found[part] = values[slots[part] - first]
+        return found
+
+    def _part(self, chunk: int, slot: int, count: int) -> Array:
+        size = count * self.nbytes
+        if size == 0:
+            return np.empty((count, *self.shape), self.dtype)
+        key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
+        data = self.location.get(key, slot * self.nbytes, size)
+        if data is None or len(data) != size:
+            have = "is missing" if data is None else f"is {size - len(data)} bytes short"
+            raise StoreError(f"{key} {have}: the store was damaged from outside")
+        return np.frombuffer(data, self.dtype).reshape(count, *self.shape)
+
+
+def committed_rows(location: Location, records: str, known: int = 0) -> int:
+    """How many rows of the table at key `records` are committed.
+
+    A row is, when `seq` says its number + 1 and so do all before it. `known` rows were seen
+    committed already.
+    """
+    seq = f"{records}/seq"
+    chunk, slot = divmod(known, ROWS_PER_CHUNK)
+    count = _count(location, seq, chunk, slot)
+    if count < (chunk + 1) * ROWS_PER_CHUNK:
+        return count
+    # Chunks are begun in order and filled before the next: only the last can be unfinished.
+    names = [name[2:] for name in location.list(seq) if name.startswith("c.")]
+    for last in sorted((int(n) for n in names if n.isdigit() and int(n) > chunk), reverse=True):
+        found = _count(location, seq, last, 0)
+        if found > last * ROWS_PER_CHUNK:
+            return found
+    return count
+
+
+def _count(location: Location, seq: str, chunk: int, slot: int) -> int:
+    dtype = COLUMNS["seq"]
+    data = location.get(f"{seq}/{chunk_key(chunk, 0)}", slot * dtype.itemsize) or b""
+    found = np.frombuffer(data[: len(data) // 8 * 8], dtype)
+    base = chunk * ROWS_PER_CHUNK + slot
+    wrong = np.flatnonzero(found != np.arange(base + 1, base + 1 + len(found), dtype=np.uint64))
+    return base + (int(wrong[0]) if len(wrong) else len(found))

@@ -1,0 +1,143 @@
+"""Rows written in place into the chunk files of a zarr array.
+
+An array here is rows of equal size, R rows a chunk, uncompressed. A chunk file is made at its full
+size first (sparse), because every reader refuses a short one, and rows are written at their place:
+valid zarr at every moment, and nothing that was published is touched again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anchorlib.store.layout import chunk_key
+from anchorlib.store.tree import sync_directory
+
+__all__ = ["ChunkFiles", "SlotArray"]
+
+Buffer = bytes | memoryview
+
+IOV_MAX = 1024  # buffers that one pwritev takes, on Linux and macOS
+
+
+class ChunkFiles:
+    """Open chunk files, at most `limit` of them; the one used longest ago is closed first."""
+
+    def __init__(self, limit: int, *, fsync: bool = False) -> None:
+        self.fsync = fsync
+        self._limit = limit
+        self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
+
+    def descriptor(self, array: SlotArray, chunk: int) -> int:
+        """The file of one chunk, at its full size."""
+        key = (array, chunk)
+        descriptor = self._open.get(key)
+        if descriptor is not None:
+            self._open.move_to_end(key)
+            return descriptor
+        if len(self._open) >= self._limit:
+            os.close(self._open.popitem(last=False)[1])
+        descriptor = self._create(array, chunk)
+        self._open[key] = descriptor
+        return descriptor
+
+    def open(self, path: Path) -> int:
+        """Opens or makes one file; gives the others up where the process has too many open."""
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+        self.close()
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def _create(self, array: SlotArray, chunk: int) -> int:
+        descriptor = self.open(array.path / chunk_key(chunk, array.dims))
+        size = array.rows * array.nbytes
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, size)
+            if self.fsync:
+                sync_directory(array.path)
+        return descriptor
+
+    def sync(self, descriptor: int) -> None:
+        """Waits for the disk where the writer promised to survive power loss."""
+        if self.fsync:
+            os.fdatasync(descriptor)
+
+    def close(self) -> None:
+        """Closes them all; the next write opens what it needs."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+@dataclass(slots=True, eq=False)
+class SlotArray:
+    """One array's rows on disk.
+
+    path: the array's directory. nbytes: of one row. rows: a chunk holds. dims: further dimensions.
+    """
+
+    files: ChunkFiles
+    path: Path
+    nbytes: int
+    rows: int
+    dims: int = 0
+
+    def write(self, start: int, rows: Sequence[Buffer]) -> None:
+        """Writes consecutive rows from row `start` on, each buffer one row."""
+        if self.nbytes == 0:
+            return
+        if self.rows == 1:
+            for index, row in enumerate(rows, start):
+                self._write_file(index, row)
+            return
+        done = 0
+        while done < len(rows):
+            chunk, slot = divmod(start + done, self.rows)
+            batch = rows[done : done + min(self.rows - slot, IOV_MAX)]
+            descriptor = self.files.descriptor(self, chunk)
+            write_all(descriptor, batch, slot * self.nbytes, len(batch) * self.nbytes)
+            self.files.sync(descriptor)
+            done += len(batch)
+
+    def write_packed(self, start: int, packed: Buffer) -> None:
+        """Writes consecutive rows that lie in one buffer already."""
+        view = memoryview(packed)
+        while view:
+            chunk, slot = divmod(start, self.rows)
+            count = min(self.rows - slot, len(view) // self.nbytes)
+            size = count * self.nbytes
+            descriptor = self.files.descriptor(self, chunk)
+            write_all(descriptor, (view[:size],), slot * self.nbytes, size)
+            self.files.sync(descriptor)
+            view = view[size:]
+            start += count
+
+    def _write_file(self, chunk: int, row: Buffer) -> None:
+        # Large records: written once and closed, so they take no place among the open files.
+        descriptor = self.files.open(self.path / chunk_key(chunk, self.dims))
+        try:
+            write_all(descriptor, (row,), 0, self.nbytes)
+            self.files.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        if self.files.fsync:
+            sync_directory(self.path)
+
+
+def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:
+    """pwritev, continued where the system wrote less than `size` bytes (2 GiB is its most)."""
+    written = os.pwritev(descriptor, buffers, offset)
+    if written == size:
+        return
+    flat = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+    whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
+    while written < size:
+        written += os.pwrite(descriptor, whole[written:].data, offset + written)

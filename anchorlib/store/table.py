@@ -1,0 +1,118 @@
+"""The table of one rank on disk: one row a record, one file a column and 65,536 rows.
+
+`append` writes every column of a batch with one call each; `commit` writes `seq`, after which the
+rows exist. A row that was appended and not committed is overwritten by the next.
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store.layout import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    HIST_COLUMNS,
+    ROW,
+    ROWS_PER_CHUNK,
+    chunk_key,
+)
+from anchorlib.store.metadata import ArrayShape, array_json
+from anchorlib.store.slots import ChunkFiles, SlotArray
+from anchorlib.store.tree import Tree
+
+__all__ = ["CatalogFile", "RowTable"]
+
+
+class RowTable:
+    """Appends rows, and histograms beside them, to the columns below `records`."""
+
+    def __init__(self, records: Path, rows: int, pairs: int, *, fsync: bool) -> None:
+        self.rows = rows
+        self.pairs = pairs
+        # All columns stay open: a batch touches each of them.
+        self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), fsync=fsync)
+        self._columns = {
+            name: SlotArray(self._files, records / name, dtype.itemsize, ROWS_PER_CHUNK)
+            for name, dtype in (COLUMNS | HIST_COLUMNS).items()
+        }
+
+    def append(self, packed: bytes, exponents: array[int], counts: array[int]) -> int:
+        """Writes packed rows and their histogram pairs; returns how many rows there will be."""
+        rows = np.frombuffer(packed, ROW)
+        if exponents:
+            self._columns["hist_exponent"].write_packed(self.pairs, exponents.tobytes())
+            self._columns["hist_count"].write_packed(self.pairs, counts.tobytes())
+        for name in ROW.names or ():
+            column = rows[name].astype(COLUMNS[name]).tobytes()
+            self._columns[name].write_packed(self.rows, column)
+        return self.rows + len(rows)
+
+    def commit(self, rows: int, pairs: int) -> None:
+        """Makes all rows up to `rows` exist."""
+        seq = np.arange(self.rows + 1, rows + 1, dtype=COLUMNS["seq"])
+        self._columns["seq"].write_packed(self.rows, seq.tobytes())
+        self.rows = rows
+        self.pairs = pairs
+
+    def close(self) -> None:
+        """Closes the columns' files; a further append opens them again."""
+        self._files.close()
+
+
+class CatalogFile:
+    """Appends lines to the catalogue of a rank."""
+
+    def __init__(self, path: Path, end: int, *, fsync: bool) -> None:
+        self.end = end
+        self._files = ChunkFiles(1, fsync=fsync)
+        self._bytes = SlotArray(self._files, path, 1, CATALOG_CHUNK)
+
+    def append(self, lines: bytes) -> None:
+        """Writes whole lines; their end comes last, also where they reach into the next chunk."""
+        self._bytes.write_packed(self.end, lines)
+        self.end += len(lines)
+
+    def erase_rest(self) -> None:
+        """Blanks what a crash left behind the last whole line."""
+        size = CATALOG_CHUNK - self.end % CATALOG_CHUNK
+        self._bytes.write_packed(self.end, bytes(size))
+
+    def close(self) -> None:
+        """Closes its file; a further append opens it again."""
+        self._files.close()
+
+
+def make_columns(records: Path, tree: Tree) -> None:
+    """The arrays of an empty table."""
+    for name, dtype in COLUMNS.items():
+        tree.make(records / name, column_json(dtype, 0))
+    for name, dtype in HIST_COLUMNS.items():
+        tree.make(records / name, column_json(dtype, 0, "pair"))
+
+
+def column_json(dtype: np.dtype[Any], rows: int, dimension: str = "record") -> bytes:
+    """The zarr.json of a column of `rows` rows."""
+    return array_json(ArrayShape(dtype, (rows,), (ROWS_PER_CHUNK,), (dimension,)))
+
+
+def erase_rows_after(records: Path, rows: int) -> None:
+    """Blanks `seq` behind the last committed row.
+
+    After a power loss a later page of `seq` may have survived an earlier one: when new rows reach
+    it, it would say committed of rows that are not written yet.
+    """
+    chunk, slot = divmod(rows, ROWS_PER_CHUNK)
+    seq = records / "seq"
+    for path in seq.glob("c.*"):
+        if int(path.name[2:]) > chunk:
+            path.unlink()
+    path = seq / chunk_key(chunk, 0)
+    if path.exists():
+        data = np.fromfile(path, COLUMNS["seq"])
+        if data[slot:].any():
+            data[slot:] = 0
+            path.write_bytes(data.tobytes())

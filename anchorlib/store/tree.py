@@ -1,0 +1,92 @@
+"""Nodes of a live zarr hierarchy, put in place whole.
+
+A node is made under `.anchor/tmp` of the same file system and renamed into the tree, and so is each
+new version of a zarr.json: whoever lists the hierarchy never meets a directory without metadata, a
+half-written document or a stray file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+from anchorlib.store.layout import hidden
+
+__all__ = ["Tree"]
+
+
+class Tree:
+    """Makes, replaces and removes nodes below one store directory."""
+
+    def __init__(self, store: Path, *, fsync: bool = False) -> None:
+        self._fsync = fsync
+        self._tmp = hidden(store) / "tmp"
+        self._tmp.mkdir(parents=True, exist_ok=True)
+        # Several processes share the directory: theirs differ by pid and host-unique randomness.
+        self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}-"
+        self._names = itertools.count()
+
+    def fresh(self) -> Path:
+        """A path in the temporary directory that nobody else uses."""
+        return self._tmp / f"{self._prefix}{next(self._names)}"
+
+    def make(self, node: Path, document: bytes) -> None:
+        """Puts a new node in place, an empty group or array; an old one loses its contents."""
+        made = self.fresh()
+        made.mkdir()
+        self._write(made / "zarr.json", document)
+        if self._fsync:
+            sync_directory(made)
+        self.move_in(made, node)
+
+    def ensure(self, node: Path, document: bytes) -> None:
+        """Makes a group unless it is there; its members stay."""
+        if not (node / "zarr.json").exists():
+            self.make(node, document)
+
+    def move_in(self, made: Path, node: Path) -> None:
+        """Renames a finished directory to its place; what stands there is removed."""
+        try:
+            made.rename(node)
+        except OSError:  # ENOTEMPTY or EEXIST, as the file system likes
+            self.remove(node)
+            made.rename(node)
+        if self._fsync:
+            sync_directory(node.parent)
+
+    def replace(self, node: Path, document: bytes) -> None:
+        """A new version of a node's zarr.json."""
+        made = self.fresh()
+        self._write(made, document)
+        made.rename(node / "zarr.json")
+        if self._fsync:
+            sync_directory(node)
+
+    def remove(self, node: Path) -> None:
+        """Takes a node out of the tree at once, then deletes it."""
+        gone = self.fresh()
+        try:
+            node.rename(gone)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.write(descriptor, data)
+            if self._fsync:
+                os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Makes the names in a directory survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

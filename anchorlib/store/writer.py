@@ -1,0 +1,258 @@
+"""The one writing hand of a store, the same in a training process and in the collector.
+
+    with Writer.open(Path("anchors"), "run1", rank=0) as writer:
+        writer.write(records)      # committed when it returns: survives kill -9
+
+A batch is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
+zarr.json follow at `publish`. A Writer is used by one thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from anchorlib.errors import OptionError, StoreError
+from anchorlib.names import check_run_name
+from anchorlib.record import Gap, Record
+from anchorlib.store.budget import Budget
+from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line
+from anchorlib.store.gaps import LeftOut
+from anchorlib.store.layout import ROW
+from anchorlib.store.lock import RankLock
+from anchorlib.store.metadata import json_value
+from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
+from anchorlib.store.packing import Batch, Packer
+from anchorlib.store.publishing import Publisher
+from anchorlib.store.rank import RankReader
+from anchorlib.store.series import SeriesShelf
+from anchorlib.store.slots import ChunkFiles
+from anchorlib.store.table import RowTable
+from anchorlib.store.tree import Tree
+
+__all__ = ["Writer"]
+
+MAX_RANK = 1 << 31
+OPEN_FILES = 128
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Writer:
+    """Writes one rank of one run; made by `Writer.open`."""
+
+    @classmethod
+    def open(  # noqa: PLR0913 - each is a choice of its own, by keyword
+        cls,
+        store: Path,
+        run: str,
+        rank: int,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        header: Mapping[str, Any] | None = None,
+        writer_id: bytes = b"",
+        fsync: bool = False,
+        max_bytes: int | None = None,
+    ) -> Writer:
+        """Makes the rank, or takes it up again, and holds it until `close`.
+
+        resume: go on with a rank that exists, as its next attempt.
+        overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
+        header: what to keep about this attempt, as JSON can hold it.
+        writer_id: the same as that of the last attempt: that attempt goes on, whatever else is
+            asked, and `committed` says how far it had come.
+        fsync: wait for the disk before each batch is committed, so that it survives power loss.
+        max_bytes: of this rank on disk, beyond which values are left out and summaries kept;
+            None leaves a twentieth of the file system free.
+
+        Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
+        """
+        check_run_name(run)
+        if not 0 <= rank < MAX_RANK:
+            raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
+        try:
+            document = json_value(header or {})
+        except TypeError as error:
+            raise OptionError(
+                f"the header of run {run!r} does not fit into JSON: {error}"
+            ) from error
+        with store_errors(f"cannot open run {run!r} in {store}"):
+            store.mkdir(parents=True, exist_ok=True)
+            lock = RankLock(store, run, rank)
+            try:
+                place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
+                reader = place.take(writer_id, resume=resume, overwrite=overwrite)
+                writer = cls(place, lock, reader, max_bytes)
+                writer._begin(writer_id, document)
+            except BaseException:
+                lock.release()
+                raise
+        return writer
+
+    def __init__(
+        self, place: Place, lock: RankLock, reader: RankReader, max_bytes: int | None
+    ) -> None:
+        self._place = place
+        self._lock = lock
+        self._reader = reader
+        self._open = True
+        self._files = ChunkFiles(OPEN_FILES, fsync=place.fsync)
+        self._catalog = take_up(reader, place.path, fsync=place.fsync)
+        catalogue = reader.catalogue
+        self._shelf = SeriesShelf(
+            place.path / "tensors", catalogue, self._catalog, place.tree, self._files
+        )
+        self._resumed = resume_counters(reader, self._shelf.variants)
+        self._table = RowTable(
+            place.path / "records", reader.committed, self._resumed.pairs, fsync=place.fsync
+        )
+        self._budget = Budget(place.path, max_bytes, self._resumed.nbytes)
+        self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
+        self._publisher = Publisher(place.path, place.tree, self._files)
+        self._published = (catalogue.published, -1)
+        self._left_out = LeftOut(())
+        self._first_row = 0
+
+    def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
+        attempts = self._reader.catalogue.attempts
+        last = attempts[-1] if attempts else None
+        if last is not None and writer_id and last.writer_id == writer_id:
+            attempt = last
+            stated = self._reader.catalogue.gaps.items()
+            self._left_out = LeftOut(gap for key, gap in stated if key[0] == last.number)
+        else:
+            rows, order = self._reader.committed, self._resumed.order
+            attempt = Attempt(len(attempts), writer_id, time.time_ns(), header, rows, order)
+            self._append([attempt_line(attempt)])
+        if self._reader.catalogue.state != "open":
+            self._append([{"state": "open"}])
+        self._packer.attempt = attempt.number
+        self._packer.order_base = attempt.order_base
+        self._first_row = attempt.first_row
+        self._reader.refresh()
+        self._publisher.publish_rank(self._reader.catalogue)
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this rank this is; the first is 0, each resume adds one."""
+        return self._packer.attempt
+
+    @property
+    def committed(self) -> int:
+        """Records that this attempt has written, which is how many of its stream are safe."""
+        return self._table.rows - self._first_row
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Writes a batch; when it returns, all of it is committed, and if it raises, none is.
+
+        Each record must carry its summary. The attempt is the writer's own, and `order` goes on
+        where the last attempt ended.
+        Raises StoreError where the file system fails or a record is not what it says.
+        """
+        self._check_open()
+        if not records:
+            return
+        with store_errors(f"cannot write {self._place}"):
+            try:
+                self._write(records)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self._budget.exhaust()
+                self._write(records)
+        if self._left_out.due:
+            self._state_gaps()
+
+    def _write(self, records: Sequence[Record]) -> None:
+        batch = Batch(self._table.pairs)
+        try:
+            self._packer.pack(batch, records)
+            for variant in batch.touched:
+                variant.write()
+            rows = self._table.append(b"".join(batch.rows), batch.exponents, batch.counts)
+            self._table.commit(rows, batch.pairs + len(batch.counts))
+        except BaseException:
+            batch.discard()
+            raise
+        for variant in batch.touched:
+            variant.settle()
+        self._budget.spend(batch.nbytes + ROW.itemsize * len(batch.rows))
+        self._left_out.add(batch.left_out)
+
+    def gap(self, gaps: Sequence[Gap]) -> None:
+        """States what was not recorded: totals so far, of which the newest counts.
+
+        One total for each name, kind, mode and reason within this attempt.
+        """
+        self._check_open()
+        with store_errors(f"cannot write {self._place}"):
+            self._append(gap_line(self.attempt, gap) for gap in gaps)
+
+    def edges(self, name: str, kind: str, mode: str, edges: Sequence[Any]) -> None:
+        """Keeps what a series was computed from, as JSON can hold it."""
+        self._check_open()
+        entry = self._shelf.series.get((name, kind, mode))
+        if entry is None:
+            raise StoreError(f"there are no records of {name}@{kind} that could have parents")
+        with store_errors(f"cannot write {self._place}"):
+            self._append([{"edges": entry.id, "of": json_value(edges)}])
+
+    def publish(self) -> None:
+        """Shows foreign readers all that is committed; ours see it anyway."""
+        self._check_open()
+        with store_errors(f"cannot write {self._place}"):
+            self._state_gaps()
+            if self._published == (self._table.rows, self._catalog.end):
+                return
+            self._reader.refresh()
+            self._publisher.publish_values(self._reader, self._shelf.variants, self._published[0])
+            self._append([{"published": self._table.rows}])
+            self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
+            self._publisher.publish_rank(self._reader.catalogue)
+            self._published = (self._table.rows, self._catalog.end)
+
+    def close(self) -> None:
+        """Publishes, marks the rank closed and gives it back; a second call does nothing."""
+        if not self._open:
+            return
+        try:
+            with store_errors(f"cannot close {self._place}"):
+                self._append([{"state": "closed"}])
+                self.publish()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Gives the rank back as it is, still marked open, as if the process had died."""
+        if self._open:
+            self._open = False
+            self._files.close()
+            self._table.close()
+            self._catalog.close()
+            self._lock.release()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        if encoded := b"".join(map(encode, lines)):
+            self._catalog.append(encoded)
+
+    def _state_gaps(self) -> None:
+        self._append(gap_line(self.attempt, gap) for gap in self._left_out.statements())
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"{self._place} was closed: open it again to write more")
