@@ -13,6 +13,7 @@ push       one stream to a collector
 reader     the client of the second service
 services   the two services, to serve and to call
 failures   what a failed call means
+gaps       gap statements as messages
 texts      what may name a series
 limits     what both ends agree on
 v1         generated from proto/
@@ -29,6 +30,7 @@ from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import DamagedError, Decoder, Framed, FrameError, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import STOPPING, Failure, failure
+from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.limits import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -43,7 +45,6 @@ from anchorlib.wire.outbox import Outbox
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
 from anchorlib.wire.services import push_handler
-from anchorlib.wire.texts import check_reason, check_series
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_POWER,
     DURABILITY_PROCESS,
@@ -103,8 +104,6 @@ __all__ = [
     "ReaderServicer",
     "Resume",
     "add_ReaderServicer_to_server",
-    "check_reason",
-    "check_series",
     "failure",
     "frame_weight",
     "is_address",
@@ -113,5 +112,6 @@ __all__ = [
     "parse_address",
     "parse_request",
     "push_handler",
+    "read_gaps",
     "writer_name",
 ]

@@ -26,6 +26,11 @@ _PERMANENT: Final = frozenset(
     }
 )
 _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
+_PASSING: Final = _SILENT | {
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.CANCELLED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +39,34 @@ class Failure:
 
     sentence: what, where, and what to do, in one line.
     permanent: the collector refused, and will refuse again.
-    unreachable: no collector answered.
+    passing: it may pass by itself, however often it comes.
     """
 
     sentence: str
-    permanent: bool
-    unreachable: bool
+    permanent: bool = False
+    passing: bool = False
 
 
 def failure(address: Address, error: grpc.RpcError) -> Failure:
     """Reads the error of a call to the collector at `address`."""
     code, details = error.code(), error.details() or ""
     details = escape(" ".join(details.split())[:500])
-    if code in _SILENT and not details.startswith(STOPPING):
-        sentence = (
+    return Failure(_sentence(address, code, details), code in _PERMANENT, code in _PASSING)
+
+
+def _sentence(address: Address, code: grpc.StatusCode, details: str) -> str:
+    if details.startswith(STOPPING):
+        return f"{details} ({address})"
+    if code in _SILENT:
+        return (
             f"no collector answers at {address} ({_cause(details)}); is `anchor serve` running "
             "there, and is the address right?"
         )
-        return Failure(sentence, permanent=False, unreachable=True)
     if code == grpc.StatusCode.UNAUTHENTICATED:
         details += "; set ANCHOR_TOKEN or ANCHOR_TOKEN_FILE"
     if code == grpc.StatusCode.UNIMPLEMENTED:
         details = "what answers there is no collector of this protocol"
-    sentence = f"the collector at {address} refused: {details or code.name}"
-    return Failure(sentence, code in _PERMANENT, unreachable=False)
+    return f"the collector at {address} refused: {details or code.name}"
 
 
 def _cause(details: str) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from anchorlib.record import Gap, Record
 from anchorlib.wire.decoder import FrameError
 from anchorlib.wire.encoder import Encoded, Encoder
+from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.v1.collector_pb2 import Close, Flush, Gaps, PushReply, PushRequest, Resume
-from anchorlib.wire.v1.collector_pb2 import Gap as WireGap
+from anchorlib.wire.v1.collector_pb2 import Close, Flush, PushReply, PushRequest, Resume
 
 __all__ = ["Outbox"]
 
@@ -76,6 +76,12 @@ class Outbox:
     def close(self) -> None:
         """Say after everything else that the session is over."""
         self._closing = True
+
+    def drop(self) -> None:
+        """Forget the frames that wait; `waiting` still counts their records."""
+        self._unsent.clear()
+        self._sent.clear()
+        self.nbytes = 0
 
     @property
     def waiting(self) -> int:
@@ -140,21 +146,7 @@ class Outbox:
 
     def _next_gaps(self) -> bytes:
         keys = list(self._untold)[:_GAPS_A_MESSAGE]
-        gaps = [self._untold.pop(key) for key in keys]
-        told = Gaps(
-            gaps=[
-                WireGap(
-                    name=gap.name,
-                    kind=gap.kind,
-                    mode=gap.mode,
-                    reason=gap.reason,
-                    count=gap.count,
-                    first_step=gap.first_step,
-                    last_step=gap.last_step,
-                )
-                for gap in gaps
-            ]
-        )
+        told = gaps_message([self._untold.pop(key) for key in keys])
         return PushRequest(gaps=told).SerializeToString()
 
     def _flush_due(self) -> int | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+from hypothesis import strategies as st
+
 from anchorlib import dtypes
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.summary import Log2Histogram, Summary, digest
-from hypothesis import strategies as st
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**63 - 1)
 COUNT = st.integers(0, 2**40)
 
 NAMES = st.one_of(
-    st.sampled_from(["fc1", "fc1.weight", "../../etc/passwd", "a@grad", "\x00", "\x1b[31m", "é", "é"]),
+    st.sampled_from(
+        ["fc1", "fc1.weight", "../../etc/passwd", "a@grad", "\x00", "\x1b[31m", "é", "é"]
+    ),
     st.text(st.characters(codec="utf-8"), min_size=1, max_size=40),
 )
 KINDS = st.sampled_from(["value", "grad", "pass_grad", "updated", "delta", "opt.exp_avg", "opt.@"])
@@ -24,7 +27,9 @@ PHASES = st.sampled_from(["train", "eval", "warm up \u202e"])
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
 # Every bit pattern, payloads of nan and the sign of zero among them.
-DOUBLES = st.integers(0, 2**64 - 1).map(lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0])
+DOUBLES = st.integers(0, 2**64 - 1).map(
+    lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0]
+)
 
 
 @st.composite
@@ -47,7 +52,9 @@ def records(draw: st.DrawFn, rank: int = 0) -> Record:
     dtype = draw(st.sampled_from(sorted(dtypes.DTYPES)))
     shape = draw(SHAPES)
     raw = draw(st.none() | raws(dtype, shape))
-    where = Coordinates(draw(INT64), draw(NATURAL), draw(NATURAL), draw(PHASES), draw(COUNT) % 2**32)
+    where = Coordinates(
+        draw(INT64), draw(NATURAL), draw(NATURAL), draw(PHASES), draw(COUNT) % 2**32
+    )
     return Record(
         name=draw(NAMES),
         kind=draw(KINDS),

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
-from anchorlib.record import Coordinates, Record
-from anchorlib.summary import summarise
-from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, FrameError, parse_request
-from anchorlib.wire.v1.collector_pb2 import PushRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorlib.record import Coordinates, Record
+from anchorlib.summary import summarise
+from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, parse_request
+from anchorlib.wire.v1.collector_pb2 import PushRequest
 from tests.anchorlib.wire.strategies import bits, records
 
 
@@ -127,7 +127,9 @@ def test_a_flipped_bit_of_a_payload_is_noticed(data):
 
 @given(st.data())
 def test_whatever_arrives_is_a_record_or_an_error_that_says_so(data):
-    sent = messages(Encoder(frame_bytes=64), [data.draw(st.lists(records(), min_size=1, max_size=3))])
+    sent = messages(
+        Encoder(frame_bytes=64), [data.draw(st.lists(records(), min_size=1, max_size=3))]
+    )
     at = data.draw(st.integers(0, len(sent) - 1))
     message = bytearray(sent[at])
     for _ in range(data.draw(st.integers(1, 4))):

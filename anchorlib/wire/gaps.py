@@ -1,0 +1,44 @@
+"""Gap statements as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anchorlib.record import Gap
+from anchorlib.wire.texts import check_reason, check_series
+from anchorlib.wire.v1.collector_pb2 import Gap as WireGap
+from anchorlib.wire.v1.collector_pb2 import Gaps
+
+__all__ = ["gaps_message", "read_gaps"]
+
+
+def gaps_message(gaps: Iterable[Gap]) -> Gaps:
+    """The message that states `gaps`."""
+    return Gaps(
+        gaps=[
+            WireGap(
+                name=gap.name,
+                kind=gap.kind,
+                mode=gap.mode,
+                reason=check_reason(gap.reason),
+                count=gap.count,
+                first_step=gap.first_step,
+                last_step=gap.last_step,
+            )
+            for gap in gaps
+        ]
+    )
+
+
+def read_gaps(message: Gaps) -> list[Gap]:
+    """The statements; InvalidNameError or ModeError where one speaks of what cannot be."""
+    return [
+        Gap(
+            *check_series(gap.name, gap.kind, gap.mode),
+            check_reason(gap.reason),
+            gap.count,
+            gap.first_step,
+            gap.last_step,
+        )
+        for gap in message.gaps
+    ]

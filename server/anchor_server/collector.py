@@ -1,0 +1,185 @@
+"""The collector: a gRPC server over one directory, and its life.
+
+with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
+    print(collector.address)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from anchor_server.auth import BearerToken, ServerTLS
+from anchor_server.files import ReaderService
+from anchor_server.push import PushService
+from anchor_server.ranks import Ranks
+from anchorlib.errors import CollectorError, OptionError, StoreError
+from anchorlib.wire import (
+    KEEPALIVE_SECONDS,
+    MESSAGE_BYTES,
+    RECORD_BYTES,
+    add_ReaderServicer_to_server,
+    is_loopback,
+    push_handler,
+)
+
+__all__ = ["DEFAULT_BIND", "Collector", "serve"]
+
+DEFAULT_BIND: Final = "127.0.0.1:50051"
+
+_SPARE_THREADS = 16  # for everything that is not a stream
+_WAITING_CALLS = 256
+_PATIENCE = 2.0  # seconds that a stream which ended may take to give its rank back
+
+
+class Collector:
+    """Serves the store in a directory: takes records in, gives files out.
+
+    store: the directory, made if need be.
+    bind: host:port; port 0 picks one. `address` says which.
+    tls, token: who may call. Beyond loopback both are needed (or tls with a client CA), unless
+        `insecure` says otherwise.
+    fsync: acknowledge what survives power loss, not only kill -9 of this process.
+    max_streams: training processes at once.
+    max_bytes: of one rank on disk; None leaves a twentieth of the disk free.
+    record_bytes: the most raw storage of one record.
+
+    Raises OptionError for settings that cannot be, CollectorError where the port cannot be bound,
+    StoreError where the directory cannot be made.
+    """
+
+    def __init__(  # noqa: PLR0913  # each is a setting of `anchor serve`
+        self,
+        store: Path | str,
+        bind: str = DEFAULT_BIND,
+        *,
+        tls: ServerTLS | None = None,
+        token: str | None = None,
+        insecure: bool = False,
+        fsync: bool = False,
+        max_streams: int = 128,
+        max_bytes: int | None = None,
+        record_bytes: int = RECORD_BYTES,
+    ) -> None:
+        self.store = Path(store)
+        host = _checked_host(bind, tls, token, insecure=insecure)
+        _make(self.store)
+        self._ranks = Ranks(self.store, fsync=fsync, max_bytes=max_bytes, patience=_PATIENCE)
+        self._push = PushService(
+            self._ranks, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
+        )
+        self._health = health.HealthServicer()
+        self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
+        self._server = self._make_server(max_streams, token)
+        self.address = f"{host}:{self._bind(bind, tls)}"
+        self._stopped = threading.Event()
+        self._stop_lock = threading.Lock()
+
+    def start(self) -> None:
+        """Serve from now on, on threads of its own."""
+        self._server.start()
+        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the collector was stopped within `timeout` seconds (None: wait for it)."""
+        return self._stopped.wait(timeout)
+
+    def stop(self, grace: float = 10.0) -> None:
+        """Write and acknowledge what has arrived, publish, give all ranks back, end.
+
+        After `grace` seconds calls that are still going on are cancelled. A second call waits for
+        the first.
+        """
+        with self._stop_lock:
+            if self._stopped.is_set():
+                return
+            self._health.enter_graceful_shutdown()
+            self._push.stop()
+            self._server.stop(grace).wait(grace + 1.0)
+            self._ranks.wait_idle(grace)
+            self._push.wait_idle(grace)
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._stopped.set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _make_server(self, max_streams: int, token: str | None) -> grpc.Server:
+        interceptors: list[grpc.ServerInterceptor] = [] if token is None else [BearerToken(token)]
+        server = grpc.server(
+            self._threads,
+            handlers=[push_handler(self._push.push)],
+            interceptors=interceptors,
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,
+        )
+        add_ReaderServicer_to_server(ReaderService(self.store), server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        return server
+
+    def _bind(self, bind: str, tls: ServerTLS | None) -> int:
+        try:
+            if tls is None:
+                return self._server.add_insecure_port(bind)
+            return self._server.add_secure_port(bind, tls.credentials())
+        except RuntimeError:
+            raise CollectorError(
+                f"cannot listen on {bind}: another collector may be running there; stop it, or "
+                "choose another port with --bind (port 0 picks one)"
+            ) from None
+
+
+# Two servers on one port would share its clients between them, in silence: hence no reuseport.
+_OPTIONS: Final[list[tuple[str, Any]]] = [
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
+]
+
+
+@contextmanager
+def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iterator[Collector]:
+    """A collector for as long as the context lasts; the settings are those of `Collector`."""
+    with Collector(store, bind, **settings) as collector:
+        yield collector
+
+
+def _checked_host(bind: str, tls: ServerTLS | None, token: str | None, *, insecure: bool) -> str:
+    host, colon, port = bind.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) >= 1 << 16:
+        raise OptionError(f"{bind!r} is no address to listen on; write host:port")
+    guarded = tls is not None and (token is not None or tls.client_ca_file is not None)
+    if not (is_loopback(host) or guarded or insecure):
+        raise OptionError(
+            f"{host} can be reached from other machines: give a certificate and a token (or a "
+            "client CA), or say --insecure if everyone who reaches it may write and read"
+        )
+    return host
+
+
+def _make(store: Path) -> None:
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the store {store}: {error.strerror}") from error

@@ -1,0 +1,108 @@
+"""The reader's service: files of the store, and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import grpc
+
+from anchor_server.refusals import Refusal, abort
+from anchorlib.errors import InvalidNameError
+from anchorlib.names import escape
+from anchorlib.wire import (
+    LISTED_BYTES,
+    READ_BYTES,
+    GetReply,
+    GetRequest,
+    ListReply,
+    ListRequest,
+    ReaderServicer,
+)
+
+__all__ = ["ReaderService"]
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+class ReaderService(ReaderServicer):
+    """Serves Get and List over a directory.
+
+    Nothing hidden is part of a store, so that locks and unfinished files are not given out either.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._root = store.resolve()
+
+    def Get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:  # noqa: N802
+        """A file, or as much of a range as one reply carries."""
+        try:
+            return self._get(request)
+        except Exception as error:  # noqa: BLE001  # every fault is answered
+            abort(context, error)
+
+    def List(self, request: ListRequest, context: grpc.ServicerContext) -> ListReply:  # noqa: N802
+        """The names in a folder, as many as one reply carries; none where there is no folder."""
+        try:
+            return self._list(request)
+        except Exception as error:  # noqa: BLE001  # every fault is answered
+            abort(context, error)
+
+    def _get(self, request: GetRequest) -> GetReply:
+        length = min(request.length or READ_BYTES, READ_BYTES)
+        try:
+            # A pipe that someone put there would block until it has a writer.
+            descriptor = os.open(self._path(request.key), os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                size = os.fstat(descriptor).st_size
+                data = os.pread(descriptor, length, min(request.offset, size))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if error.errno not in _MISSING:
+                raise
+            key = escape(request.key[:200])
+            text = f"there is no '{key}' in the store"
+            raise Refusal(grpc.StatusCode.NOT_FOUND, text) from None
+        return GetReply(size=size, data=data)
+
+    def _list(self, request: ListRequest) -> ListReply:
+        prefix = request.prefix.rstrip("/")
+        folder = self._path(prefix) if prefix else self._root
+        reply = ListReply()
+        room = LISTED_BYTES
+        for name in _names(folder):
+            if name <= request.after:
+                continue
+            if room <= 0:
+                reply.more = True
+                break
+            reply.names.append(name)
+            room -= len(name.encode()) + 4
+        return reply
+
+    def _path(self, key: str) -> Path:
+        """Where the file of a key is. Raises InvalidNameError for a key that leads elsewhere."""
+        parts = key.split("/")
+        if "\0" in key or not all(part and not part.startswith(".") for part in parts):
+            raise InvalidNameError(f"'{escape(key[:200])}' is no key of a store")
+        path = self._root.joinpath(*parts).resolve()
+        inside = path.is_relative_to(self._root) and path.relative_to(self._root).parts
+        if not inside or any(part.startswith(".") for part in inside):
+            raise InvalidNameError(f"'{escape(key[:200])}' leads out of the store")
+        return path
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                f"{entry.name}/" if entry.is_dir() else entry.name
+                for entry in entries
+                if not entry.name.startswith(".")
+            )
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise
+        return []

@@ -1,0 +1,136 @@
+"""Who writes which rank: one stream at a time, each with the store's writer for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from anchor_server.refusals import Refusal
+from anchorlib.errors import AnchorError, OptionError, RunBusyError
+from anchorlib.names import check_run_name, escape
+from anchorlib.store import Writer
+from anchorlib.wire import HEADER_BYTES, Hello
+
+__all__ = ["Ranks"]
+
+_log = logging.getLogger("anchor_server")
+
+_WRITER_ID_BYTES = 16
+_TAKEN_OVER = Refusal(grpc.StatusCode.ABORTED, "another stream of this writer took over")
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """The stream that writes a rank; `end` makes it give the rank back."""
+
+    writer_id: bytes
+    owner: str
+    end: Callable[[Refusal], None]
+
+
+class Ranks:
+    """Hands the ranks of all runs in `store` to streams.
+
+    fsync: each batch survives power loss before it is acknowledged.
+    max_bytes: of one rank on disk, None for the store's own limit; a client may ask for less.
+    patience: seconds that a stream may take to give a rank back.
+    """
+
+    def __init__(self, store: Path, *, fsync: bool, max_bytes: int | None, patience: float) -> None:
+        self._store = store
+        self._fsync = fsync
+        self._max_bytes = max_bytes
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._claims: dict[tuple[str, int], _Claim] = {}
+
+    @contextmanager
+    def writer(self, hello: Hello, peer: str, end: Callable[[Refusal], None]) -> Iterator[Writer]:
+        """The writer of the rank that `hello` names, for as long as the context lasts.
+
+        A stream of the same writer gives its rank up to this one. A rank that was not closed
+        stays open in the store: its writer may come back, or another may resume it.
+        Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError.
+        """
+        owner = escape(hello.writer[:200]) or peer
+        header = _header(hello)
+        key = (check_run_name(hello.run), hello.rank)
+        self._take(key, _Claim(hello.writer_id, f"{owner} ({peer})", end))
+        try:
+            writer = self._open(hello, header)
+            try:
+                yield writer
+            finally:
+                _leave(writer)
+        finally:
+            with self._changed:
+                del self._claims[key]
+                self._changed.notify_all()
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Whether within `timeout` seconds no rank is being written."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._claims, timeout)
+
+    def _take(self, key: tuple[str, int], claim: _Claim) -> None:
+        with self._changed:
+            held = self._claims.get(key)
+            if held is not None and held.writer_id == claim.writer_id:
+                held.end(
+                    Refusal(grpc.StatusCode.ABORTED, "another stream of this writer took over")
+                )
+            # Also for another writer: one that was killed a moment ago is about to be noticed.
+            if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
+                run, rank = key
+                raise RunBusyError(
+                    f"rank {rank} of run {run!r} is being written by {self._claims[key].owner}; "
+                    "stop it, or take another run name or rank"
+                )
+            self._claims[key] = claim
+
+    def _open(self, hello: Hello, header: dict[str, Any]) -> Writer:
+        limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]
+        return Writer.open(
+            self._store,
+            hello.run,
+            hello.rank,
+            resume=hello.resume,
+            overwrite=hello.overwrite,
+            header=header,
+            writer_id=hello.writer_id,
+            fsync=self._fsync,
+            max_bytes=min(limits, default=None),
+        )
+
+
+def _header(hello: Hello) -> dict[str, Any]:
+    if len(hello.writer_id) != _WRITER_ID_BYTES:
+        raise OptionError(f"a writer's id has {_WRITER_ID_BYTES} bytes, not {len(hello.writer_id)}")
+    if len(hello.header) > HEADER_BYTES:
+        raise OptionError(f"a run header of {len(hello.header)} characters; {HEADER_BYTES} at most")
+    try:
+        header = json.loads(hello.header or "{}")
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise OptionError("the run header is no JSON object")
+    return header
+
+
+def _leave(writer: Writer) -> None:
+    """Give the rank back as it is; after `Writer.close` this does nothing."""
+    try:
+        writer.publish()
+    except AnchorError as error:
+        # Its records are committed all the same: only foreign readers see fewer of them.
+        _log.warning("not published: %s", error)
+    finally:
+        writer.abandon()
