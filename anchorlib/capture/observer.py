@@ -11,13 +11,12 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Recorder
 from anchorlib.errors import UnsupportedError
 
-__all__ = ["GradientHook", "Observer"]
+__all__ = ["GradientHook", "Observer", "recomputing"]
 
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
@@ -33,6 +32,10 @@ class GradientHook:
         self._plan = plan
         self.at = at
 
+    def serves(self, observer: Observer, plan: Plan | None) -> bool:
+        """Whether this hook records by `plan` for `observer`."""
+        return self._observer is observer and self._plan is plan
+
     def __call__(self, gradient: torch.Tensor) -> None:
         """Record `gradient`; with no plan, only note that this pass has one."""
         self._observer.gradient(self._plan, self.at, gradient)
@@ -45,7 +48,6 @@ class Observer:
         self.clock = clock
         self.recorder = recorder
         self.closed = False
-        self._leaves: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._handles: list[Any] = []
         self._logged: set[str] = set()
 
@@ -57,7 +59,7 @@ class Observer:
         Raises UnsupportedError alone: for a tensor that no anchor can record.
         """
         try:
-            if _recomputing():
+            if recomputing():
                 return
             at = self.clock.call(plan.name if key is None else key)
             streams = plan.streams("value", at.phase)
@@ -115,13 +117,12 @@ class Observer:
 
     def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
         """A leaf outlives the step: one hook for each plan, whatever the number of anchors."""
-        hooks = self._leaves.setdefault(x, {})
-        hook = hooks.get(plan)
-        if hook is not None:
-            hook.at = at
-            return
-        hook = hooks[plan] = GradientHook(self, plan, at)
-        self._handles.append(x.register_hook(hook))
+        # Looked up on the tensor itself: a weak reference to it would make torch refuse to swap it.
+        for hook in (x._backward_hooks or {}).values():  # noqa: SLF001  # the only list there is
+            if isinstance(hook, GradientHook) and hook.serves(self, plan):
+                hook.at = at
+                return
+        self._handles.append(x.register_hook(GradientHook(self, plan, at)))
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Run `action` inside an optimizer's step: what it raises goes no further."""
@@ -146,7 +147,7 @@ class Observer:
         self._handles.clear()
 
 
-def _recomputing() -> bool:
+def recomputing() -> bool:
     """Whether activation checkpointing is running a forward again inside backward.
 
     It does so with gradients enabled; an anchor inside a custom Function.backward has them off.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from anchorlib.capture.array_text import PrintFormat, format_edges
+from anchorlib.capture.observer import recomputing
 from anchorlib.capture.snapshot import dtype_name, plain, skip_reason, to_raw, undisturbed
 from anchorlib.dtypes import decode
 from anchorlib.errors import NotATensorError, UnsupportedError
@@ -17,7 +18,6 @@ from anchorlib.errors import NotATensorError, UnsupportedError
 __all__ = ["print_tensor"]
 
 _UNTITLED = "Tensor"
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
 
 
 def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tensor, in its order
@@ -78,7 +78,7 @@ def _print(x: torch.Tensor, title: str, print_gradient: bool, *form: Any) -> Non
     with contextlib.suppress(Exception):  # training goes on, whatever a strange tensor does
         if _has_no_values(x):
             return
-        if not _recomputing():
+        if not recomputing():
             _write(title, x, printer.form)
         if x.requires_grad:
             _follow(x, printer, wanted=print_gradient)
@@ -169,8 +169,3 @@ def _has_no_values(x: torch.Tensor) -> bool:
         return skip_reason(x) in {"fake", "meta"}
     except UnsupportedError:
         return False
-
-
-def _recomputing() -> bool:
-    """Whether activation checkpointing is running a forward again inside backward."""
-    return _graph_task() != -1 and torch.is_grad_enabled()

@@ -19,7 +19,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from anchorlib.dtypes import DTYPES
 from anchorlib.errors import UnsupportedError
 
-__all__ = ["BufferPool", "Snapshot", "TorchArithmetic", "dtype_name", "skip_reason", "to_raw"]
+__all__ = [
+    "BufferPool",
+    "Snapshot",
+    "TorchArithmetic",
+    "dtype_name",
+    "plain",
+    "skip_reason",
+    "to_raw",
+    "undisturbed",
+]
 
 _POOLED_BYTES = 256 << 10
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

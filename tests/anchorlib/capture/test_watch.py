@@ -290,8 +290,16 @@ def test_an_eval_forward_carries_eval_by_itself(net):
                 net(torch.randn(2, 4))
         net.train()
         train(net, optimizer, steps=1)
-    where = [(c.phase, c.step, c.pass_index) for c in map(lambda r: r.coordinates, run.records("output"))]
-    assert where == [("train", 0, 0), ("eval", 1, 0), ("eval", 1, 1), ("eval", 1, 2), ("train", 1, 0)]
+    where = [
+        (c.phase, c.step, c.pass_index) for c in [r.coordinates for r in run.records("output")]
+    ]
+    assert where == [
+        ("train", 0, 0),
+        ("eval", 1, 0),
+        ("eval", 1, 1),
+        ("eval", 1, 2),
+        ("train", 1, 0),
+    ]
 
 
 def test_a_forward_that_fails_leaves_no_phase_behind(net):
@@ -403,7 +411,9 @@ def test_poptorch_spellings_are_understood(net):
 
 def test_a_prefix_goes_before_every_name(net):
     with recording() as run:
-        run.session.watch(net, tensors=["encoder.fc1@value", "encoder.output@value"], prefix="encoder")
+        run.session.watch(
+            net, tensors=["encoder.fc1@value", "encoder.output@value"], prefix="encoder"
+        )
         net(torch.randn(5, 4))
     assert run.names() == ["encoder.fc1@value", "encoder.output@value"]
 
@@ -540,9 +550,11 @@ def test_an_observed_run_computes_what_the_unobserved_run_computes():
                 loop()
         else:
             loop()
-        return losses, [p.detach().clone() for p in model.parameters()], [
-            p.grad.clone() for p in model.parameters()
-        ]
+        return (
+            losses,
+            [p.detach().clone() for p in model.parameters()],
+            [p.grad.clone() for p in model.parameters()],
+        )
 
     losses, weights, gradients = run_training(observed=False)
     seen_losses, seen_weights, seen_gradients = run_training(observed=True)
