@@ -52,7 +52,7 @@ def numbers(raw: np.ndarray[Any, Any], name: str) -> list[Any]:
         widened = (bytes((0, 0)) + data[i : i + 2] for i in range(0, len(data), 2))
         return [struct.unpack("<f", four)[0] for four in widened]
     if name.startswith("float8"):
-        return np.frombuffer(data, getattr(ml_dtypes, name)).astype(float).tolist()
+        return list(np.frombuffer(data, getattr(ml_dtypes, name)).astype(float).tolist())
     code = {"float16": "e", "float32": "f", "float64": "d", "bool": "?"}.get(name)
     if code is None:
         code = dict(zip((1, 2, 4, 8), "bhiq", strict=True))[raw.dtype.itemsize]
@@ -80,29 +80,24 @@ def exponent(value: float) -> int:
     return math.frexp(value)[1] - 1
 
 
-def sum_and_l2(values: Sequence[Any]) -> tuple[float, float, float]:
-    """The sum, the sum of |x| (which bounds the error) and the L2 norm, in fractions."""
+def sum_and_l2(values: Sequence[Any]) -> tuple[Fraction, Fraction, float]:
+    """The sum and the sum of |x| (which bounds its error), exactly, and the L2 norm."""
     exact = [Fraction(value) for value in values]
     return (
-        as_float(sum(exact, Fraction(0))),
-        as_float(sum(map(abs, exact), Fraction(0))),
+        sum(exact, Fraction(0)),
+        sum(map(abs, exact), Fraction(0)),
         root(sum((value * value for value in exact), Fraction(0))),
     )
 
 
-def as_float(value: Fraction) -> float:
-    """Rounded to float64; beyond its range: inf."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
 def root(square: Fraction) -> float:
-    """The square root, to 100 bits and more."""
+    """The square root, to 100 bits and more; beyond float64's range: inf."""
     if not square:
         return 0.0
     shift = max(0, 200 - square.numerator.bit_length() + square.denominator.bit_length())
     shift += shift % 2
     whole = math.isqrt(math.floor(square * 2**shift))
-    return as_float(Fraction(whole, 2 ** (shift // 2)))
+    try:
+        return float(Fraction(whole, 2 ** (shift // 2)))
+    except OverflowError:
+        return math.inf
