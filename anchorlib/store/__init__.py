@@ -8,7 +8,14 @@ Location    where bytes are read from: a directory, or a collector
 """
 
 from anchorlib.store.catalog import SeriesEntry
-from anchorlib.store.finding import DEFAULT_STORE, FoundRun, find_run, list_runs, locate_store
+from anchorlib.store.finding import (
+    DEFAULT_STORE,
+    FoundRun,
+    as_zarr,
+    find_run,
+    list_runs,
+    locate_store,
+)
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
@@ -25,6 +32,7 @@ __all__ = [
     "SeriesEntry",
     "Within",
     "Writer",
+    "as_zarr",
     "find_run",
     "list_runs",
     "locate_store",

@@ -11,13 +11,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anchorlib.errors import AnchorError, InvalidNameError, OptionError, RunNotFoundError
 from anchorlib.names import check_run_name, escape, suggest
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 
-__all__ = ["DEFAULT_STORE", "FoundRun", "find_run", "list_runs", "locate_store"]
+if TYPE_CHECKING:
+    from zarr.abc.store import Store
+
+__all__ = ["DEFAULT_STORE", "FoundRun", "as_zarr", "find_run", "list_runs", "locate_store"]
 
 DEFAULT_STORE = "anchors"
 SUFFIX = ".zarr"
@@ -49,6 +53,13 @@ def locate_store(store: str | Path | None = None) -> Location:
             f"{escape(text)} is a run, not a store: the store is the directory that holds it"
         )
     return LocalLocation(path)
+
+
+def as_zarr(location: Location) -> Store:
+    """The location as a read-only zarr store, for zarr-python and xarray."""
+    from anchorlib.store.zarr_view import CollectorStore
+
+    return CollectorStore(location)
 
 
 def list_runs(store: Location) -> list[str]:

@@ -65,7 +65,7 @@ ROW = np.dtype(
         ("phase", "<u4"),
         ("flags", "<u4"),
         ("scale", "<f8"),
-        ("digest_high", ">u8"),  # big-endian only while packed: `digest` is the hex of both
+        ("digest_high", ">u8"),  # as xxhash writes its sixteen bytes: the hex of both is the digest
         ("digest_low", ">u8"),
         ("zero", "<u8"),
         ("nan", "<u8"),
@@ -84,9 +84,9 @@ ROW = np.dtype(
 ROW_FORMAT = "<IIqqqqqqQIId16sQQQQddddqi"
 """The same row for `struct`: the digest's sixteen bytes are the two u8 columns."""
 
-COLUMNS: dict[str, np.dtype[Any]] = {
-    name: ROW[name].newbyteorder("<") for name in ROW.names or ()
-} | {"seq": np.dtype("<u8")}
+COLUMNS: dict[str, np.dtype[Any]] = {name: ROW[name] for name in ROW.names or ()} | {
+    "seq": np.dtype("<u8")
+}
 """Every column under `records/` with one row per record."""
 
 HIST_COLUMNS: dict[str, np.dtype[Any]] = {

@@ -5,7 +5,6 @@ zarr is imported where metadata is first needed: reading a run needs none of it.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,12 +45,16 @@ def group_json(attributes: Mapping[str, Any]) -> bytes:
 
 def array_json(array: ArrayShape) -> bytes:
     """The zarr.json of an uncompressed array whose chunk files lie beside it ("c.0.0")."""
-    document = copy.deepcopy(_template(array.dtype))
-    document["shape"] = list(array.shape)
-    document["chunk_grid"]["configuration"]["chunk_shape"] = list(array.chunks)
-    document["dimension_names"] = list(array.dimensions)
-    document["attributes"] = dict(array.attributes)
-    return _dump(document)
+    grid = {"name": "regular", "configuration": {"chunk_shape": array.chunks}}
+    return _dump(
+        {
+            **_template(array.dtype),
+            "shape": array.shape,
+            "chunk_grid": grid,
+            "dimension_names": array.dimensions,
+            "attributes": array.attributes,
+        }
+    )
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,20 @@ import numpy as np
 from anchorlib.store.layout import chunk_key
 from anchorlib.store.tree import sync_directory
 
-__all__ = ["ChunkFiles", "SlotArray"]
+__all__ = ["ChunkFiles", "SlotArray", "open_files"]
 
 Buffer = bytes | memoryview
 
 IOV_MAX = 1024  # buffers that one pwritev takes, on Linux and macOS
+
+
+def open_files() -> int:
+    """How many chunk files one writer keeps open: a quarter of what the process may, at most 4096.
+
+    A step that goes round more series than that opens a file for each record.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(max(soft // 4, 64), 4096) if soft != resource.RLIM_INFINITY else 4096
 
 
 class ChunkFiles:
@@ -109,6 +119,13 @@ class SlotArray:
 
     def write_packed(self, start: int, packed: Buffer) -> None:
         """Writes consecutive rows that lie in one buffer already."""
+        chunk, slot = divmod(start, self.rows)
+        size = len(packed)
+        if slot + size // self.nbytes <= self.rows:  # as nearly always
+            descriptor = self.files.descriptor(self, chunk)
+            write_all(descriptor, (packed,), slot * self.nbytes, size)
+            self.files.sync(descriptor)
+            return
         view = memoryview(packed)
         while view:
             chunk, slot = divmod(start, self.rows)

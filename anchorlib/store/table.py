@@ -33,30 +33,27 @@ class RowTable:
     def __init__(self, records: Path, rows: int, pairs: int, *, fsync: bool) -> None:
         self.rows = rows
         self.pairs = pairs
-        # All columns stay open: a batch touches each of them.
         self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), fsync=fsync)
         self._columns = {
             name: SlotArray(self._files, records / name, dtype.itemsize, ROWS_PER_CHUNK)
             for name, dtype in (COLUMNS | HIST_COLUMNS).items()
         }
 
-    def append(self, packed: bytes, exponents: array[int], counts: array[int]) -> int:
-        """Writes packed rows and their histogram pairs; returns how many rows there will be."""
-        rows = np.frombuffer(packed, ROW)
+    def append(self, packed: bytes, exponents: array[int], counts: array[int]) -> None:
+        """Writes packed rows and their histogram pairs behind the committed ones."""
         if exponents:
             self._columns["hist_exponent"].write_packed(self.pairs, exponents.tobytes())
             self._columns["hist_count"].write_packed(self.pairs, counts.tobytes())
+        rows = np.frombuffer(packed, ROW)
         for name in ROW.names or ():
-            column = rows[name].astype(COLUMNS[name]).tobytes()
-            self._columns[name].write_packed(self.rows, column)
-        return self.rows + len(rows)
+            self._columns[name].write_packed(self.rows, rows[name].tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
-        """Makes all rows up to `rows` exist."""
-        seq = np.arange(self.rows + 1, rows + 1, dtype=COLUMNS["seq"])
+        """Makes that many appended rows exist, and counts their histogram pairs as used."""
+        seq = np.arange(self.rows + 1, self.rows + rows + 1, dtype=COLUMNS["seq"])
         self._columns["seq"].write_packed(self.rows, seq.tobytes())
-        self.rows = rows
-        self.pairs = pairs
+        self.rows += rows
+        self.pairs += pairs
 
     def close(self) -> None:
         """Closes the columns' files; a further append opens them again."""

@@ -30,14 +30,13 @@ from anchorlib.store.packing import Batch, Packer
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
 from anchorlib.store.series import SeriesShelf
-from anchorlib.store.slots import ChunkFiles
+from anchorlib.store.slots import ChunkFiles, open_files
 from anchorlib.store.table import RowTable
 from anchorlib.store.tree import Tree
 
 __all__ = ["Writer"]
 
 MAX_RANK = 1 << 31
-OPEN_FILES = 128
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -100,7 +99,7 @@ class Writer:
         self._lock = lock
         self._reader = reader
         self._open = True
-        self._files = ChunkFiles(OPEN_FILES, fsync=place.fsync)
+        self._files = ChunkFiles(open_files(), fsync=place.fsync)
         self._catalog = take_up(reader, place.path, fsync=place.fsync)
         catalogue = reader.catalogue
         self._shelf = SeriesShelf(
@@ -173,8 +172,8 @@ class Writer:
             self._packer.pack(batch, records)
             for variant in batch.touched:
                 variant.write()
-            rows = self._table.append(b"".join(batch.rows), batch.exponents, batch.counts)
-            self._table.commit(rows, batch.pairs + len(batch.counts))
+            self._table.append(b"".join(batch.rows), batch.exponents, batch.counts)
+            self._table.commit(len(batch.rows), len(batch.counts))
         except BaseException:
             batch.discard()
             raise
