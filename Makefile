@@ -1,21 +1,29 @@
 # One environment in .venv, made from pyproject.toml and constraints.txt by the first target run.
 PYTHON ?= python3.11
 BIN := .venv/bin
+GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check test fix proto clean
+.PHONY: demo check check-style test fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
-	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite --png gradients.png
+	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
+	@echo; $(BIN)/anchor names demo --store anchors
+	@echo; $(BIN)/anchor hist demo --store anchors --tensor '$(GRADIENTS)' --as fp16
+	$(BIN)/anchor hist demo --store anchors --tensor '$(GRADIENTS)' -o gradients.png
+	@echo; echo "The run is in anchors/demo.zarr, the picture in gradients.png."
+	@echo "Look around: .venv/bin/anchor stats demo --tensor loss"
 
-check: .venv/.ready  ## what must pass before every commit
+check: check-style  ## what must pass before every commit
+	$(BIN)/pytest -q -n 2 -m "not slow"
+
+check-style: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not slow"
 
 test: .venv/.ready  ## every test
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2
 
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .
@@ -30,9 +38,9 @@ clean:
 	rm -rf .venv .proto-venv anchors gradients.png
 
 .venv/.ready: pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "anchorlib: $(PYTHON) is not installed; set PYTHON=... to a Python 3.11 or newer"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "anchorlib: $(PYTHON) is not installed; say which Python to use: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --upgrade -c constraints.txt pip
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --upgrade pip
 	$(BIN)/python -m pip install -q -c constraints.txt -e . --group dev
 	@touch $@
 

@@ -34,6 +34,7 @@ from anchorlib.capture.snapshot import BufferPool
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
+from anchorlib.names import join
 from anchorlib.record import TensorInfo
 from anchorlib.sinks import MemorySink, RecordQueue, Sink, SinkOptions, open_sink
 
@@ -217,9 +218,12 @@ class Session:
 
         self.flush()
         run = open_run(self.run, self.store)
-        found = run.every_series(name, kind, rank=self.rank)
-        last = max((series.last() for series in found), key=lambda record: record.order)
-        return np.array(last.array)
+        lasts = [
+            series.record(len(series) - 1)
+            for info in run.tensors(join(name, kind))
+            for series in [run.series(info.name, info.kind, rank=self.rank, mode=info.mode)]
+        ]
+        return np.array(max(lasts, key=lambda record: record.order).array)
 
     @property
     def counters(self) -> Counters:
