@@ -166,7 +166,9 @@ class Decoder:
         return _Storage(layout.dtype, shape, storage, nbytes)
 
     def _records(self, columns: Columns, payload: memoryview) -> list[Record]:
-        rows = len(columns.digest) // _DIGEST_BYTES
+        rows, rest = divmod(len(columns.digest), _DIGEST_BYTES)
+        if rest:
+            raise FrameError(f"{len(columns.digest)} bytes of digests, which is no multiple of 16")
         layouts = _pick(self._layouts, columns.layout, rows, "layout")
         only = _column(columns.summary_only, rows, False, "summary_only")
         summaries = _summaries(columns, rows)
@@ -207,8 +209,6 @@ class Decoder:
 
 def _summaries(columns: Columns, rows: int) -> Iterator[Summary]:
     digests, counts = columns.digest, (columns.zero, columns.nan, columns.inf, columns.subnormal)
-    if len(digests) != _DIGEST_BYTES * rows:
-        raise FrameError(f"{len(digests)} bytes of digests, which is no multiple of 16")
     histograms = map(
         Log2Histogram,
         _bins(columns, rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import grpc
@@ -23,7 +24,7 @@ from anchorlib.wire import (
 
 __all__ = ["ReaderService"]
 
-_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class ReaderService(ReaderServicer):
@@ -54,18 +55,18 @@ class ReaderService(ReaderServicer):
         try:
             # A pipe that someone put there would block until it has a writer.
             descriptor = os.open(self._path(request.key), os.O_RDONLY | os.O_NONBLOCK)
-            try:
-                size = os.fstat(descriptor).st_size
-                data = os.pread(descriptor, length, min(request.offset, size))
-            finally:
-                os.close(descriptor)
         except OSError as error:
-            if error.errno not in _MISSING:
-                raise
-            key = escape(request.key[:200])
-            text = f"there is no '{key}' in the store"
-            raise Refusal(grpc.StatusCode.NOT_FOUND, text) from None
-        return GetReply(size=size, data=data)
+            if error.errno in _MISSING:
+                raise _missing(request.key) from None
+            raise
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise _missing(request.key)
+            data = os.pread(descriptor, length, min(request.offset, status.st_size))
+        finally:
+            os.close(descriptor)
+        return GetReply(size=status.st_size, data=data)
 
     def _list(self, request: ListRequest) -> ListReply:
         prefix = request.prefix.rstrip("/")
@@ -87,7 +88,7 @@ class ReaderService(ReaderServicer):
         parts = key.split("/")
         if "\0" in key or not all(part and not part.startswith(".") for part in parts):
             raise InvalidNameError(f"'{escape(key[:200])}' is no key of a store")
-        path = self._root.joinpath(*parts).resolve()
+        path = Path(os.path.realpath(self._root.joinpath(*parts)))
         inside = path.is_relative_to(self._root) and path.relative_to(self._root).parts
         if not inside or any(part.startswith(".") for part in inside):
             raise InvalidNameError(f"'{escape(key[:200])}' leads out of the store")
@@ -98,11 +99,23 @@ def _names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(
-                f"{entry.name}/" if entry.is_dir() else entry.name
+                f"{entry.name}/" if _is_folder(entry) else entry.name
                 for entry in entries
                 if not entry.name.startswith(".")
             )
     except OSError as error:
-        if error.errno not in _MISSING:
-            raise
-        return []
+        if error.errno in _MISSING:
+            return []
+        raise
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _missing(key: str) -> Refusal:
+    text = f"there is no '{escape(key[:200])}' in the store"
+    return Refusal(grpc.StatusCode.NOT_FOUND, text)

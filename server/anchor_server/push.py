@@ -15,10 +15,9 @@ from collections.abc import Iterator
 import grpc
 
 from anchor_server.inbox import Inbox
-from anchor_server.ranks import Ranks
+from anchor_server.ranks import Ranks, Tenancy
 from anchor_server.refusals import Refusal, abort
 from anchorlib.record import Record
-from anchorlib.store import Writer
 from anchorlib.wire import (
     DURABILITY_POWER,
     DURABILITY_PROCESS,
@@ -108,13 +107,14 @@ class PushService:
         if message is None:
             return
         hello = _hello(message)
-        with self._ranks.writer(hello, peer, inbox.end) as writer:
+        with self._ranks.tenancy(hello, peer, inbox.end) as tenancy:
+            writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
-            stream = _Stream(writer, Decoder(hello.rank, record_bytes=self._record_bytes))
+            stream = _Stream(tenancy, Decoder(hello.rank, record_bytes=self._record_bytes))
             for batch in inbox.batches():
                 yield from stream.replies(batch)
-                if stream.closed:
+                if tenancy.closed:
                     return
                 yield PushReply(
                     ack=Ack(
@@ -128,15 +128,15 @@ class PushService:
 class _Stream:
     """A stream that has said hello.
 
-    frames: dealt with so far. closed: whether it asked for that.
+    frames: dealt with so far.
     """
 
-    def __init__(self, writer: Writer, decoder: Decoder) -> None:
+    def __init__(self, tenancy: Tenancy, decoder: Decoder) -> None:
         self.frames = 0
-        self.closed = False
-        self._writer = writer
+        self._tenancy = tenancy
+        self._writer = tenancy.writer
         self._decoder = decoder
-        self._next = writer.committed
+        self._next = self._writer.committed
         self._records: list[Record] = []
 
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
@@ -163,8 +163,7 @@ class _Stream:
         elif said == "close":
             self._write()
             committed = self._writer.committed
-            self._writer.close()
-            self.closed = True
+            self._tenancy.close()
             yield PushReply(closed=Closed(committed=committed))
         else:
             raise FrameError(f"{said or 'nothing'} is not what a stream says here")
@@ -182,8 +181,9 @@ class _Stream:
         self._next = max(self._next, first + len(records))
 
     def _write(self) -> None:
-        records, self._records = self._records, []
-        self._writer.write(records)
+        if self._records:
+            records, self._records = self._records, []
+            self._writer.write(records)
 
 
 def _hello(message: bytes) -> Hello:

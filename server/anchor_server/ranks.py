@@ -19,7 +19,7 @@ from anchorlib.names import check_run_name, escape
 from anchorlib.store import Writer
 from anchorlib.wire import HEADER_BYTES, Hello
 
-__all__ = ["Ranks"]
+__all__ = ["Ranks", "Tenancy"]
 
 _log = logging.getLogger("anchor_server")
 
@@ -34,6 +34,31 @@ class _Claim:
     writer_id: bytes
     owner: str
     end: Callable[[Refusal], None]
+
+
+class Tenancy:
+    """One stream's time with a rank, and the writer for it."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.closed = False
+
+    def close(self) -> None:
+        """The session is over: mark the rank closed and give it back."""
+        self.closed = True
+        self.writer.close()
+
+    def leave(self) -> None:
+        """Give the rank back as it is, still open, unless it was closed."""
+        if self.closed:
+            return
+        try:
+            self.writer.publish()
+        except AnchorError as error:
+            # Its records are committed all the same: only foreign readers see fewer of them.
+            _log.warning("not published: %s", error)
+        finally:
+            self.writer.abandon()
 
 
 class Ranks:
@@ -53,8 +78,8 @@ class Ranks:
         self._claims: dict[tuple[str, int], _Claim] = {}
 
     @contextmanager
-    def writer(self, hello: Hello, peer: str, end: Callable[[Refusal], None]) -> Iterator[Writer]:
-        """The writer of the rank that `hello` names, for as long as the context lasts.
+    def tenancy(self, hello: Hello, peer: str, end: Callable[[Refusal], None]) -> Iterator[Tenancy]:
+        """The rank that `hello` names, for as long as the context lasts.
 
         A stream of the same writer gives its rank up to this one. A rank that was not closed
         stays open in the store: its writer may come back, or another may resume it.
@@ -65,11 +90,11 @@ class Ranks:
         key = (check_run_name(hello.run), hello.rank)
         self._take(key, _Claim(hello.writer_id, f"{owner} ({peer})", end))
         try:
-            writer = self._open(hello, header)
+            tenancy = Tenancy(self._open(hello, header))
             try:
-                yield writer
+                yield tenancy
             finally:
-                _leave(writer)
+                tenancy.leave()
         finally:
             with self._changed:
                 del self._claims[key]
@@ -123,14 +148,3 @@ def _header(hello: Hello) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise OptionError("the run header is no JSON object")
     return header
-
-
-def _leave(writer: Writer) -> None:
-    """Give the rank back as it is; after `Writer.close` this does nothing."""
-    try:
-        writer.publish()
-    except AnchorError as error:
-        # Its records are committed all the same: only foreign readers see fewer of them.
-        _log.warning("not published: %s", error)
-    finally:
-        writer.abandon()

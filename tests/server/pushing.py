@@ -1,0 +1,120 @@
+"""Push spoken by hand, one message at a time, and what a store then holds."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+
+from anchorlib.record import Coordinates, Record
+from anchorlib.store import LocalLocation, RankReader
+from anchorlib.summary import digest, summarise
+from anchorlib.wire import (
+    PROTOCOL,
+    Credentials,
+    Encoder,
+    Hello,
+    PushReply,
+    PushRequest,
+    open_channel,
+    parse_address,
+)
+from anchorlib.wire.services import push_call
+
+WRITER = b"w" * 16
+
+
+def record(step: int, size: int = 4, name: str = "fc1") -> Record:
+    """A float32 gradient that no other step has."""
+    raw = np.arange(step, step + size, dtype="<f4")
+    summary = summarise(raw, "float32")
+    return Record(
+        name, "grad", "all", Coordinates(step), step, step, "float32", (size,), raw, summary
+    )
+
+
+def stored(store: Path, run: str = "run1", rank: int = 0) -> list[tuple[str, int, bytes]]:
+    """Name, step and raw bytes of each record in the order of writing; each digest is checked."""
+    reader = RankReader(LocalLocation(store / f"{run}.zarr"), rank)
+    series = [reader.catalogue.series[number] for number in reader.series_ids]
+    steps = reader.column("step")
+    found = []
+    for row in range(reader.committed):
+        raw = reader.raw(row)
+        high, low = (int(reader.column(f"digest_{part}")[row]) for part in ("high", "low"))
+        assert digest(raw) == high.to_bytes(8, "big") + low.to_bytes(8, "big")
+        found.append((series[row].name, int(steps[row]), raw.tobytes()))
+    return found
+
+
+def expected(records: Sequence[Record]) -> list[tuple[str, int, bytes]]:
+    """What `stored` has to say of these."""
+    return [(r.name, r.coordinates.step, r.raw.tobytes()) for r in records if r.raw is not None]
+
+
+class Pusher:
+    """One stream; leaving the context half-closes it."""
+
+    def __init__(self, address: str, *, token: str | None = None, **hello: Any) -> None:
+        said = {"protocol": PROTOCOL, "run": "run1", "rank": 0, "writer_id": WRITER} | hello
+        self.encoder = Encoder()
+        self._defined = 0
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel = open_channel(parse_address(f"grpc://{address}"))
+        metadata = Credentials(token=token).metadata
+        self._replies = push_call(self._channel)(self._sent(), metadata=metadata, timeout=20)
+        self.send(PushRequest(hello=Hello(**said)).SerializeToString())
+
+    def _sent(self) -> Iterator[bytes]:
+        while (message := self._requests.get()) is not None:
+            yield message
+
+    def send(self, *messages: bytes) -> None:
+        for message in messages:
+            self._requests.put(message)
+
+    def push(self, *records: Record) -> None:
+        """Frames, after the definitions they need."""
+        for frame in self.encoder.encode(records):
+            self.send(*self.encoder.definitions[self._defined : frame.definitions], frame.message)
+            self._defined = frame.definitions
+
+    def reply(self) -> PushReply:
+        """The next answer; grpc.RpcError where it is a refusal."""
+        return next(self._replies)
+
+    def acked(self, committed: int) -> None:
+        """Reads acknowledgements until one says so many."""
+        while self.reply().ack.committed != committed:
+            pass
+
+    def refusal(self) -> tuple[grpc.StatusCode, str]:
+        """How the collector ended the stream; answers before that are skipped."""
+        try:
+            for _ in self._replies:
+                pass
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
+        return grpc.StatusCode.OK, ""
+
+    def cut(self) -> None:
+        """End the stream as a client that dies does."""
+        self._replies.cancel()
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._requests.put(None)
+        self._channel.close()
