@@ -33,5 +33,9 @@ class Sink(Protocol):
         """Flush, close the run for this rank, and say how many records could not be delivered."""
 
     @property
+    def dropped(self) -> int:
+        """Records that this sink lost, or kept without their values, before it was closed."""
+
+    @property
     def retries(self) -> int:
         """How often delivery was tried again."""

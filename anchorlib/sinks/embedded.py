@@ -13,6 +13,7 @@ __all__ = ["EmbeddedSink"]
 class EmbeddedSink:
     """Records go straight into the run's zarr hierarchy on this machine's disk."""
 
+    dropped = 0
     retries = 0
 
     def __init__(self, writer: Writer) -> None:

@@ -13,6 +13,7 @@ __all__ = ["MemorySink"]
 class MemorySink:
     """Records in a list."""
 
+    dropped = 0
     retries = 0
 
     def __init__(self) -> None:

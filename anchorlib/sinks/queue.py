@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
-from anchorlib.record import Flag, Gap, Record
+from anchorlib.record import Gap, Record
 from anchorlib.sinks.base import Sink
 
 __all__ = ["Deferred", "OnFull", "RecordQueue"]
@@ -94,7 +94,7 @@ class RecordQueue:
         self._gaps_told = 0
         self.records = 0
         self.bytes = 0
-        self.dropped = 0
+        self._lost = 0
         self.blocked_seconds = 0.0
         self._thread = threading.Thread(target=self._drain, name="anchorlib-drain", daemon=True)
         self._thread.start()
@@ -125,7 +125,7 @@ class RecordQueue:
             self._changed.wait_for(self._has_room(item.nbytes))
             self.blocked_seconds += time.monotonic() - since
             return self._thread.is_alive()
-        self.dropped += 1
+        self._lost += 1
         self._count_gap(item.name, item.kind, item.mode, "queue full", 1, item.step, item.step)
         message = f"the queue of {self._limit / 2**20:.0f} MiB was full at {item.name}@{item.kind}"
         if self._on_full == "raise":
@@ -209,13 +209,21 @@ class RecordQueue:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
-        undelivered = self.waiting
+        undelivered = 0
         try:
             self._tell_gaps()
-            undelivered += self._sink.close(max(0.0, deadline - time.monotonic()))
+            undelivered = self._sink.close(max(0.0, deadline - time.monotonic()))
         except Exception as fault:  # noqa: BLE001  # closing must not break training either
             self._warn_once("close", f"the store could not be closed: {fault}")
+        self.records -= undelivered
+        undelivered += self.waiting
+        self._lost += undelivered
         return undelivered
+
+    @property
+    def dropped(self) -> int:
+        """Records that were lost, here or in the sink, or kept without their values."""
+        return self._lost + self._sink.dropped
 
     # -- the drain thread's side
 
@@ -271,12 +279,11 @@ class RecordQueue:
         self.records += len(records)
         for record in records:
             self.bytes += record.nbytes
-            self.dropped += Flag.VALUE_DROPPED in record.flags
 
     def _lose(self, name: str, kind: str, mode: str, step: int, fault: Exception) -> None:
         reason = f"{type(fault).__name__}: {fault}"[:200]
         with self._changed:
-            self.dropped += 1
+            self._lost += 1
             self._count_gap(name, kind, mode, reason, 1, step, step)
         self._warn_once(
             f"lost:{type(fault).__name__}",

@@ -131,6 +131,7 @@ class Outbox:
             while self._flushes and self._flushes[0][0] <= self.flushed:
                 self._flushes.popleft()
         elif said == "closed":
+            self._commit(reply.closed.committed)
             self.closed = True
 
     def _next_frame(self) -> bytes | None:
