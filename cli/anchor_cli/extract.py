@@ -1,0 +1,74 @@
+"""What `pull` takes out of a run: the records of one tensor, ready for any file format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib.errors import RaggedError
+
+if TYPE_CHECKING:
+    from anchorlib.record import Record
+
+__all__ = ["COORDINATES", "Extract"]
+
+Array = np.ndarray[Any, Any]
+
+COORDINATES = ("step", "pass_index", "call", "rank")
+
+
+@dataclass(frozen=True)
+class Extract:
+    """Records of one tensor and kind, in the order they are to be written."""
+
+    name: str
+    kind: str
+    records: Sequence[Record]
+
+    @cached_property
+    def coordinates(self) -> dict[str, Array]:
+        """step, pass_index, call and rank, each int64, one entry a record."""
+        where = [(*_place(record), record.rank) for record in self.records]
+        table = np.array(where, np.int64).reshape(-1, len(COORDINATES))
+        # Each its own memory: safetensors refuses tensors that share theirs.
+        return {name: table[:, i].copy() for i, name in enumerate(COORDINATES)}
+
+    @property
+    def dtypes(self) -> list[str]:
+        """torch's names of the element types; more than one is rare."""
+        return list(dict.fromkeys(record.dtype for record in self.records))
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the records differ in shape or dtype, so that they do not stack."""
+        return len({(record.shape, record.dtype) for record in self.records}) > 1
+
+    def stacked(self, *, raw: bool = False) -> Array:
+        """All values, shape (record, *shape), decoded or as raw storage. Raises RaggedError."""
+        if self.ragged:
+            raise RaggedError(
+                f"the records of {self.name}@{self.kind} differ in shape or dtype and cannot be "
+                "one array; narrow them with --step, or write .npz, .pt, .safetensors, .parquet "
+                "or .csv"
+            )
+        return np.stack(list(self._arrays(raw)))
+
+    def named(self, *, raw: bool = False) -> dict[str, Array]:
+        """The values as `value`, or as `value_0`, `value_1` … where they do not stack."""
+        if not self.ragged:
+            return {"value": self.stacked(raw=raw)}
+        return {f"value_{i}": array for i, array in enumerate(self._arrays(raw))}
+
+    def _arrays(self, raw: bool) -> Iterator[Array]:  # noqa: FBT001  # private
+        for record in self.records:
+            array = record.array  # raises ValuesNotKeptError where there is nothing to decode
+            yield record.raw if raw and record.raw is not None else array
+
+
+def _place(record: Record) -> tuple[int, int, int]:
+    at = record.coordinates
+    return at.step, at.pass_index, at.call

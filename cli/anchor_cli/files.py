@@ -1,0 +1,46 @@
+"""Files that commands write with -o: whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TypeVar
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+
+__all__ = ["by_suffix", "written_whole"]
+
+T = TypeVar("T")
+
+
+def by_suffix(path: Path, choices: Mapping[str, T]) -> T:
+    """What the suffix of `path` stands for. Raises OptionError with the choices."""
+    try:
+        return choices[path.suffix.lower()]
+    except KeyError:
+        raise OptionError(
+            f"-o {escape(str(path))}: the suffix says what to write; choose {', '.join(choices)}"
+        ) from None
+
+
+@contextlib.contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """An open file that takes the place of `path` once it is complete.
+
+    What stood there before stays untouched if anything fails. Raises OptionError where the place
+    cannot be written.
+    """
+    target = Path(os.path.realpath(path))  # a link keeps pointing where it does
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+        part.replace(target)
+    except OSError as error:
+        raise OptionError(f"cannot write {escape(str(path))}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()

@@ -1,0 +1,109 @@
+"""`anchor hist`: how many elements lie in each power of two, and which formats could hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import (
+    CallOption,
+    JsonOption,
+    ModeOption,
+    PassOption,
+    PhaseOption,
+    RankOption,
+    RunArgument,
+    StepOption,
+    StoreOption,
+    TensorOption,
+    examples,
+)
+from anchor_cli.selection import Selection
+from anchor_cli.terminal import document, emit, note, this_screen
+
+if TYPE_CHECKING:
+    from anchor_cli.measured import Target
+
+__all__ = ["EXAMPLES", "show_histogram"]
+
+EXAMPLES = examples(
+    "anchor hist run1 --tensor fc2.bias",
+    "anchor hist run1 --tensor 'fc*@grad' --step 0:100 -o gradients.png",
+    "anchor hist run1 --tensor fc2.weight --as fp16 --scale 1024 --json",
+)
+
+
+def show_histogram(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensor: TensorOption,
+    as_format: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="FORMAT",
+            help="Shares that fp16, bf16, e4m3 or e5m2 would flush, denormalise or overflow.",
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option("--scale", metavar="S", help="With --as: multiply by S first, as AMP does."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="FILE.png, .html, .csv or .json."),
+    ] = None,
+    step: StepOption = None,
+    pass_index: PassOption = None,
+    call: CallOption = None,
+    rank: RankOption = None,
+    phase: PhaseOption = None,
+    mode: ModeOption = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Draw the log2 histogram of gradients, or of any other kind.
+
+    Without @kind a selector means the gradient: grad, else pass_grad. Several tensors are pooled,
+    and shown each by itself below.
+    """
+    from anchor_cli.answer import WRITERS, Answer
+    from anchor_cli.files import by_suffix, written_whole
+    from anchor_cli.selected import lost, selected
+    from anchorlib.reading import open_run
+
+    target = _target(as_format, scale)
+    write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
+    selection = Selection.of(step, pass_index, call, rank, phase, mode)
+    opened = open_run(run, store=store)
+    found = selected(opened, tensor, selection, gradients=True)
+    answer = Answer.of(found, opened.name, tensor, target)
+    if output is not None and write is not None:
+        with written_whole(output) as file:
+            write(answer, file)
+    if as_json:
+        document(answer.document())
+    elif output is None:
+        emit(answer.lines(this_screen()))
+    if problem := lost(opened, found, selection):
+        note(f"incomplete: {problem}")
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE
+
+
+def _target(fmt: str | None, scale: float | None) -> Target | None:
+    """What --as and --scale ask. Raises OptionError."""
+    from anchor_cli.measured import Target
+    from anchorlib.errors import OptionError
+    from anchorlib.summary import Log2Histogram, shares_as
+
+    if fmt is None:
+        if scale is not None:
+            raise OptionError("--scale says what values are multiplied by before --as; give both")
+        return None
+    target = Target(fmt, 1.0 if scale is None else scale)
+    shares_as(Log2Histogram(), target.fmt, target.scale)  # refuses what cannot be, with choices
+    return target

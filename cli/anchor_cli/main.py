@@ -1,0 +1,132 @@
+"""The app `anchor`: its commands, and the one place where an error becomes a line and an exit code.
+
+AnchorError      2, CollectorError 4       one line on stderr
+wrong usage      2                         one line that names the help
+interrupted      130                       nothing
+closed pipe      0                         nothing: `anchor names run1 | head` ends quietly
+anything else    70                        a defect; ANCHOR_DEBUG=1 shows its traceback
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from anchor_cli import hist, names, pull, runs, serve, stats
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import examples
+from anchor_cli.terminal import emit, note
+from anchorlib.errors import AnchorError, CollectorError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="anchor",
+    # Plain help in a terminal and in a pipe alike; no locals (they may hold tokens) in tracebacks.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "anchor names run1",
+        "anchor hist run1 --tensor fc2.bias",
+        "anchor hist run1 --store grpc://127.0.0.1:50051 --tensor 'fc*@grad' -o gradients.png",
+    ),
+)
+app.command("serve", epilog=serve.EXAMPLES)(serve.run_collector)
+app.command("runs", epilog=runs.EXAMPLES)(runs.show_runs)
+app.command("names", epilog=names.EXAMPLES)(names.show_names)
+app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
+app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)
+app.command("stats", epilog=stats.EXAMPLES)(stats.show_stats)
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    ctx: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> int:
+    """See the tensors of a PyTorch training run: what was recorded, how it is distributed."""
+    if version:
+        from anchorlib import __version__
+
+        emit(f"anchor {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(ExitCode.USAGE)
+    return ExitCode.DONE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `anchor` with these arguments (default: the process's own); the exit code."""
+    _tolerate_any_text()
+    try:
+        code = _answer(arguments)
+        sys.stdout.flush()  # here, where a closed pipe is caught; at exit it would be reported
+    except BrokenPipeError:
+        _abandon_stdout()
+        return ExitCode.DONE
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return code
+
+
+def _answer(arguments: Sequence[str] | None) -> int:
+    try:
+        code = app(
+            args=None if arguments is None else list(arguments),
+            prog_name="anchor",
+            standalone_mode=False,
+        )
+    except AnchorError as error:
+        note(str(error))
+        return ExitCode.COLLECTOR if isinstance(error, CollectorError) else ExitCode.USAGE
+    except typer.TyperException as error:
+        note(_usage(error))
+        return ExitCode.USAGE
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except SystemExit as stop:
+        # typer answers a closed pipe with exit code 1, which here would mean a difference.
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        raise
+    except Exception as error:
+        if os.environ.get("ANCHOR_DEBUG") == "1":
+            raise
+        note(
+            f"internal error: {type(error).__name__}: {error}; run again with ANCHOR_DEBUG=1 "
+            "and report the traceback"
+        )
+        return ExitCode.DEFECT
+    return code or ExitCode.DONE
+
+
+def _usage(error: typer.TyperException) -> str:
+    """The message, and where the help is."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "anchor"
+    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
+
+
+def _tolerate_any_text() -> None:
+    """Let no name that the terminal's encoding lacks end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _abandon_stdout() -> None:
+    """Point stdout at nothing, or Python would report the closed pipe once more at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)

@@ -1,0 +1,85 @@
+"""Options and arguments that several commands share: one meaning, one spelling, one help text."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from anchor_cli import complete
+
+__all__ = [
+    "CallOption",
+    "JsonOption",
+    "ModeOption",
+    "PassOption",
+    "PhaseOption",
+    "RankOption",
+    "RunArgument",
+    "StepOption",
+    "StoreOption",
+    "TensorOption",
+    "examples",
+]
+
+StoreOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="ANCHOR_STORE",
+        metavar="PLACE",
+        help="Where runs live: a directory, or grpc://HOST:PORT of a collector.",
+    ),
+]
+RunArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's name in the store, its path, or grpc://HOST:PORT/NAME.",
+        show_default=False,
+        autocompletion=complete.run_names,
+    ),
+]
+TensorOption: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--tensor",
+        "-t",
+        metavar="SEL",
+        help="Selector, as fc2.bias@grad, 'fc*@grad' or Gradient___fc2.bias; may be repeated.",
+        show_default=False,
+        autocompletion=complete.selectors,
+    ),
+]
+StepOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--step", metavar="A[:B]", help="Step A, or the steps from A up to, not with, B."),
+]
+PassOption: TypeAlias = Annotated[
+    int | None, typer.Option("--pass", metavar="N", min=0, help="Only this pass of each step.")
+]
+CallOption: TypeAlias = Annotated[
+    int | None, typer.Option("--call", metavar="N", min=0, help="Only this call of each pass.")
+]
+RankOption: TypeAlias = Annotated[
+    int | None, typer.Option("--rank", metavar="N", min=0, help="Only this rank.")
+]
+PhaseOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--phase", metavar="NAME", help="Only this phase, as train or eval."),
+]
+ModeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", metavar="MODE", help="Only this mode, where one tensor was recorded in several."
+    ),
+]
+JsonOption: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="One JSON document on stdout; what is not finite is null.")
+]
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: example lines, which the help text must not wrap."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n".join(["\b", head, *(f"  {line}" for line in lines)])

@@ -1,0 +1,169 @@
+"""`anchor pull`: the values of one tensor, as a file or as CSV on stdout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli import complete
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import (
+    CallOption,
+    JsonOption,
+    ModeOption,
+    PassOption,
+    PhaseOption,
+    RankOption,
+    RunArgument,
+    StepOption,
+    StoreOption,
+    examples,
+)
+from anchor_cli.selection import Selection
+from anchor_cli.terminal import document, note
+
+if TYPE_CHECKING:
+    from anchor_cli.extract import Extract
+    from anchor_cli.selected import Selected
+    from anchorlib import Run
+
+__all__ = ["EXAMPLES", "pull_tensor"]
+
+EXAMPLES = examples(
+    "anchor pull run1 --tensor fc2.bias@grad -o grads.npz",
+    "anchor pull run1 --tensor fc2.bias@grad --step 0:10 --pass 0 -o - | head",
+)
+
+
+def pull_tensor(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensor: Annotated[
+        str,
+        typer.Option(
+            "--tensor",
+            "-t",
+            metavar="SEL",
+            help="Selector of one tensor and kind, as fc2.bias@grad.",
+            show_default=False,
+            autocompletion=complete.selectors,
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="FILE.npz .npy .csv .pt .safetensors .parquet; - is CSV on stdout.",
+        ),
+    ] = "-",
+    step: StepOption = None,
+    pass_index: PassOption = None,
+    call: CallOption = None,
+    rank: RankOption = None,
+    phase: PhaseOption = None,
+    mode: ModeOption = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Take the values of one tensor out of a run.
+
+    With --json and a file, one document on stdout says what was written; with --json and no file
+    it holds the values.
+    """
+    from anchor_cli.files import by_suffix
+    from anchor_cli.formats import WRITERS
+    from anchor_cli.selected import lost
+    from anchorlib.reading import open_run
+
+    if output != "-":
+        by_suffix(Path(output), WRITERS)  # before anything is read
+    selection = Selection.of(step, pass_index, call, rank, phase, mode)
+    opened = open_run(run, store=store)
+    found = _the_one(opened, tensor, selection)
+    extract, left_out = _extract(found)
+    if output != "-":
+        _write(extract, Path(output), opened.name, as_json=as_json)
+    elif as_json:
+        document(_with_values(extract, opened.name))
+    else:
+        _print(extract)
+    problems = [lost(opened, [found], selection)]
+    if left_out:
+        problems.append(f"{found.title}: the values of {left_out} records were not kept")
+    return _said("; ".join(filter(None, problems)))
+
+
+def _said(problem: str) -> int:
+    if not problem:
+        return ExitCode.DONE
+    note(f"incomplete: {problem}")
+    return ExitCode.INCOMPLETE
+
+
+def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:
+    """What `tensor` names, if that is one tensor and kind."""
+    from anchor_cli.selected import selected
+    from anchorlib.errors import AmbiguousTensorError
+    from anchorlib.names import escape
+
+    found = selected(run, [tensor], selection)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(one.title for one in found[:5])
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    raise AmbiguousTensorError(
+        f"{escape(tensor)} names {len(found)} tensors, pull takes one: {names}{more}"
+    )
+
+
+def _extract(found: Selected) -> tuple[Extract, int]:
+    """The records that have values, in order, and how many have none."""
+    from anchor_cli.extract import Extract
+    from anchorlib.errors import ValuesNotKeptError
+
+    records = [record for one in found.series for record in one.records()]
+    kept = [record for record in records if record.raw is not None]
+    if not kept:
+        raise ValuesNotKeptError(
+            f"{found.title} holds summaries only (mode {found.info.mode}): see anchor stats and "
+            "anchor hist"
+        )
+    return Extract(found.info.name, found.info.kind, kept), len(records) - len(kept)
+
+
+def _write(extract: Extract, path: Path, run: str, *, as_json: bool) -> None:
+    from anchor_cli.files import by_suffix, written_whole
+    from anchor_cli.formats import WRITERS
+
+    with written_whole(path) as file:
+        by_suffix(path, WRITERS)(extract, file)
+    if as_json:
+        document({**_about(extract, run), "file": str(path), "bytes": path.stat().st_size})
+
+
+def _print(extract: Extract) -> None:
+    from anchor_cli.formats import csv_rows
+
+    for row in csv_rows(extract):
+        sys.stdout.write(",".join(row) + "\n")
+
+
+def _about(extract: Extract, run: str) -> dict[str, object]:
+    return {
+        "run": run,
+        "tensor": extract.name,
+        "kind": extract.kind,
+        "dtype": "|".join(extract.dtypes),
+        "records": len(extract.records),
+        "shape": None if extract.ragged else extract.records[0].shape,
+    }
+
+
+def _with_values(extract: Extract, run: str) -> dict[str, object]:
+    values = [record.array for record in extract.records]
+    return {**_about(extract, run), **extract.coordinates, "value": values}

@@ -1,0 +1,153 @@
+"""The records that a command is asked about, and whether any of them are missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anchor_cli.selection import Selection
+from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
+from anchorlib.names import escape, join
+from anchorlib.query import gradients_first
+
+if TYPE_CHECKING:
+    from anchorlib import Run, Series, TensorInfo
+
+__all__ = ["Selected", "lost", "selected"]
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What the options select of one tensor, kind and mode.
+
+    series: one a rank, narrowed; none is empty.
+    whole: the same series as they were recorded, all attempts.
+    """
+
+    info: TensorInfo
+    series: tuple[Series, ...]
+    whole: tuple[Series, ...]
+
+    @property
+    def title(self) -> str:
+        """Its selector, as a terminal may show it."""
+        return escape(join(self.info.name, self.info.kind))
+
+    @property
+    def records(self) -> int:
+        """How many records were selected."""
+        return sum(map(len, self.series))
+
+    @property
+    def first_step(self) -> int:
+        """The first step with a selected record."""
+        return min(int(one.columns["step"].min()) for one in self.series)
+
+    @property
+    def last_step(self) -> int:
+        """The last step with a selected record."""
+        return max(int(one.columns["step"].max()) for one in self.series)
+
+
+def selected(
+    run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
+) -> list[Selected]:
+    """What the selectors name, narrowed, in order of execution.
+
+    gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
+    Raises UnknownTensorError, AmbiguousTensorError, OptionError; never returns an empty list.
+    """
+    infos = _infos(run, selectors, gradients=gradients)
+    if selection.rank is not None and selection.rank not in run.ranks:
+        have = ", ".join(map(str, run.ranks))
+        raise OptionError(
+            f"rank {selection.rank} recorded nothing in {run.name}; there are: {have}"
+        )
+    found = [_narrowed(run, info, selection) for info in _of_mode(infos, selection.mode)]
+    if kept := [one for one in found if one.series]:
+        return kept
+    first, last = min(i.first_step for i in infos), max(i.last_step for i in infos)
+    raise UnknownTensorError(
+        f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
+        f"its records are of steps {first} to {last}"
+    )
+
+
+def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[TensorInfo]:
+    if not gradients:
+        return run.tensors(*selectors)
+    every = run.tensors()
+    kinds = list(dict.fromkeys((info.name, info.kind) for info in every))
+    chosen: set[Pair] = set()
+    for selector in selectors:
+        pairs = list(dict.fromkeys((i.name, i.kind) for i in run.tensors(selector)))
+        names = {name for name, _ in pairs}
+        asked_for_all = len(pairs) == sum(name in names for name, _ in kinds)
+        chosen.update(gradients_first(pairs) if asked_for_all else pairs)
+    return [info for info in every if (info.name, info.kind) in chosen]
+
+
+def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
+    """One mode of each tensor: records of two modes are of the same observations."""
+    modes: dict[Pair, list[str]] = {}
+    for info in infos:
+        modes.setdefault((info.name, info.kind), []).append(info.mode)
+    if mode is None:
+        for pair, several in modes.items():
+            if len(several) > 1:
+                raise AmbiguousTensorError(
+                    f"{escape(join(*pair))} was recorded in {len(several)} modes; choose with "
+                    f"--mode {' or --mode '.join(several)}"
+                )
+        return list(infos)
+    if found := [info for info in infos if info.mode == mode]:
+        return found
+    have = ", ".join(sorted({info.mode for info in infos}))
+    raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
+
+
+def _narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
+    ranks = [rank for rank in info.ranks if selection.rank in (None, rank)]
+    steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
+    narrowed, whole = [], []
+    for rank in ranks:
+        one = run.series(info.name, info.kind, rank=rank, mode=info.mode).where(
+            steps=steps,
+            pass_index=selection.pass_index,
+            call=selection.call,
+            phase=selection.phase,
+        )
+        if len(one):
+            narrowed.append(one)
+        whole.append(run.series(info.name, info.kind, rank=rank, mode=info.mode, attempts=True))
+    return Selected(info, tuple(narrowed), tuple(whole))
+
+
+def lost(run: Run, found: Sequence[Selected], selection: Selection) -> str:
+    """What was never recorded of the selected tensors and steps, as a sentence; "" for nothing.
+
+    A gap also counts records whose values alone were left out: those rows are there, and are
+    subtracted.
+    """
+    gaps = run.gaps(selection.rank)
+    parts = []
+    for part in found:
+        info = part.info
+        of = [
+            gap
+            for gap in gaps
+            if (gap.name, gap.kind) == (info.name, info.kind) and gap.mode in ("", info.mode)
+        ]
+        missing = sum(gap.count for gap in of)
+        if info.mode != "summary":
+            missing -= sum(int((~one.kept).sum()) for one in part.whole)
+        if missing <= 0 or not any(selection.meets(gap.first_step, gap.last_step) for gap in of):
+            continue
+        first, last = min(gap.first_step for gap in of), max(gap.last_step for gap in of)
+        reasons = ", ".join(dict.fromkeys(escape(gap.reason) for gap in of))
+        parts.append(f"{part.title} lacks {missing} records of steps {first}-{last} ({reasons})")
+    return "; ".join(parts)

@@ -1,0 +1,95 @@
+"""Which records of a tensor are meant: --step, --pass, --call, --rank, --phase and --mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anchorlib.errors import OptionError
+
+__all__ = ["Selection", "parse_steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Narrows a tensor's records; None leaves that coordinate open.
+
+    first, stop: half-open steps, as Python's range has them; stop None means to the end.
+    mode: a mode's canonical text.
+    """
+
+    first: int = 0
+    stop: int | None = None
+    pass_index: int | None = None
+    call: int | None = None
+    rank: int | None = None
+    phase: str | None = None
+    mode: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        step: str | None,
+        pass_index: int | None,
+        call: int | None,
+        rank: int | None,
+        phase: str | None,
+        mode: str | None,
+    ) -> Selection:
+        """The selection that the options spell. Raises OptionError, ModeError."""
+        from anchorlib.modes import parse_mode
+
+        first, stop = parse_steps(step)
+        text = None if mode is None else str(parse_mode(mode))
+        return cls(first, stop, pass_index, call, rank, phase, text)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every record is meant."""
+        return self == Selection()
+
+    def has_step(self, step: int) -> bool:
+        """Whether `step` lies in the selected steps."""
+        return self.first <= step and (self.stop is None or step < self.stop)
+
+    def meets(self, first_step: int, last_step: int) -> bool:
+        """Whether any of the steps first_step … last_step (both included) is selected."""
+        return last_step >= self.first and (self.stop is None or first_step < self.stop)
+
+    def __str__(self) -> str:
+        """The options that would select this, for messages."""
+        stop = "" if self.stop is None else self.stop
+        steps = f"--step {self.first}:{stop}" if (self.first, self.stop) != (0, None) else ""
+        rest = {
+            "--pass": self.pass_index,
+            "--call": self.call,
+            "--rank": self.rank,
+            "--phase": self.phase,
+            "--mode": self.mode,
+        }
+        given = [steps, *(f"{name} {value}" for name, value in rest.items() if value is not None)]
+        return " ".join(filter(None, given))
+
+
+def parse_steps(text: str | None) -> tuple[int, int | None]:
+    """First step and the one after the last (None: open) of "A", "A:B", "A:", ":B"."""
+    if text is None:
+        return 0, None
+    start, colon, end = text.strip().partition(":")
+    if not colon:
+        return _step(start, text), _step(start, text) + 1
+    first = _step(start, text) if start else 0
+    stop = _step(end, text) if end else None
+    if stop is not None and stop <= first:
+        raise OptionError(
+            f"--step {text} selects nothing: A:B is half-open, as Python's range, "
+            "so B is greater than A"
+        )
+    return first, stop
+
+
+def _step(text: str, whole: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise OptionError(
+            f"--step {whole!r}: give a step as in --step 5, or steps as in --step 5:10, 5: or :10"
+        )
+    return int(text)

@@ -1,0 +1,121 @@
+"""`anchor stats`: the summary columns of tensors, one row a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import (
+    CallOption,
+    JsonOption,
+    ModeOption,
+    PassOption,
+    PhaseOption,
+    RankOption,
+    RunArgument,
+    StepOption,
+    StoreOption,
+    TensorOption,
+    examples,
+)
+from anchor_cli.selection import Selection
+from anchor_cli.table import Column, written
+from anchor_cli.terminal import Screen, document, emit, note, this_screen
+
+if TYPE_CHECKING:
+    from anchor_cli.selected import Selected
+
+__all__ = ["EXAMPLES", "show_stats"]
+
+EXAMPLES = examples(
+    "anchor stats run1 --tensor fc2.bias@grad",
+    "anchor stats run1 --tensor 'fc*@grad' --step 0:10 --json",
+)
+
+_COLUMNS = [
+    Column("tensor", cut=True),
+    Column("step", right=True),
+    Column("pass", right=True),
+    Column("call", right=True, spare=True),
+    Column("rank", right=True, spare=True),
+    Column("phase", cut=True, spare=True),
+    Column("min", right=True),
+    Column("max", right=True),
+    Column("sum", right=True, spare=True),
+    Column("l2", right=True),
+    Column("zero", right=True),
+    Column("nan", right=True),
+    Column("inf", right=True),
+    Column("subnormal", right=True, spare=True),
+    Column("count", right=True, spare=True),
+    Column("attempt", right=True, spare=True),
+    Column("order", right=True, spare=True),
+    Column("time_ns", right=True, spare=True),
+    Column("digest", spare=True),
+]
+_STORED = {"pass": "pass_index"}
+_FLOATS = ("min", "max", "sum", "l2")
+
+
+def show_stats(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensor: TensorOption,
+    step: StepOption = None,
+    pass_index: PassOption = None,
+    call: CallOption = None,
+    rank: RankOption = None,
+    phase: PhaseOption = None,
+    mode: ModeOption = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Show count, extremes, sums and digest of every record.
+
+    A narrow terminal shows the columns that fit; a pipe and --json have them all.
+    """
+    from anchor_cli.selected import lost, selected
+    from anchorlib.reading import open_run
+
+    selection = Selection.of(step, pass_index, call, rank, phase, mode)
+    opened = open_run(run, store=store)
+    found = selected(opened, tensor, selection)
+    if as_json:
+        document([row for part in found for row in _entries(part)])
+    else:
+        screen = this_screen()
+        rows = [_cells(row, screen) for part in found for row in _entries(part)]
+        emit(_table(rows, screen, several=len(found) > 1))
+    if problem := lost(opened, found, selection):
+        note(f"incomplete: {problem}")
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE
+
+
+def _entries(part: Selected) -> Iterator[dict[str, Any]]:
+    """One mapping a record: which tensor, and every column under its own name."""
+    head = {"tensor": part.info.name, "kind": part.info.kind, "mode": part.info.mode}
+    for one in part.series:
+        columns = {name: column.tolist() for name, column in one.columns.items()}
+        for values in zip(*columns.values(), strict=True):
+            yield {**head, "rank": one.rank, **dict(zip(columns, values, strict=True))}
+
+
+def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
+    from anchorlib.names import escape, join
+
+    entry = {**entry, "tensor": join(entry["tensor"], entry["kind"])}
+    cells = []
+    for column in _COLUMNS:
+        value = entry[_STORED.get(column.title, column.title)]
+        if column.title in _FLOATS:
+            cells.append(f"{value:.4g}" if screen.human else repr(value))
+        else:
+            cells.append(escape(str(value)))
+    return cells
+
+
+def _table(rows: Sequence[Sequence[str]], screen: Screen, *, several: bool) -> Iterator[str]:
+    skip = 0 if several else 1  # one tensor need not be named in every row
+    return written(_COLUMNS[skip:], [row[skip:] for row in rows], screen)

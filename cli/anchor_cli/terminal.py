@@ -1,0 +1,119 @@
+"""What the screen can show, and the two ways out: data to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = ["Screen", "document", "emit", "moment", "note", "plain", "size", "this_screen"]
+
+_NEEDED_GLYPHS = "█▏─…"
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """How output may look.
+
+    width: columns of the terminal; None in a pipe or a file, where nothing is cut to fit.
+    glyphs: block and line characters can be shown (never in a pipe).
+    color: ANSI styles are understood and wanted.
+    """
+
+    width: int | None = None
+    glyphs: bool = False
+    color: bool = False
+
+    @property
+    def human(self) -> bool:
+        """Whether a person reads along: sizes and times are rounded for them."""
+        return self.width is not None
+
+    def style(self, text: str, *codes: int) -> str:
+        """`text` in ANSI styles (1 bold, 2 dim, 31 red, 36 cyan), or as it is without colour."""
+        if not self.color or not text:
+            return text
+        return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
+
+
+def this_screen() -> Screen:
+    """The screen behind stdout, with NO_COLOR, TERM=dumb and COLUMNS respected."""
+    if not sys.stdout.isatty():
+        return Screen()
+    dumb = os.environ.get("TERM") == "dumb"
+    return Screen(
+        width=shutil.get_terminal_size().columns,
+        glyphs=not dumb and _can_show(_NEEDED_GLYPHS),
+        color=not dumb and not os.environ.get("NO_COLOR"),
+    )
+
+
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def emit(lines: str | Iterable[str]) -> None:
+    """Write text, or lines as they come, to stdout."""
+    for line in [lines] if isinstance(lines, str) else lines:
+        sys.stdout.write(f"{line}\n")
+
+
+def note(message: str) -> None:
+    """Write one line to stderr, in the form every message of `anchor` has."""
+    # Messages quote names escaped already; this net is for what came from elsewhere.
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+    sys.stderr.write(f"anchor: {line}\n")
+    sys.stderr.flush()
+
+
+def document(value: Any) -> None:
+    """Write one JSON document to stdout; what is not finite is null."""
+    indent = 2 if sys.stdout.isatty() else None
+    emit(json.dumps(plain(value), allow_nan=False, indent=indent))
+
+
+def plain(value: Any) -> Any:
+    """`value` in what JSON has: numpy scalars and arrays unpacked, NaN and infinities None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if hasattr(value, "tolist"):  # numpy, which this module does not import
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def size(count: int, screen: Screen) -> str:
+    """A number of bytes: rounded for people, exact for programs."""
+    if not screen.human:
+        return str(count)
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def moment(time_ns: int | None, screen: Screen) -> str:
+    """A time: local and to the minute for people, ISO 8601 in UTC for programs."""
+    if time_ns is None:
+        return "-"
+    seconds = time_ns / 1e9
+    if screen.human:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
