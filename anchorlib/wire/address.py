@@ -15,7 +15,7 @@ DEFAULT_PORT = 50051
 
 _FORM = re.compile(
     r"(?P<scheme>grpcs?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?"
-    r"/?(?P<run>[^/]*)/?"
+    r"(?:/(?P<run>[^/]*)/?)?"
 )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
 from hypothesis import strategies as st
 
 from anchorlib import dtypes
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.summary import Log2Histogram, Summary, digest
+from tests.strategies import shapes, storage_arrays
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**63 - 1)
@@ -24,7 +24,6 @@ NAMES = st.one_of(
 KINDS = st.sampled_from(["value", "grad", "pass_grad", "updated", "delta", "opt.exp_avg", "opt.@"])
 MODES = st.sampled_from(["all", "summary", "sum", "sum:window=run", "every_n:10:unit=step"])
 PHASES = st.sampled_from(["train", "eval", "warm up \u202e"])
-SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
 # Every bit pattern, payloads of nan and the sign of zero among them.
 DOUBLES = st.integers(0, 2**64 - 1).map(
@@ -40,18 +39,10 @@ def histograms(draw: st.DrawFn) -> Log2Histogram:
 
 
 @st.composite
-def raws(draw: st.DrawFn, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    storage = dtypes.dtype(dtype).storage
-    size = int(np.prod(shape)) * storage.itemsize
-    seed = draw(st.binary(min_size=1, max_size=16))
-    return np.frombuffer((seed * size)[:size], storage).reshape(shape)
-
-
-@st.composite
 def records(draw: st.DrawFn, rank: int = 0) -> Record:
     dtype = draw(st.sampled_from(sorted(dtypes.DTYPES)))
-    shape = draw(SHAPES)
-    raw = draw(st.none() | raws(dtype, shape))
+    shape = draw(shapes())
+    raw = draw(st.none() | storage_arrays(dtype, shape))
     where = Coordinates(
         draw(INT64), draw(NATURAL), draw(NATURAL), draw(PHASES), draw(COUNT) % 2**32
     )

@@ -1,0 +1,199 @@
+"""The writer's side of Push against a collector made of lists, on a line that breaks anywhere."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorlib.record import Gap
+from anchorlib.wire import Decoder, Encoder, Framed, FrameError, Outbox, PushReply, parse_request
+from anchorlib.wire.gaps import read_gaps
+from anchorlib.wire.v1.collector_pb2 import Ack, Closed, Flushed, Resume
+from tests.server.pushing import record
+
+
+class ListCollector:
+    """Keeps what arrives, in order, once; forgets a stream as a collector that is killed does."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.gaps: dict[str, int] = {}
+        self.flushed: dict[int, int] = {}
+        self.closed = False
+        self.resume()
+
+    def resume(self) -> PushReply:
+        self.decoder = Decoder(rank=0)
+        self.frames = 0
+        return PushReply(resume=Resume(committed=len(self.steps)))
+
+    def receive(self, message: bytes) -> PushReply | None:
+        request = parse_request(message)
+        if isinstance(request, Framed):
+            self.frames += 1
+            for number, one in enumerate(self.decoder.decode(request), request.head.first):
+                assert number <= len(self.steps), "a gap in the sequence"
+                if number == len(self.steps):
+                    self.steps.append(one.coordinates.step)
+            return PushReply(ack=Ack(committed=len(self.steps), frames=self.frames))
+        match request.WhichOneof("message"):
+            case "define":
+                self.decoder.define(request.define)
+            case "gaps":
+                self.gaps |= {gap.name: gap.count for gap in read_gaps(request.gaps)}
+            case "flush":
+                self.flushed[request.flush.id] = len(self.steps)
+                return PushReply(flushed=Flushed(id=request.flush.id))
+            case "close":
+                self.closed = True
+                return PushReply(closed=Closed(committed=len(self.steps)))
+        return None
+
+
+class Line:
+    """Carries messages and answers; what is under way when it breaks is lost."""
+
+    def __init__(self, outbox: Outbox, collector: ListCollector) -> None:
+        self.outbox, self.collector = outbox, collector
+        self.there: deque[bytes] = deque()
+        self.back: deque[PushReply] = deque()
+        self.connect()
+
+    def connect(self) -> None:
+        self.there.clear()
+        self.back.clear()
+        self.outbox.restart()
+        self.back.append(self.collector.resume())
+
+    def send(self) -> bool:
+        message = self.outbox.next()
+        if message is not None:
+            self.there.append(message)
+        return message is not None
+
+    def deliver(self) -> bool:
+        if not self.there:
+            return False
+        reply = self.collector.receive(self.there.popleft())
+        if reply is not None:
+            self.back.append(reply)
+        return True
+
+    def answer(self) -> bool:
+        if not self.back:
+            return False
+        self.outbox.take(self.back.popleft())
+        return True
+
+    def settle(self) -> None:
+        while self.send() or self.deliver() or self.answer():
+            pass
+
+
+ACTIONS = [
+    "put",
+    "put",
+    "put large",
+    "gap",
+    "flush",
+    "send",
+    "send",
+    "deliver",
+    "answer",
+    "connect",
+]
+
+
+@given(st.lists(st.sampled_from(ACTIONS), max_size=60), st.integers(1, 4))
+def test_nothing_is_lost_or_doubled_however_often_the_line_breaks(actions, window):
+    outbox, collector = Outbox(Encoder(frame_bytes=200), window=window), ListCollector()
+    line = Line(outbox, collector)
+    step = gaps = 0
+    flushes: dict[int, int] = {}
+    for action in actions:
+        if action.startswith("put"):
+            outbox.add([record(step, 200 if "large" in action else 3), record(step + 1)])
+            step += 2
+        elif action == "gap":
+            gaps += 1
+            outbox.gap([Gap("fc1", "grad", "all", "queue full", gaps, 0, 0)])
+        elif action == "flush":
+            flushes[outbox.flush()] = step
+        else:
+            getattr(line, action)()
+        assert outbox.waiting == step - outbox.committed >= step - len(collector.steps)
+    outbox.close()
+    line.settle()
+    assert collector.steps == list(range(step))
+    assert collector.gaps == ({"fc1": gaps} if gaps else {})
+    assert collector.closed
+    assert outbox.closed
+    assert (outbox.waiting, outbox.nbytes) == (0, 0)
+    assert outbox.flushed == max(flushes, default=0)
+    for flush, before in flushes.items():
+        # The last flush answers for those before it whose answers were lost.
+        assert collector.flushed.get(flush, step) >= before
+
+
+def test_no_more_than_a_window_of_frames_is_under_way():
+    outbox = Outbox(Encoder(frame_bytes=100), window=3)
+    outbox.add([record(step) for step in range(10)])
+    line = Line(outbox, ListCollector())
+    line.answer()
+    while line.send():
+        pass
+    frames = [m for m in line.there if isinstance(parse_request(m), Framed)]
+    assert len(frames) == 3
+
+
+def test_nothing_is_sent_before_the_collector_said_where_to_go_on():
+    outbox = Outbox()
+    outbox.add([record(0)])
+    outbox.close()
+    assert outbox.next() is None
+
+
+def test_frames_that_another_stream_delivered_are_not_sent_again():
+    outbox, collector = Outbox(Encoder(frame_bytes=100)), ListCollector()
+    outbox.add([record(step) for step in range(3)])
+    line = Line(outbox, collector)
+    line.answer()
+    while line.send() or line.deliver():
+        pass
+    line.connect()  # all answers are lost
+    line.answer()
+    while line.send():
+        pass
+    assert not [m for m in line.there if isinstance(parse_request(m), Framed)]
+    assert (outbox.waiting, outbox.nbytes) == (0, 0)
+
+
+@pytest.mark.parametrize("mark", [0, 5])
+def test_a_mark_that_cannot_be_is_noticed(mark):
+    outbox = Outbox()
+    outbox.add([record(0), record(1)])
+    outbox.take(PushReply(resume=Resume(committed=1)))
+    outbox.restart()
+    with pytest.raises(FrameError, match="its store was changed"):
+        outbox.take(PushReply(resume=Resume(committed=mark)))
+
+
+def test_what_was_dropped_still_counts_as_waiting():
+    outbox = Outbox()
+    outbox.add([record(0), record(1)])
+    outbox.drop()
+    assert (outbox.waiting, outbox.nbytes) == (2, 0)
+
+
+def test_the_answer_to_close_acknowledges_what_came_just_before_it():
+    outbox = Outbox()
+    outbox.add([record(0), record(1)])
+    outbox.close()
+    outbox.take(PushReply(resume=Resume()))
+    while outbox.next():
+        pass
+    outbox.take(PushReply(closed=Closed(committed=2)))
+    assert (outbox.waiting, outbox.nbytes, outbox.closed) == (0, 0, True)
