@@ -134,7 +134,7 @@ def decode(
         return raw
     flat = raw.reshape(-1)
     if name == "complex32":
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+        with np.errstate(invalid="ignore"):  # some processors report a signalling NaN here
             parts = np.ascontiguousarray(flat).view("<f2").astype("<f4")
         return parts.view("<c8").reshape(raw.shape)
     values = np.empty(flat.shape, "<f4") if out is None else out.reshape(-1)

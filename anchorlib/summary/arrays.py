@@ -28,7 +28,7 @@ def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
     Raises UnknownDTypeError for elements that are no numbers, or not `dtype`'s storage.
     """
     raw, name = as_storage(array, dtype)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # some processors report a signalling NaN when it is widened
         return _count(raw, name)
 
 

@@ -139,11 +139,10 @@ def _exact_sum(values: np.ndarray[Any, Any]) -> int:
 
 
 def _join(scaled: dict[int, float], power: int) -> tuple[float, int]:
-    """The sum of all scales, in the scale of the largest values that there are."""
+    """The sum over all scales, and the scale it is in: that of the largest values there are."""
     top = min((shift for shift, value in scaled.items() if value), default=0)
-    parts = (
-        value * 2.0 ** (power * (top - shift)) for shift, value in sorted(scaled.items()) if value
-    )
+    # 2.0**-1200 by itself would be zero.
+    parts = (math.ldexp(value, power * (top - shift)) for shift, value in sorted(scaled.items()))
     return sum(parts, 0.0), top
 
 

@@ -175,7 +175,10 @@ def _nonzero_magnitudes(
 
 
 def _last_pattern(limit: _Limit, layout: Layout | None) -> int:
-    """The largest magnitude below the limit: float bits (which order as the values do), or |x|."""
+    """The largest magnitude below the limit: float bits (which order as the values do), or |x|.
+
+    It may be more than the format has: then every number is below.
+    """
     if layout is None:
         return _last_integer(limit)
     exponent = max(_exponent(limit.at), 1 - layout.bias)
@@ -183,8 +186,7 @@ def _last_pattern(limit: _Limit, layout: Layout | None) -> int:
         _Limit(limit.at / Fraction(2) ** (exponent - layout.mantissa), limit.inclusive)
     )
     # A normal number's first bit adds the one to the field that is missing here.
-    pattern = ((exponent + layout.bias - 1) << layout.mantissa) + steps
-    return min(pattern, layout.infinity - 1)
+    return ((exponent + layout.bias - 1) << layout.mantissa) + steps
 
 
 def _last_integer(limit: _Limit) -> int:

@@ -235,6 +235,15 @@ def test_scales_join_in_any_order(block):
             assert summary.l2 == pytest.approx(math.hypot(*part), rel=1e-14)
 
 
+@pytest.mark.parametrize("border", [400, 401, -400, -399])
+@pytest.mark.parametrize("block", [1, 2])
+def test_scales_join_where_they_meet(border, block):
+    raw = np.array([2.0 ** (border + 1), 2.0**border, -(2.0 ** (border - 1))])
+    summary = summarised(raw, "float64", block=block)
+    assert summary.sum == 2.5 * 2.0**border
+    assert summary.l2 == pytest.approx(math.sqrt(5.25) * 2.0**border, rel=1e-15)
+
+
 def test_small_blocks_survive_the_cancelling_of_large_ones():
     raw = np.array([1e300, -1e300, 2.5, 1e-300])
     assert summarised(raw, "float64", block=1).sum == 2.5

@@ -103,6 +103,20 @@ def landed(values, target: str, scale: float) -> tuple[int, int, int, int]:
     return len(exact), len(under), sum(half < y < normal - half for y in exact), len(over)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scale", [3.0, 0.1, 1e-3, 65535.0, 1e4, 2.0**-7, 5.0])
+@pytest.mark.parametrize("name", ["float32", "float64"])
+def test_a_scale_of_any_value_is_exact_at_the_limits(target, scale, name):
+    around = [limit / scale for limit in limits_of(target).astype(np.float64)]
+    values = [factor * x for x in around for factor in (0.75, 0.875, 1.0, 1.125, 1.25, 1.5)]
+    with np.errstate(all="ignore"):
+        exact = np.array(values).astype(name)
+        exact = np.concatenate((exact, np.nextafter(exact, np.array(0, name)), exact * 2))
+    for value in exact:
+        one = np.array([value])
+        assert counts(shares_as(one, target, scale)) == landed(one.tolist(), target, scale), value
+
+
 scales = st.one_of(
     st.integers(-160, 160).map(lambda e: 2.0**e),
     st.floats(2.3e-308, 1.7e308),
