@@ -103,7 +103,6 @@ class RemoteSink:
         self._changed = threading.Condition()
         self._outbox = Outbox()
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
-        self._lost = 0
         self._trouble = ""  # the last failure, in a sentence
         self._refusal = ""  # the one that will not go away
         self._closing = False
@@ -155,7 +154,10 @@ class RemoteSink:
                 )
 
     def close(self, timeout: float) -> int:
-        """Deliver what waits, close the run for this rank, and say how many records were lost."""
+        """Deliver what waits, close the run for this rank, and say how many records are not there.
+
+        Those that `dropped` counts are not counted again.
+        """
         if self._forked:
             return 0
         with self._changed:
@@ -169,7 +171,7 @@ class RemoteSink:
         if stream is not None and not self._outbox.closed:
             stream.cancel()
         self._thread.join(_JOIN_SECONDS)
-        return self._outbox.waiting + self._lost
+        return self._outbox.waiting
 
     @property
     def _forked(self) -> bool:
@@ -181,7 +183,7 @@ class RemoteSink:
         if self._on_full != "drop":
             self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
         if self._deaf:
-            self._lose(batch, _REFUSED if self._refusal else _CLOSED)
+            self._count(batch, _REFUSED if self._refusal else _CLOSED)
         elif self._on_full != "drop" or self._has_room(weight, _VALUES_SHARE):
             self._outbox.add(batch)
         else:
@@ -199,7 +201,7 @@ class RemoteSink:
             self._outbox.add(bare)
             self._count([record for record in batch if record.raw is not None], _VALUES_DROPPED)
         else:
-            self._lose(batch, _DROPPED)
+            self._count(batch, _DROPPED)
 
     def _has_room(self, weight: int, share: float = 1.0) -> bool:
         # A record larger than the limit is taken alone, or it could never be sent.
@@ -208,10 +210,6 @@ class RemoteSink:
     @property
     def _deaf(self) -> bool:
         return bool(self._refusal) or self._closing or self._finished
-
-    def _lose(self, batch: Sequence[Record], reason: str) -> None:
-        self._lost += len(batch)
-        self._count(batch, reason)
 
     def _count(self, batch: Sequence[Record], reason: str) -> None:
         """Count records in this sink's own gap statements."""
