@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -66,7 +68,9 @@ def _top(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `anchor` with these arguments (default: the process's own); the exit code."""
-    _tolerate_any_text()
+    _prepare()
+    log, notes = logging.getLogger("anchorlib"), _Notes()
+    log.addHandler(notes)
     try:
         code = _answer(arguments)
         sys.stdout.flush()  # here, where a closed pipe is caught; at exit it would be reported
@@ -75,10 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except OSError as error:
+        if _debugging():
+            raise
+        # Not a defect: a full disk behind stdout, a file that may not be read.
+        _abandon_stdout()
+        note(f"{error.strerror or error}{'' if error.filename is None else f': {error.filename}'}")
+        return ExitCode.USAGE
+    finally:
+        log.removeHandler(notes)
     return code
 
 
 def _answer(arguments: Sequence[str] | None) -> int:
+    """Run one command; what it raised on purpose becomes a line and a code here."""
     try:
         code = app(
             args=None if arguments is None else list(arguments),
@@ -91,7 +105,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
     except typer.TyperException as error:
         note(_usage(error))
         return ExitCode.USAGE
-    except (BrokenPipeError, KeyboardInterrupt):
+    except OSError:
         raise
     except SystemExit as stop:
         # typer answers a closed pipe with exit code 1, which here would mean a difference.
@@ -99,7 +113,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
             raise stop.__context__ from None
         raise
     except Exception as error:
-        if os.environ.get("ANCHOR_DEBUG") == "1":
+        if _debugging():
             raise
         note(
             f"internal error: {type(error).__name__}: {error}; run again with ANCHOR_DEBUG=1 "
@@ -117,11 +131,27 @@ def _usage(error: typer.TyperException) -> str:
     return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
 
 
-def _tolerate_any_text() -> None:
-    """Let no name that the terminal's encoding lacks end a command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def _debugging() -> bool:
+    return os.environ.get("ANCHOR_DEBUG") == "1"
+
+
+def _prepare() -> None:
+    """Make stdout and stderr fit for whatever is said, and keep gRPC from talking there itself."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors reach us as exceptions as well
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the shell, as in `anchor names run1 >&-`
+            nothing = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # stays open
+            setattr(sys, name, nothing)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name must not end a command
+
+
+class _Notes(logging.Handler):
+    """What the library logs, in the form of every other message."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage().removeprefix("anchorlib: "))
 
 
 def _abandon_stdout() -> None:

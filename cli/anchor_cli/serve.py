@@ -100,7 +100,7 @@ def _directory(store: str) -> Path:
     from anchorlib.errors import OptionError
 
     if "://" in store:
-        raise OptionError(f"anchor serve writes into a directory, not into {store}; give --store")
+        raise OptionError(f"serve writes into a directory, not into {store}; give --store DIR")
     return Path(store)
 
 
