@@ -104,7 +104,7 @@ def _collector(text: str) -> tuple[Location, str | None]:
 
 
 def _at_path(path: Path) -> FoundRun:
-    for candidate in (path, path.with_name(path.name + SUFFIX)):
+    for candidate in (path, Path(f"{path}{SUFFIX}")):
         if _has_ranks(LocalLocation(candidate)):
             return FoundRun(candidate.resolve().name.removesuffix(SUFFIX), LocalLocation(candidate))
     what = "holds no run" if path.exists() else "is not there"

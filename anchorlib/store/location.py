@@ -33,7 +33,7 @@ class LocalLocation:
     """A directory of this machine; hidden files are not part of it."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root = root.absolute()  # a later chdir leaves it where it is
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """See `Location.get`; a key that leads elsewhere is a StoreError."""

@@ -37,10 +37,12 @@ class RankLock:
                 f"rank {rank} of run {run!r} is being written by {holder}; "
                 "stop it, or take another run name or rank"
             )
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(owner).encode(), 0)
         _HELD.add(self)
+        try:
+            _sign(self._descriptor)
+        except BaseException:
+            self.release()
+            raise
 
     def release(self) -> None:
         """Gives the rank back; a second call does nothing."""
@@ -80,6 +82,12 @@ def _acquire(descriptor: int) -> bool:
         else:
             return True
     return False
+
+
+def _sign(descriptor: int) -> None:
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(owner).encode(), 0)
 
 
 def _holder(descriptor: int) -> str:

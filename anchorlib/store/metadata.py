@@ -61,12 +61,15 @@ def array_json(array: ArrayShape) -> bytes:
 def _template(dtype: np.dtype[Any]) -> dict[str, Any]:
     # create_array costs a millisecond; shape, chunks and names are all that differs afterwards.
     import zarr
+    from zarr.codecs import BytesCodec
+    from zarr.core.buffer import default_buffer_prototype
 
     array = zarr.create_array(
         zarr.storage.MemoryStore(),
         shape=(1,),
         chunks=(1,),
         dtype=dtype,
+        serializer=BytesCodec(endian="big") if dtype.str[0] == ">" else "auto",
         compressors=None,
         filters=None,
         fill_value=np.zeros((), dtype).item(),
@@ -74,8 +77,6 @@ def _template(dtype: np.dtype[Any]) -> dict[str, Any]:
         dimension_names=["record"],
     )
     # zarr's own document: to_dict would leave the codecs as objects.
-    from zarr.core.buffer import default_buffer_prototype
-
     buffers = array.metadata.to_buffer_dict(default_buffer_prototype())
     document: dict[str, Any] = json.loads(buffers["zarr.json"].to_bytes())
     return document

@@ -42,7 +42,7 @@ class Publisher:
             touched.update(self._label(reader, variants, first, stop))
         for number in sorted(touched):
             variant = variants[number]
-            if variant.entry.array is None:
+            if variant.rows == 0:
                 continue
             for name in COORDINATES:
                 self._coordinate_json(variant, name)

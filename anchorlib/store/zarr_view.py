@@ -77,7 +77,7 @@ class CollectorStore(Store):
         for name in await asyncio.to_thread(self._children, prefix.rstrip("/")):
             yield name.rstrip("/")
 
-    async def set(self, key: str, value: Buffer) -> NoReturn:
+    async def set(self, key: str, value: Buffer) -> NoReturn:  # noqa: ARG002 - zarr names it
         """Refused."""
         raise StoreError(f"{key} cannot be written: this view of a run only reads")
 

@@ -1,0 +1,118 @@
+"""The writer dies at one system call after another: the store is right after each of them.
+
+`test_crash` kills a process and hits whatever it hits; this goes through the calls in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anchorlib.record import Record
+from anchorlib.store import Writer
+from tests.anchorlib.store.records import assert_holds, filled, reader, record
+from tests.anchorlib.store.test_crash import check_foreign, check_rows
+
+EFFECTS = ("open", "pwritev", "pwrite", "write", "mkdir", "rename", "ftruncate", "unlink")
+
+
+class Died(BaseException):
+    """The process is no more; nothing it does afterwards has an effect."""
+
+
+class Mortal:
+    """Lets `life` effects on the file system happen; of the next write only a half does."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, life: int) -> None:
+        self.life = life
+        for name in EFFECTS:
+            patch.setattr(os, name, self.wrap(name, getattr(os, name)))
+
+    def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def effect(*args: Any, **kwargs: Any) -> Any:
+            if name == "open" and not args[1] & os.O_CREAT:
+                return call(*args, **kwargs)  # reads leave no trace
+            self.life -= 1
+            if self.life == -1 and name == "pwritev":
+                descriptor, buffers, offset = args
+                data = b"".join(bytes(buffer) for buffer in buffers)
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                call(descriptor, [data[: len(data) // 2]], offset)
+            if self.life < 0:
+                raise Died
+            return call(*args, **kwargs)
+
+        return effect
+
+
+def one(name: str, step: int, dtype: str, shape: tuple[int, ...], mode: str = "all") -> Record:
+    return record(name, step, filled(dtype, shape, seed=step), dtype=dtype, mode=mode)
+
+
+def batches() -> list[list[Record]]:
+    """New series, new arrays, small and large records, flat arrays, summaries alone."""
+    return [
+        [one("a/b", 0, "float32", (100,)), one("c", 0, "int8", ())],
+        [one("r", 1, "float16", (n, 2)) for n in range(10)],
+        [one("a/b", 2, "float32", (100,)), one("big", 2, "uint8", (70_000,))],
+        [one("s", 3, "float32", (9,), mode="summary")],
+    ]
+
+
+def live(store: Path, done: list[int]) -> None:
+    """A writer's life; `done` grows with each batch that was acknowledged."""
+    writer = Writer.open(store, "run1", 0, writer_id=b"same")
+    try:
+        for number, batch in enumerate(batches()):
+            writer.write(batch)
+            done.append(len(batch))
+            if number % 2:
+                writer.publish()
+        writer.close()
+    finally:
+        writer._lock.release()  # the system does, when a process dies
+
+
+def lives(store: Path) -> int:
+    """How many effects a whole life has."""
+    with pytest.MonkeyPatch.context() as patch:
+        mortal = Mortal(patch, 1 << 30)
+        live(store, [])
+        return (1 << 30) - mortal.life
+
+
+def die_and_check(store: Path, life: int) -> None:
+    done: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        Mortal(patch, life)
+        with contextlib.suppress(Died):
+            live(store, done)
+    everything = [record for batch in batches() for record in batch]
+    if (store / "run1.zarr" / "rank0").exists():
+        found = reader(store)
+        assert sum(done) <= found.committed
+        assert_holds(found, everything[: found.committed])
+        check_rows(found)
+        check_foreign(store / "run1.zarr", found.committed)
+    with Writer.open(store, "run1", 0, writer_id=b"same") as writer:
+        # The rest of the stream is sent again, from the first record that was not committed.
+        writer.write(everything[writer.committed :])
+    assert_holds(reader(store), everything)
+    check_foreign(store / "run1.zarr", len(everything))
+
+
+def test_the_store_is_right_wherever_its_writer_dies(tmp_path: Path) -> None:
+    for life in range(3, lives(tmp_path / "whole"), 31):
+        die_and_check(tmp_path / str(life), life)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(3))
+def test_the_store_is_right_after_one_call_and_the_next(part: int, tmp_path: Path) -> None:
+    for life in range(4 * part, lives(tmp_path / "whole"), 12):
+        die_and_check(tmp_path / str(life), life)

@@ -1,0 +1,143 @@
+"""zarr-python, xarray and tensorstore read a run without a word of ours, live and closed."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore
+import xarray
+import zarr
+
+from anchorlib.dtypes import DTYPES
+from anchorlib.record import Record
+from anchorlib.store import LocalLocation, Writer, as_zarr
+from tests.anchorlib.store.records import filled, floats, record, written
+
+SHAPES = {"matrix": (3, 5), "scalar": (), "large": (40_000,), "empty": (0, 4)}
+
+
+def records() -> list[Record]:
+    return [
+        record(name, step, filled("float32", shape, step), pass_index=step % 2)
+        for step in range(6)
+        for name, shape in SHAPES.items()
+    ]
+
+
+def by_tensorstore(path: Path) -> Any:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    return tensorstore.open(spec, open=True).result().read().result()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zarr_python_and_tensorstore_read_the_bits_of_every_dtype(
+    dtype: str, tmp_path: Path
+) -> None:
+    raws = [filled(dtype, (3, 5), step) for step in range(4)]
+    run = written(tmp_path, [record("x", i, raw, dtype=dtype) for i, raw in enumerate(raws)])
+    path = run / "rank0" / "tensors" / "x" / "grad" / "value"
+    array = zarr.open_array(path, mode="r")
+    assert array[:].tobytes() == np.stack(raws).tobytes()
+    assert array.attrs["anchor"]["dtype"] == dtype
+    assert np.asarray(by_tensorstore(path)).tobytes() == np.stack(raws).tobytes()
+
+
+def test_every_node_of_a_live_run_is_a_valid_zarr_node(tmp_path: Path) -> None:
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        for number, batch in enumerate((records()[:5], records()[5:])):
+            writer.write(batch)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                members = dict(zarr.open_group(tmp_path / "run1.zarr", mode="r").members(None))
+            assert "rank0/tensors/matrix/grad/value" in members
+            # Nothing is shown that was not published, however much is committed.
+            assert members["rank0/tensors/matrix/grad/value"].shape == (2 * number, 3, 5)
+            writer.publish()
+
+
+def test_what_is_published_is_what_foreign_readers_see(tmp_path: Path) -> None:
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        path = tmp_path / "run1.zarr/rank0/tensors/x/grad"
+        for step in range(4):
+            writer.write([record("x", step, floats(step, step))])
+            writer.publish()
+            assert zarr.open_array(path / "value", mode="r")[:, 0].tolist() == list(range(step + 1))
+            assert zarr.open_array(path / "step", mode="r")[:].tolist() == list(range(step + 1))
+
+
+def test_xarray_labels_a_closed_run_with_its_coordinates(tmp_path: Path) -> None:
+    run = written(tmp_path, records())
+    data = xarray.open_zarr(run, group="rank0/tensors/matrix/grad", consolidated=False)
+    assert data["value"].dims == ("record", "d0", "d1")
+    assert set(data.coords) == {"step", "pass_index", "call"}
+    assert data["step"].values.tolist() == list(range(6))
+    assert data["pass_index"].values.tolist() == [0, 1] * 3
+    assert data["call"].values.tolist() == [0] * 6
+    expected = np.stack([filled("float32", (3, 5), step) for step in range(6)])
+    assert data["value"].values.tobytes() == expected.tobytes()
+    assert data["value"].attrs["anchor"]["name"] == "matrix"
+
+
+def test_xarray_opens_a_tensor_of_many_shapes(tmp_path: Path) -> None:
+    raws = [filled("float32", (1 + step, 2), step) for step in range(12)]
+    run = written(tmp_path, [record("x", step, raw) for step, raw in enumerate(raws)])
+    data = xarray.open_zarr(run, group="rank0/tensors/x/grad", consolidated=False)
+    assert data["step_3"].values.tolist() == [3]
+    assert data["value_3"].values.tobytes() == raws[3].tobytes()
+    offsets, shapes = data["flat_8_offset"].values, data["flat_8_shape"].values
+    for place, step in enumerate(range(8, 12)):
+        count = int(shapes[place].prod())
+        part = data["flat_8"].values[offsets[place] : offsets[place] + count]
+        assert part.tobytes() == raws[step].tobytes()
+
+
+def test_the_table_reads_as_columns_of_one_length(tmp_path: Path) -> None:
+    run = written(tmp_path, records())
+    table = zarr.open_group(run / "rank0" / "records", mode="r")
+    assert table["step"][:].tolist() == [step for step in range(6) for _ in SHAPES]
+    lengths = {name: array.shape[0] for name, array in table.arrays() if "hist" not in name}
+    lengths |= {"hist_offset": table["hist_offset"].shape[0]}
+    assert set(lengths.values()) == {6 * len(SHAPES)}
+    digest = f"{table['digest_high'][0]:016x}{table['digest_low'][0]:016x}"
+    first = records()[0].summary
+    assert first is not None
+    assert digest == first.digest.hex()
+
+
+def test_attributes_keep_the_true_name_and_what_the_run_was(tmp_path: Path) -> None:
+    name = "../a b/\x1b[31m" + "long" * 50
+    with Writer.open(tmp_path, "run1", 2, header={"torch": "2.13"}) as writer:
+        writer.write([record(name, 0, floats(1), kind="opt.exp_avg", mode="final")])
+    group = zarr.open_group(tmp_path / "run1.zarr", mode="r")
+    about = group["rank2"].attrs["anchor"]
+    assert (about["format"], about["state"]) == ("anchor-zarr", "closed")
+    assert about["attempts"][0]["header"] == {"torch": "2.13"}
+    arrays = [a for _, a in group["rank2/tensors"].members(None) if isinstance(a, zarr.Array)]
+    named = [a.attrs["anchor"] for a in arrays if a.attrs.get("anchor")]
+    assert [(a["name"], a["kind"], a["mode"]) for a in named] == [(name, "opt.exp_avg", "final")]
+
+
+def test_a_location_is_a_zarr_store_that_only_reads(tmp_path: Path) -> None:
+    run = written(tmp_path, records())
+    store = as_zarr(LocalLocation(run))
+    group = zarr.open_group(store, mode="r")
+    assert group["rank0/tensors/matrix/grad/value"].shape == (6, 3, 5)
+    mine = {path for path, _ in group.members(None)}
+    assert mine == {path for path, _ in zarr.open_group(run, mode="r").members(None)}
+    data = xarray.open_zarr(store, group="rank0/tensors/large/grad", consolidated=False)
+    assert data["value"].shape == (6, 40_000)
+    with pytest.raises(ValueError, match="read-only"):
+        zarr.open_group(store, mode="r+")["rank0/tensors/matrix/grad/value"][0] = 1
+
+
+def test_the_documents_on_disk_are_plain_json_of_zarr_version_3(tmp_path: Path) -> None:
+    run = written(tmp_path, records())
+    for path in run.rglob("zarr.json"):
+        document = json.loads(path.read_text(), parse_constant=pytest.fail)
+        assert document["zarr_format"] == 3
+    assert not list(run.rglob(".*"))
