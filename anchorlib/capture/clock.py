@@ -113,11 +113,12 @@ class Clock:
             with self._lock:
                 self._eval_roots = max(0, self._eval_roots - 1)
 
-    def call(self, name: Hashable) -> At:
-        """A forward observation of `name`: its coordinates."""
+    def call(self, name: Hashable, *, backward: bool = False) -> At:
+        """An observation of `name`: its coordinates. One made inside backward opens no pass."""
         with self._lock:
             passes = self._current()
-            self._open(passes)
+            if not (backward and passes.started):
+                self._open(passes)
             n = passes.calls.get(name, 0)
             passes.calls[name] = n + 1
             return At(self.step, passes.index, n, self.phase)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -51,7 +52,8 @@ class ModelWatch:
         for name, module in self.parts.modules.items():
             if module is not self.parts.root and name not in self._hooked and self._any(name):
                 self._hooked.add(name)
-                self._handles.append(module.register_forward_hook(self._output_hook(name)))
+                hook = ModuleHook(module, self._output_hook(name))
+                self._handles.append(module.register_forward_hook(hook))
         for name, parameter in self.parts.parameters.items():
             if parameter.requires_grad and self._chosen(name, "pass_grad"):
                 self._hook_parameter(name, parameter)
@@ -85,9 +87,11 @@ class ModelWatch:
         """Hook the root: its forward opens passes and phases. Without this, nothing is recorded."""
         root = self.parts.root
         self._attached = True
-        before = root.register_forward_pre_hook(self._before_root, prepend=True, with_kwargs=True)
-        after = root.register_forward_hook(self._after_root, always_call=True)
-        self._handles += [before, after]
+        before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
+        self._handles += [
+            root.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+            root.register_forward_hook(after, always_call=True),
+        ]
 
     def _before_root(
         self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -177,6 +181,39 @@ class ModelWatch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+
+class ModuleHook:
+    """A hook on one module. Copies of the module (an EMA model, a pickle) carry one that rests.
+
+    A plain bound method would drag the whole session into every deep copy.
+    """
+
+    __slots__ = ("_act", "_module")
+
+    def __init__(self, module: nn.Module, act: Callable[..., None]) -> None:
+        self._module = ref(module)
+        self._act = act
+
+    def __call__(self, module: nn.Module, *arguments: Any) -> None:
+        """Act, if this is the module that is watched."""
+        if self._module() is module:
+            self._act(module, *arguments)
+
+    def __deepcopy__(self, _memo: object) -> Callable[..., None]:
+        return resting_hook
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
+        return at_rest, ()
+
+
+def resting_hook(*_arguments: object) -> None:
+    """What the hooks of a watched module become in a copy of it: nothing."""
+
+
+def at_rest() -> Callable[..., None]:
+    """What a pickled hook is made from."""
+    return resting_hook
 
 
 class PassGradient:

@@ -7,6 +7,7 @@ the rule that nothing of ours is raised inside a user's forward, backward or opt
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -20,6 +21,8 @@ __all__ = ["GradientHook", "Observer", "recomputing"]
 
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+_sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
+_UNFOLLOWED = 16384  # calls without gradients that are remembered in a step
 
 
 class GradientHook:
@@ -48,6 +51,8 @@ class Observer:
         self.clock = clock
         self.recorder = recorder
         self.closed = False
+        self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
+        self._unfollowed: dict[tuple[Hashable, int], deque[At]] = {}
         self._handles: list[Any] = []
         self._logged: set[str] = set()
 
@@ -59,9 +64,13 @@ class Observer:
         Raises UnsupportedError alone: for a tensor that no anchor can record.
         """
         try:
+            key = plan.name if key is None else key
             if recomputing():
+                self._follow_recomputed(plan, key, x, wanted=grad)
                 return
-            at = self.clock.call(plan.name if key is None else key)
+            at = self.clock.call(key, backward=_graph_task() != -1)
+            if not torch.is_grad_enabled():
+                self._remember_unfollowed(key, at)
             streams = plan.streams("value", at.phase)
             if streams:
                 self.recorder.observe(streams, at, x)
@@ -72,16 +81,40 @@ class Observer:
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self.fault(plan.name, "value", fault)
 
-    def gradient(
-        self, plan: Plan | None, at: At, gradient: torch.Tensor | None, note: Note = NO_NOTE
+    def _remember_unfollowed(self, key: Hashable, at: At) -> None:
+        calls = self._unfollowed.get((key, _sequence()))
+        if calls is None:
+            if len(self._unfollowed) >= _UNFOLLOWED:  # inference without end, not checkpointing
+                self._unfollowed.clear()
+            calls = self._unfollowed[key, _sequence()] = deque(maxlen=_UNFOLLOWED)
+        calls.append(at)
+
+    def _follow_recomputed(
+        self, plan: Plan, key: Hashable, x: torch.Tensor, *, wanted: bool
     ) -> None:
+        """The gradient of a forward that reentrant checkpointing ran without gradients.
+
+        Only its recomputation has a graph to hook. Autograd's sequence number tells which call it
+        repeats: that of the checkpoint's own node is the one the forward saw, less one.
+        """
+        node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
+        number = -1 if node is None else node._sequence_nr() + 1  # noqa: SLF001
+        calls = self._unfollowed.get((key, number))
+        if calls and x.requires_grad:
+            self._follow(plan, x, calls.popleft(), wanted=wanted)
+
+    def forget_calls(self) -> None:
+        """A step has ended: no checkpoint will come back to its calls."""
+        self._unfollowed.clear()
+
+    def gradient(self, plan: Plan | None, at: At, gradient: torch.Tensor | None) -> None:
         """Observe a gradient of the forward call at `at`."""
         if self.closed or gradient is None:
             return
         try:
             self.clock.gradient(at)
             if plan is not None:
-                self.recorder.observe(plan.streams("grad", at.phase), at, gradient, note)
+                self.recorder.observe(plan.streams("grad", at.phase), at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # the same inside backward
             self.fault(plan.name if plan else "", "grad", fault)
 
@@ -92,7 +125,7 @@ class Observer:
         try:
             at = self.clock.now()
             self.clock.gradient()
-            self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient)
+            self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self.fault(plan.name, "pass_grad", fault)
 

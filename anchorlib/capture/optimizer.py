@@ -17,10 +17,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
 )
 
+from anchorlib.capture.amp import ScalerHooks, fused_note
 from anchorlib.capture.clock import At
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.recorder import Plan, Stream
+from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Stream
 from anchorlib.errors import OptionError
+from anchorlib.record import Flag
 
 __all__ = ["OptimizerWatch", "StepHook", "unwrap"]
 
@@ -68,6 +70,7 @@ class OptimizerWatch:
         self._plan = plan
         self._values: dict[str, torch.Tensor] = {}
         self._gradients_due = False
+        self._note = NO_NOTE
         # On the instance, so that it comes after hooks of the user's that change gradients.
         self._handle = optimizer.register_step_pre_hook(self._step_begins)
 
@@ -102,10 +105,24 @@ class OptimizerWatch:
         if not self._gradients_due:
             return
         self._gradients_due = False
+        optimizer = self._optimizer()
+        self._note = NO_NOTE if optimizer is None else fused_note(optimizer)
+        self._record_gradients(self._note)
+
+    def _record_gradients(self, note: Note) -> None:
         at = self._at()
         for name, parameter in self.parameters.items():
-            if parameter.grad is not None:
-                self._observer.kind(self._plan(name), "grad", at, parameter.grad)
+            gradient, plan = parameter.grad, self._plan(name)
+            if gradient is None or not _due(plan.streams("grad", at.phase), at.step):
+                continue
+            if isinstance(note.scale, torch.Tensor):  # a fused optimizer unscales by itself
+                with torch.no_grad():
+                    gradient = gradient / note.scale.to(gradient.dtype)
+            self._observer.kind(plan, "grad", at, gradient, note)
+
+    def skipped(self) -> None:
+        """The optimizer did not step, because GradScaler found non-finite gradients."""
+        self._record_gradients(Note(flags=Flag.STEP_SKIPPED))
 
     def after(self) -> None:
         """The optimizer has stepped."""
@@ -113,11 +130,12 @@ class OptimizerWatch:
         at = self._at()
         for name, parameter in self.parameters.items():
             plan = self._plan(name)
-            self._observer.kind(plan, "updated", at, parameter)
+            self._observer.kind(plan, "updated", at, parameter, self._note)
             before = self._values.pop(name, None)
             if before is not None:
                 with torch.no_grad():
-                    self._observer.kind(plan, "delta", at, parameter.detach() - before)
+                    change = parameter.detach() - before
+                self._observer.kind(plan, "delta", at, change, self._note)
             self._record_state(plan, at, parameter)
 
     def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
@@ -153,18 +171,27 @@ class StepHook:
         self._observer = observer
         self._watches = watches
         self._handle = register_optimizer_step_post_hook(self._after)
+        self._scaler = ScalerHooks(observer, self._skipped)
 
     def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._observer.closed:
             return
+        self._scaler.stepping(optimizer)
         for watch in self._watches:
             if watch.is_for(optimizer):
                 self._observer.guarded(watch.after)
         self._observer.guarded(lambda: self._observer.clock.optimizer_stepped(optimizer))
 
+    def _skipped(self, optimizer: Optimizer) -> None:
+        for watch in self._watches:
+            if watch.is_for(optimizer):
+                watch.skipped()
+        self._observer.clock.optimizer_stepped(optimizer)
+
     def close(self) -> None:
-        """Take the hook away."""
+        """Take the hooks away."""
         self._handle.remove()
+        self._scaler.close()
 
 
 class _Closure:

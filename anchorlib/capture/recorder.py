@@ -17,13 +17,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from anchorlib.capture.clock import At
+from anchorlib.capture.parts import plain_inside, tensor_parts
 from anchorlib.capture.snapshot import (
     BufferPool,
     Snapshot,
     TorchArithmetic,
     dtype_name,
+    is_plain,
     skip_reason,
     to_raw,
+    undisturbed,
 )
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import Fold, Held, Mode, Summary
@@ -31,15 +34,27 @@ from anchorlib.record import Coordinates, Flag, Gap, Record, TensorInfo
 from anchorlib.sinks import RecordQueue
 from anchorlib.summary import summarise
 
-__all__ = ["Emitted", "Note", "Plan", "Recorder", "Stream"]
+__all__ = ["NO_NOTE", "Emitted", "Note", "Plan", "Recorder", "Stream"]
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What else is to be stored with a record: the loss scale it carries, and its flags."""
+    """What else is to be stored with a record.
 
-    scale: float = 1.0
+    scale: the loss scale that its gradient carried when autograd made it; a 0-d tensor is read
+        on the drain thread, so that nobody waits for an accelerator.
+    flags: what is true of it.
+    skipped: a tensor that is not zero where the optimizer skips this step.
+    """
+
+    scale: float | torch.Tensor = 1.0
     flags: Flag = Flag.NONE
+    skipped: torch.Tensor | None = None
+
+    def read(self) -> tuple[float, Flag]:
+        """The scale and all flags, as numbers."""
+        skipped = self.skipped is not None and bool(self.skipped)
+        return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
 
 
 NO_NOTE = Note()
@@ -102,6 +117,7 @@ class Emitted:
         if tensor.device.type != "cpu":
             tensor = tensor.cpu()
         raw, dtype = to_raw(tensor), dtype_name(tensor.dtype)
+        scale, flags = self._note.read()
         return Record(
             name=self.name,
             kind=self.kind,
@@ -114,8 +130,8 @@ class Emitted:
             raw=raw if self._stream.values else None,
             summary=summarise(raw, dtype),
             count=self._count,
-            flags=self._note.flags,
-            scale=self._note.scale,
+            flags=flags,
+            scale=scale,
         )
 
     def release(self) -> None:
@@ -183,13 +199,28 @@ class Recorder:
             wanted = [stream for stream in streams if stream.fold.wants(at.step)]
             if not wanted:
                 return
-            reason = skip_reason(x)
-            if reason is not None:
-                for stream in wanted:
-                    self._skip(stream, reason, at.step, 1)
+            if not is_plain(x):
+                self._observe_unusual(wanted, at, x, note)
                 return
             for stream in wanted:
                 self._take(stream, at, x, note)
+
+    def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
+        """Observe what is no plain array: its parts, its local shard, or nothing at all."""
+        x = plain_inside(x)
+        reason = skip_reason(x)
+        with undisturbed():
+            parts = None if reason else tensor_parts(x)
+        for stream in wanted:
+            if reason is not None:
+                self._skip(stream, reason, at.step, 1)
+            elif parts is None:
+                self._take(stream, at, x, note)
+            else:
+                for name, part in parts.items():
+                    named = f"{stream.name}:{name}"
+                    inner = self._stream(named, stream.kind, stream.fold.mode, at.phase)
+                    self._take(inner, at, part, note)
 
     def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
         if not stream.fold.holds:

@@ -189,6 +189,7 @@ class Session:
 
     def _on_step(self, upcoming: int) -> None:
         self._recorder.end_step(upcoming)
+        self._observer.forget_calls()
         if not self._weighed:
             self._weighed = True
             weight = self._recorder.bytes

@@ -24,6 +24,7 @@ __all__ = [
     "Snapshot",
     "TorchArithmetic",
     "dtype_name",
+    "is_plain",
     "plain",
     "skip_reason",
     "to_raw",
@@ -33,6 +34,15 @@ __all__ = [
 _POOLED_BYTES = 256 << 10
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
+_tracing_state = torch._C._get_tracing_state  # noqa: SLF001
+_PARTED = {
+    torch.jagged,
+    torch.sparse_coo,
+    torch.sparse_csr,
+    torch.sparse_csc,
+    torch.sparse_bsr,
+    torch.sparse_bsc,
+}
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
 _function_modes = torch._C._len_torch_function_stack  # noqa: SLF001
 
@@ -62,34 +72,50 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def is_plain(x: torch.Tensor) -> bool:
+    """Whether `x` is an ordinary array of a dtype that can be stored as it is."""
+    return (
+        type(x) in _PLAIN
+        and x.layout is torch.strided
+        and x.device.type != "meta"
+        and not _wrapped(x)
+        and dtype_name(x.dtype) in DTYPES
+        and _tracing_state() is None
+        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
 def skip_reason(x: torch.Tensor) -> str | None:
-    """Why `x` has no values to record here; None if it has.
+    """Why `x`, which is not plain, has no values to record here; None if it has.
 
-    Raises UnsupportedError for a tensor subclass whose values cannot be told from its parts.
+    Raises UnsupportedError for a tensor subclass whose values cannot be told from its parts, and
+    while a CUDA graph is captured.
     """
-    if type(x) in _PLAIN and x.layout is torch.strided and x.device.type != "meta":
-        if _wrapped(x):
-            return "functorch"
-        name = dtype_name(x.dtype)
-        return None if name in DTYPES or x.is_quantized else f"dtype {name}"
-    return _unusual(x)
-
-
-def _unusual(x: torch.Tensor) -> str | None:
     kind = type(x).__name__
     if kind in {"FakeTensor", "FunctionalTensor"}:
         return "fake"
     if x.device.type == "meta":
         return "meta"
-    if x.is_nested:
-        return "nested"
-    if x.layout is not torch.strided:
-        return f"layout {str(x.layout).removeprefix('torch.')}"
+    if _tracing_state() is not None:
+        return "jit.trace"
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(
+            "an anchor inside CUDA graph capture would record once, at capture, and never at "
+            "replay: anchor outside the captured region, or use torch.compile"
+        )
+    if x.layout is torch.strided and not x.is_nested:
+        return _unusual_array(x)
+    return None if x.layout in _PARTED else f"layout {str(x.layout).removeprefix('torch.')}"
+
+
+def _unusual_array(x: torch.Tensor) -> str | None:
     if type(x).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # noqa: SLF001
         raise UnsupportedError(
-            f"tensors of class {kind} cannot be anchored: anchor the plain tensors inside it"
+            f"tensors of class {type(x).__name__} cannot be anchored: anchor the plain tensors "
+            "inside it"
         )
-    return None
+    known = dtype_name(x.dtype) in DTYPES or x.is_quantized
+    return None if known else f"dtype {dtype_name(x.dtype)}"
 
 
 class BufferPool:

@@ -50,9 +50,11 @@ def test_the_default_store_is_anchors_in_the_working_directory(store, tmp_path, 
 
 
 def test_a_second_session_is_refused_until_the_first_is_closed(store):
-    with anchorlib.start("run1", store=store):
-        with pytest.raises(anchorlib.SessionError, match="'run1' is active"):
-            anchorlib.start("run2", store=store)
+    with (
+        anchorlib.start("run1", store=store),
+        pytest.raises(anchorlib.SessionError, match="'run1' is active"),
+    ):
+        anchorlib.start("run2", store=store)
     anchorlib.start("run2", store=store).close()
 
 
@@ -311,21 +313,27 @@ def test_secrets_on_the_command_line_are_masked():
 
 
 def test_an_exception_in_training_comes_through_and_the_run_is_closed(store):
-    with pytest.raises(ZeroDivisionError), anchorlib.start("run1", store=store):
-        anchorlib.anchor(torch.ones(2), "x", Sum("run"))
-        anchorlib.anchor(torch.ones(3), "x", Sum("run"))
-        anchorlib.anchor(torch.ones(2), "y")
-        _ = 1 / 0
+    def train():
+        with anchorlib.start("run1", store=store):
+            anchorlib.anchor(torch.ones(2), "x", Sum("run"))
+            anchorlib.anchor(torch.ones(3), "x", Sum("run"))
+            anchorlib.anchor(torch.ones(2), "y")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
     run = anchorlib.open_run("run1", store)
     assert run.state == "closed"
     assert len(run["y@value"]) == 1
 
 
 def test_close_raises_what_could_not_be_raised_inside_the_model(store):
-    with pytest.raises(ModeError, match="shapes"), anchorlib.start("run1", store=store):
-        anchorlib.anchor(torch.ones(2), "x", Sum("run"))
-        anchorlib.anchor(torch.ones(3), "x", Sum("run"))
-        anchorlib.anchor(torch.ones(2), "y")
+    session = anchorlib.start("run1", store=store)
+    anchorlib.anchor(torch.ones(2), "x", Sum("run"))
+    anchorlib.anchor(torch.ones(3), "x", Sum("run"))
+    anchorlib.anchor(torch.ones(2), "y")
+    with pytest.raises(ModeError, match="shapes"):
+        session.close()
     assert len(anchorlib.open_run("run1", store)["y@value"]) == 1
 
 

@@ -1,0 +1,50 @@
+"""What a tensor that is no plain array is made of, and where its plain values are.
+
+    sparse COO              indices, values            (as they are: not coalesced)
+    sparse CSR, BSR         crow_indices, col_indices, values
+    sparse CSC, BSC         ccol_indices, row_indices, values
+    nested (jagged)         offsets, values
+    DTensor                 its local shard: never a collective
+    functorch (vmap, grad)  the physical tensor inside, batch dimensions included
+
+Parts are recorded as series of their own, `NAME:indices`, `NAME:values` and so on.
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["plain_inside", "tensor_parts"]
+
+_functorch = torch._C._functorch  # noqa: SLF001  # torch has no public way to see through vmap
+_wrapped = _functorch.is_functorch_wrapped_tensor
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def plain_inside(x: torch.Tensor) -> torch.Tensor:
+    """The tensor that holds the values of `x`: its local shard, or what functorch wrapped."""
+    while _wrapped(x):
+        x = _functorch.get_unwrapped(x)
+    local = getattr(x, "_local_tensor", None)  # DTensor; full_tensor() would communicate
+    return local if isinstance(local, torch.Tensor) else x
+
+
+def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:
+    """The plain tensors that a sparse or nested tensor is made of; None where it is none."""
+    if x.is_nested and x.layout is torch.jagged:
+        offsets: torch.Tensor = x.offsets()  # type: ignore[attr-defined]  # NestedTensor's
+        return {"offsets": offsets.detach(), "values": x.values().detach()}
+    if x.layout is torch.sparse_coo:
+        x = x.detach()
+        return {"indices": x._indices(), "values": x._values()}  # noqa: SLF001  # indices() coalesces
+    indices = _COMPRESSED.get(x.layout)
+    if indices is None:
+        return None
+    x = x.detach()
+    return {**{name: getattr(x, name)() for name in indices}, "values": x.values()}
