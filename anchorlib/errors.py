@@ -2,13 +2,13 @@
 
 AnchorError
 ├── UnknownTensorError   (KeyError)            a selector that matches nothing
-├── AmbiguousTensorError (LookupError)         a selector that names several series where one is wanted
+├── AmbiguousTensorError (LookupError)         a selector that names several series, not one
 ├── InvalidNameError     (ValueError)          a tensor or run name that cannot be one
 ├── ModeError            (ValueError)          a mode that cannot be, or tensors that it cannot fold
 ├── OptionError          (ValueError)          an argument or setting outside its choices
 ├── UnknownDTypeError    (ValueError)          a dtype that has no storage form here
 ├── NotATensorError      (TypeError)           something else was anchored
-├── UnsupportedError     (NotImplementedError) a situation that anchors refuse, with what to do instead
+├── UnsupportedError     (NotImplementedError) a situation that anchors refuse; says what to do
 ├── SessionError         (RuntimeError)        a second session, or one that is closed
 ├── QueueFullError       (RuntimeError)        on_full="raise", and the line was full
 ├── FlushTimeoutError    (TimeoutError)        flush or close did not finish in time

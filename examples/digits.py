@@ -19,7 +19,7 @@ def load(mnist: Path | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     if mnist is not None:
         images = _idx(mnist, "train-images-idx3-ubyte", header=16).reshape(-1, 784)
         labels = _idx(mnist, "train-labels-idx1-ubyte", header=8)
-        return torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(labels).long()
+        return torch.tensor(images).float() / 255, torch.tensor(labels).long()
     digits = load_digits()
     small = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     large = nn.functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)

@@ -1,0 +1,124 @@
+"""The frozen surface: names that scripts outside this repository rely on."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+import anchorlib
+from anchorlib import errors
+
+PUBLIC = [
+    "All",
+    "AmbiguousTensorError",
+    "AnchorError",
+    "CollectorError",
+    "Coordinates",
+    "EveryN",
+    "Final",
+    "FlushTimeoutError",
+    "InvalidNameError",
+    "Log2Histogram",
+    "MissingExtraError",
+    "ModeError",
+    "NotATensorError",
+    "OptionError",
+    "QueueFullError",
+    "RaggedError",
+    "Record",
+    "Run",
+    "RunBusyError",
+    "RunExistsError",
+    "RunNotFoundError",
+    "Series",
+    "Session",
+    "SessionError",
+    "StoreError",
+    "Sum",
+    "Summary",
+    "TensorInfo",
+    "UnknownDTypeError",
+    "UnknownTensorError",
+    "UnsupportedError",
+    "ValuesNotKeptError",
+    "__version__",
+    "anchor",
+    "log2_histogram",
+    "open_run",
+    "print_tensor",
+    "start",
+    "tensor_names",
+]
+
+
+def test_the_public_names_are_these():
+    assert sorted(anchorlib.__all__) == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(anchorlib, name) is not None
+        assert name in dir(anchorlib)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = anchorlib.nonsense
+
+
+SIGNATURES = {
+    "start": "run=None, *, store=None, rank=None, ranks=None, tensors=None, mode=All, "
+    "first_step=0, resume=False, overwrite=False, attributes=None, on_full=None, queue_bytes=268435456, "
+    "max_bytes=None, durability='process'",
+    "anchor": "x, name, mode=None, *, grad=True",
+    "print_tensor": "x, title='', print_gradient=True, summarise_threshold=1000, edge_items=3, "
+    "max_line_width=80, digits=4, float_format='auto', separator=', ', open_bracket='(', "
+    "close_bracket=')'",
+    "tensor_names": "model, optimizer=None",
+    "open_run": "run, store=None",
+    "Session.watch": "self, model, *, tensors=None, mode=None, optimizer=None, prefix=''",
+    "Session.step": "self, number=None",
+    "Session.phase": "self, name",
+    "Session.tensors": "self",
+    "Session.latest": "self, name, kind='value'",
+    "Session.flush": "self, timeout=None",
+    "Session.close": "self, timeout=30",
+}
+
+
+def bare(signature):
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
+    text = str(inspect.Signature(parameters)).strip("()")
+    return text.replace("<class 'anchorlib.modes.All'>", "All")
+
+
+@pytest.mark.parametrize("path", SIGNATURES)
+def test_signatures_are_as_the_contract_says(path):
+    found = anchorlib
+    for part in path.split("."):
+        found = getattr(found, part)
+    assert bare(inspect.signature(found)) == SIGNATURES[path].strip("()")
+
+
+def test_tensor_info_has_the_contracts_fields():
+    fields = list(anchorlib.TensorInfo.__dataclass_fields__)
+    expected = "name, kind, mode, dtype, shape, ranks, records, first_step, last_step, bytes"
+    assert ", ".join(fields[:10]) == expected
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_errors_are_anchor_errors_and_stdlib_errors_and_survive_pickling(name):
+    kind = getattr(errors, name)
+    error = kind("what, where, what to do")
+    assert isinstance(error, anchorlib.AnchorError)
+    assert str(error) == "what, where, what to do"
+    copied = pickle.loads(pickle.dumps(error))
+    assert (type(copied), str(copied)) == (kind, str(error))
+    if name != "AnchorError":
+        assert any(
+            base.__module__ == "builtins" and base not in (Exception, BaseException, object)
+            for base in kind.__mro__
+        )
+        assert getattr(anchorlib, name) is kind
