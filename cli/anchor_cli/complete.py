@@ -25,7 +25,9 @@ def run_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     """The selectors of the run's tensors that start with what was typed."""
-    run, store = ctx.params.get("run"), ctx.params.get("store")
+    # While an option waits for its value, the words before it are not sorted into arguments yet.
+    run = ctx.params.get("run") or next(iter(ctx.args), None)
+    store = ctx.params.get("store")
     return _offer(lambda: _selectors(run, store), incomplete) if run else []
 
 

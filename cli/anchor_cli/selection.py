@@ -42,15 +42,6 @@ class Selection:
         text = None if mode is None else str(parse_mode(mode))
         return cls(first, stop, pass_index, call, rank, phase, text)
 
-    @property
-    def whole(self) -> bool:
-        """Whether every record is meant."""
-        return self == Selection()
-
-    def has_step(self, step: int) -> bool:
-        """Whether `step` lies in the selected steps."""
-        return self.first <= step and (self.stop is None or step < self.stop)
-
     def meets(self, first_step: int, last_step: int) -> bool:
         """Whether any of the steps first_step … last_step (both included) is selected."""
         return last_step >= self.first and (self.stop is None or first_step < self.stop)

@@ -1,0 +1,342 @@
+"""The app as a whole: its surface, its exit codes, and one line for every error."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from anchor_cli import complete, names
+from anchor_cli.main import app
+from anchorlib.errors import CollectorError, MissingExtraError, UnknownTensorError
+from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
+
+NARROWING = {"--step", "--pass", "--call", "--rank", "--phase", "--mode"}
+SURFACE = {
+    "serve": {
+        "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--client-ca",
+        "--insecure", "--json",
+    },
+    "runs": {"--store", "--json"},
+    "names": {"run", "selector", "--store", "--json"},
+    "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},
+    "hist": {
+        "run", "--tensor", "-t", "--as", "--scale", "--output", "-o", *NARROWING, "--store",
+        "--json",
+    },
+    "stats": {"run", "--tensor", "-t", *NARROWING, "--store", "--json"},
+}  # fmt: skip
+
+
+def commands():
+    return typer.main.get_command(app).commands
+
+
+@pytest.fixture
+def store(tmp_path):
+    make_run(tmp_path, [record(step=step) for step in range(3)])
+    return tmp_path
+
+
+def test_the_commands_and_options_are_these():
+    found = {
+        name: {option for parameter in command.params for option in parameter.opts}
+        for name, command in commands().items()
+    }
+    assert found == SURFACE
+
+
+@pytest.mark.parametrize("command", SURFACE)
+def test_every_help_has_an_example_that_parses(command):
+    parsed = commands()[command]
+    lines = [line.strip() for line in (parsed.epilog or "").splitlines()]
+    examples = [line.partition(" | ")[0] for line in lines if line.startswith("anchor ")]
+    assert examples
+    for example in examples:
+        program, name, *arguments = shlex.split(example)
+        assert (program, name) == ("anchor", command)
+        parsed.make_context(command, arguments)
+
+
+@pytest.mark.parametrize("command", [None, *SURFACE])
+def test_help_is_plain_text_with_its_examples_unwrapped(command):
+    done = anchor(*filter(None, [command]), "--help")
+    assert done.code == 0
+    assert done.err == ""
+    assert done.out.isascii()
+    assert "\n    anchor " in done.out
+
+
+def test_help_loads_no_heavy_module():
+    heavy = ("numpy", "zarr", "grpc", "torch", "matplotlib", "rich")
+    code = (
+        "import sys; from anchor_cli.main import main\n"
+        "for arguments in (['--help'], ['hist', '--help'], ['serve', '--help'], ['--version']):\n"
+        "    assert main(arguments) == 0\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["names", "run1"], ["hist", "run1", "-t", "fc2.bias"], ["runs"]]
+)
+def test_answers_load_neither_torch_nor_zarr_nor_grpc(store, command):
+    code = (
+        "import sys; from anchor_cli.main import main\n"
+        f"assert main([*{command!r}, '--store', {str(store)!r}]) == 0\n"
+        "print([m for m in ('torch', 'zarr', 'grpc') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "[]\n"
+
+
+def test_anchor_alone_shows_its_help_and_counts_as_wrong_usage():
+    done = anchor()
+    assert done.code == 2
+    assert done.out == ""
+    assert "Commands:" in done.err
+
+
+def test_version_is_the_packages():
+    import anchorlib
+
+    done = anchor("--version")
+    assert (done.code, done.out) == (0, f"anchor {anchorlib.__version__}\n")
+
+
+def test_the_installed_command_is_main():
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"anchor": "anchor_cli.main:main"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["names"], "missing argument 'RUN'; see `anchor names --help`"),
+        (["hist", "run1"], "missing option '--tensor' / '-t'; see `anchor hist --help`"),
+        (["nmaes"], "no such command 'nmaes'"),
+        (["names", "run1", "--jsno"], "no such option: --jsno"),
+        (["stats", "run1", "-t", "fc2.bias", "--pass", "-1"], "invalid value for '--pass'"),
+        (["stats", "run1", "-t", "fc2.bias", "--step", "5:3"], "--step 5:3 selects nothing"),
+        (["stats", "run1", "-t", "fc2.bias", "--step", "x"], "--step 'x': give a step"),
+        (["stats", "run1", "-t", "fc2.bias", "--step", "7"], "fc2.bias has no record at --step"),
+        (["stats", "run1", "-t", "fc2.bias", "--rank", "1"], "rank 1 recorded nothing in run1"),
+        (["stats", "run1", "-t", "fc2.bias", "--mode", "sum"], "was recorded in mode sum"),
+        (["stats", "run1", "-t", "fc2.bias", "--mode", "smu"], "unknown mode 'smu'"),
+        (["names", "rnu1"], "no run 'rnu1'"),
+        (["names", "run1", "fc2.bais"], "did you mean 'fc2.bias'?"),
+        (["names", "run1", "--store", "nowhere"], "no store at nowhere"),
+        (["names", "run1", "--store", "s3://bucket"], "s3:// cannot be read"),
+        (["hist", "run1", "-t", "fc2.bias", "--as", "fp17"], "'fp17' (choices: fp16, bf16"),
+        (["hist", "run1", "-t", "fc2.bias", "--scale", "2"], "--scale says"),
+        (["hist", "run1", "-t", "fc2.bias", "-o", "x.gif"], "choose .png, .html, .csv, .json"),
+        (["pull", "run1", "-t", "fc2.bias", "-o", "x"], "choose .npz, .npy, .csv, .pt"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2(store, arguments, said):
+    where = [] if "--store" in arguments else ["--store", store]
+    done = anchor(*arguments, *where)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert done.err.startswith("anchor: ")
+    assert said in done.err
+
+
+def test_a_collector_that_is_not_there_is_exit_4_and_says_which():
+    done = spawn("names", "run1", "--store", "grpc://127.0.0.1:1")
+    assert done.returncode == 4
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "grpc://127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownTensorError("no tensor"), 2),
+        (MissingExtraError("a PNG needs matplotlib"), 2),
+        (CollectorError("refused"), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_have_their_exit_codes(store, monkeypatch, error, code):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(names, "_entry", fail)
+    done = anchor("names", "run1", "--store", store, "--json")
+    assert done.code == code
+    assert done.err == ("" if code == 130 else f"anchor: {error}\n")
+
+
+def test_a_defect_is_one_line_with_its_own_exit_code(store, monkeypatch):
+    monkeypatch.setattr(names, "_entry", lambda _: 1 // 0)
+    monkeypatch.delenv("ANCHOR_DEBUG", raising=False)
+    done = anchor("names", "run1", "--store", store, "--json")
+    assert done.code == 70
+    assert done.err.count("\n") == 1
+    assert done.err.startswith("anchor: internal error: ZeroDivisionError")
+    assert "ANCHOR_DEBUG=1" in done.err
+
+
+def test_a_defect_shows_its_traceback_on_request(store, monkeypatch):
+    monkeypatch.setattr(names, "_entry", lambda _: 1 // 0)
+    monkeypatch.setenv("ANCHOR_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        anchor("names", "run1", "--store", store, "--json")
+
+
+def test_the_store_comes_from_the_environment_unless_given(store):
+    done = spawn("names", "run1", env=environment(ANCHOR_STORE=str(store)))
+    assert done.returncode == 0
+    assert "fc2.bias" in done.stdout
+    done = spawn("names", "run1", "--store", "nowhere", env=environment(ANCHOR_STORE=str(store)))
+    assert done.returncode == 2
+
+
+def test_the_store_is_called_anchors_by_default(tmp_path):
+    make_run(tmp_path / "anchors", [record()])
+    assert spawn("names", "run1", cwd=tmp_path).returncode == 0
+
+
+def test_a_run_may_be_given_by_its_path(store):
+    by_path = anchor("names", store / "run1.zarr", "--json")
+    assert by_path.json == anchor("names", "run1", "--store", store, "--json").json
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["stats", "run1", "-t", "fc2.bias"]])
+def test_a_closed_pipe_ends_quietly(tmp_path, arguments):
+    make_run(tmp_path, [record(step=step) for step in range(2000)])
+    shell = subprocess.run(
+        ["bash", "-c", '"$@" | head -n 1; exit ${PIPESTATUS[0]}', "bash", *COMMAND, *arguments],
+        env=environment(ANCHOR_STORE=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (shell.returncode, shell.stderr) == (0, "")
+    assert shell.stdout.count("\n") == 1
+
+
+def test_a_reader_that_is_gone_before_the_first_byte_is_no_error(store):
+    process = subprocess.Popen(
+        [*COMMAND, "names", "run1", "--store", str(store)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_closed_stdout_is_no_error(store):
+    shell = ["bash", "-c", '"$@" >&-', "bash", *COMMAND, "names", "run1", "--store", str(store)]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_stdout_is_one_line(store):
+    with Path("/dev/full").open("w") as full:
+        done = spawn(
+            *("names", "run1", "--store", store),
+            capture_output=False, stdout=full, stderr=subprocess.PIPE,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "anchor: No space left on device\n"
+
+
+def test_ctrl_c_ends_a_command_with_130_and_no_word(store):
+    code = (
+        "import sys, time; from anchor_cli import main, names\n"
+        "def slow(_): sys.stderr.write('here\\n'); sys.stderr.flush(); time.sleep(60)\n"
+        "names._entry = slow\n"
+        f"sys.exit(main.main(['names', 'run1', '--json', '--store', {str(store)!r}]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stdout.read() + process.stderr.read() == ""
+
+
+def test_what_the_library_logs_is_a_line_like_any_other(store):
+    done = spawn("names", "run1", "Gradient___model.fc2.bias", "--store", store)
+    assert done.returncode == 0
+    assert done.stderr.startswith("anchor: ")
+    assert "fc2.bias" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+class TestCompletion:
+    """Shells ask by environment variables; typer answers with one word a line."""
+
+    def ask(self, words: str, **env: str):
+        index = str(len(words.split(" ")) - 1)
+        return subprocess.run(
+            COMMAND,
+            env=environment(
+                _ANCHOR_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index, **env
+            ),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def test_run_names_are_offered(self, store):
+        make_run(store, [record()], run="other")
+        done = self.ask("anchor names ru", ANCHOR_STORE=str(store))
+        assert done.stdout.split() == ["run1"]
+
+    def test_selectors_are_offered_from_the_store_on_the_line(self, store):
+        done = self.ask(f"anchor hist run1 --store {store} --tensor fc2")
+        assert done.stdout.split() == ["fc2.bias@grad"]
+
+    @pytest.mark.parametrize(
+        "words", ["anchor names x", "anchor hist nothing --tensor f", "anchor names grpc://x:1/ru"]
+    )
+    def test_an_error_offers_nothing_and_says_nothing(self, tmp_path, words):
+        done = self.ask(words, ANCHOR_STORE=str(tmp_path / "nowhere"))
+        assert (done.stdout.strip(), done.stderr) == ("", "")
+
+    def test_a_name_that_a_shell_could_obey_is_not_offered(self):
+        found = complete._offer(lambda: ["good", "go\nrm", "go\x1b[0m", "bad"], "go")
+        assert found == ["good"]
+
+    def test_a_silent_collector_does_not_keep_the_shell_waiting(self, monkeypatch):
+        import threading
+
+        monkeypatch.setattr(complete, "_PATIENCE", 0.05)
+        waiting = threading.Event()
+        assert complete._offer(lambda: waiting.wait(10) and [], "") == []
+        waiting.set()
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_the_script_for_a_shell_is_shown(self, shell):
+        done = subprocess.run(
+            COMMAND,
+            env=environment(_ANCHOR_COMPLETE=f"source_{shell}"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "_ANCHOR_COMPLETE" in done.stdout
