@@ -118,10 +118,14 @@ class RemoteSink:
         """Take a batch over; its arrays are copied."""
         if self._forked:
             return
-        with self._changed:
-            for batch in _batches(records):
-                self._put(batch)
-                self._changed.notify_all()
+        for batch in _batches(records):
+            with self._changed:
+                admitted = self._admit(batch)
+            # Copying is done without the lock: frames are sent while the next ones are made.
+            for frame in self._outbox.encode(admitted):
+                with self._changed:
+                    self._outbox.append(frame)
+                    self._changed.notify_all()
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Take cumulative statements over."""
@@ -178,18 +182,19 @@ class RemoteSink:
         # A forked child must never touch gRPC: it would hang there (DataLoader's workers).
         return os.getpid() != self._process
 
-    def _put(self, batch: Sequence[Record]) -> None:
+    def _admit(self, batch: Sequence[Record]) -> Sequence[Record]:
+        """What of a batch is sent; the rest is counted."""
         weight = sum(map(frame_weight, batch))
         if self._on_full != "drop":
             self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
         if self._deaf:
             self._count(batch, _REFUSED if self._refusal else _CLOSED)
-        elif self._on_full != "drop" or self._has_room(weight, _VALUES_SHARE):
-            self._outbox.add(batch)
-        else:
-            self._put_summaries(batch)
+            return ()
+        if self._on_full != "drop" or self._has_room(weight, _VALUES_SHARE):
+            return batch
+        return self._summaries(batch)
 
-    def _put_summaries(self, batch: Sequence[Record]) -> None:
+    def _summaries(self, batch: Sequence[Record]) -> Sequence[Record]:
         """The line is full: leave the values out, or everything."""
         bare = [
             record
@@ -197,11 +202,11 @@ class RemoteSink:
             else replace(record, raw=None, flags=record.flags | Flag.VALUE_DROPPED)
             for record in batch
         ]
-        if self._has_room(sum(map(frame_weight, bare))):
-            self._outbox.add(bare)
-            self._count([record for record in batch if record.raw is not None], _VALUES_DROPPED)
-        else:
+        if not self._has_room(sum(map(frame_weight, bare))):
             self._count(batch, _DROPPED)
+            return ()
+        self._count([record for record in batch if record.raw is not None], _VALUES_DROPPED)
+        return bare
 
     def _has_room(self, weight: int, share: float = 1.0) -> bool:
         # A record larger than the limit is taken alone, or it could never be sent.

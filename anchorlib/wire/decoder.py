@@ -6,7 +6,7 @@ made of it, and the digest of every value before its record is handed on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -254,19 +254,18 @@ def _arrays(
     for layout, alone, size in zip(layouts, only, sizes, strict=True):
         if alone:
             arrays.append(None)
-        elif size:
-            view = payload[at : at + size]
-            arrays.append(np.frombuffer(view, layout.storage).reshape(layout.shape))
-            at += size
         else:
-            arrays.append(np.empty(layout.shape, layout.storage))
+            # An empty array needs no buffer, and numpy wants none that ends where it begins.
+            buffer = payload if size else None
+            arrays.append(np.ndarray(layout.shape, layout.storage, buffer, at if size else 0))
+            at += size
     return arrays
 
 
-def _check_digests(records: Iterable[Record]) -> None:
+def _check_digests(records: Sequence[Record]) -> None:
     for record in records:
-        raw, summary = record.raw, record.summary
-        if raw is not None and summary is not None and digest(raw) != summary.digest:
+        raw = record.raw
+        if raw is not None and digest(raw) != record.summary.digest:  # type: ignore[union-attr]
             raise DamagedError(
                 f"the values of {record.name!r}@{record.kind} at step {record.coordinates.step} "
                 "were damaged on the way: their digest does not fit"

@@ -10,7 +10,7 @@ No thread and no network: whoever owns an outbox holds a lock around it and carr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from anchorlib.record import Gap, Record
 from anchorlib.wire.decoder import FrameError
@@ -55,11 +55,14 @@ class Outbox:
 
     # -- the writer's side
 
-    def add(self, records: Sequence[Record]) -> None:
-        """Take records over; their arrays are copied."""
-        for frame in self._encoder.encode(records):
-            self._unsent.append(frame)
-            self.nbytes += len(frame.message)
+    def encode(self, records: Sequence[Record]) -> Iterator[Encoded]:
+        """The frames of records, each to be appended; needs no lock, but always the same thread."""
+        return self._encoder.encode(records)
+
+    def append(self, frame: Encoded) -> None:
+        """Take the next frame over."""
+        self._unsent.append(frame)
+        self.nbytes += len(frame.message)
 
     def gap(self, gaps: Iterable[Gap]) -> None:
         """Take cumulative statements over; the newest of a series and reason counts."""

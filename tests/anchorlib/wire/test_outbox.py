@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.record import Gap
+from anchorlib.record import Gap, Record
 from anchorlib.wire import Decoder, Encoder, Framed, FrameError, Outbox, PushReply, parse_request
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.v1.collector_pb2 import Ack, Closed, Flushed, Resume
 from tests.server.pushing import record
+
+
+def add(outbox: Outbox, records: list[Record]) -> None:
+    for frame in outbox.encode(records):
+        outbox.append(frame)
 
 
 class ListCollector:
@@ -115,7 +120,7 @@ def test_nothing_is_lost_or_doubled_however_often_the_line_breaks(actions, windo
     flushes: dict[int, int] = {}
     for action in actions:
         if action.startswith("put"):
-            outbox.add([record(step, 200 if "large" in action else 3), record(step + 1)])
+            add(outbox, [record(step, 200 if "large" in action else 3), record(step + 1)])
             step += 2
         elif action == "gap":
             gaps += 1
@@ -140,7 +145,7 @@ def test_nothing_is_lost_or_doubled_however_often_the_line_breaks(actions, windo
 
 def test_no_more_than_a_window_of_frames_is_under_way():
     outbox = Outbox(Encoder(frame_bytes=100), window=3)
-    outbox.add([record(step) for step in range(10)])
+    add(outbox, [record(step) for step in range(10)])
     line = Line(outbox, ListCollector())
     line.answer()
     while line.send():
@@ -151,14 +156,14 @@ def test_no_more_than_a_window_of_frames_is_under_way():
 
 def test_nothing_is_sent_before_the_collector_said_where_to_go_on():
     outbox = Outbox()
-    outbox.add([record(0)])
+    add(outbox, [record(0)])
     outbox.close()
     assert outbox.next() is None
 
 
 def test_frames_that_another_stream_delivered_are_not_sent_again():
     outbox, collector = Outbox(Encoder(frame_bytes=100)), ListCollector()
-    outbox.add([record(step) for step in range(3)])
+    add(outbox, [record(step) for step in range(3)])
     line = Line(outbox, collector)
     line.answer()
     while line.send() or line.deliver():
@@ -174,7 +179,7 @@ def test_frames_that_another_stream_delivered_are_not_sent_again():
 @pytest.mark.parametrize("mark", [0, 5])
 def test_a_mark_that_cannot_be_is_noticed(mark):
     outbox = Outbox()
-    outbox.add([record(0), record(1)])
+    add(outbox, [record(0), record(1)])
     outbox.take(PushReply(resume=Resume(committed=1)))
     outbox.restart()
     with pytest.raises(FrameError, match="its store was changed"):
@@ -183,14 +188,14 @@ def test_a_mark_that_cannot_be_is_noticed(mark):
 
 def test_what_was_dropped_still_counts_as_waiting():
     outbox = Outbox()
-    outbox.add([record(0), record(1)])
+    add(outbox, [record(0), record(1)])
     outbox.drop()
     assert (outbox.waiting, outbox.nbytes) == (2, 0)
 
 
 def test_the_answer_to_close_acknowledges_what_came_just_before_it():
     outbox = Outbox()
-    outbox.add([record(0), record(1)])
+    add(outbox, [record(0), record(1)])
     outbox.close()
     outbox.take(PushReply(resume=Resume()))
     while outbox.next():
