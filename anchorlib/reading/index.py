@@ -109,9 +109,7 @@ def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
     reader, rows = index.reader, index.rows(entry)
     steps = reader.column("step")[rows]
     variants = reader.variants_of(rows)
-    shapes: list[tuple[int | None, ...] | None] = [
-        (None,) * variant.ndim if variant.shape is None else variant.shape for variant in variants
-    ]
+    shapes: list[tuple[int | None, ...] | None] = [*reader.shape_set(rows)]
     return _Sum(
         first_order=index.first_order(entry),
         dtypes=dict.fromkeys(variant.dtype for variant in variants),

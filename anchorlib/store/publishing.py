@@ -82,9 +82,8 @@ class Publisher:
                 self._labelled.add(path)
                 if not path.exists():
                     self._tree.make(path, coordinate_json(variant, 0))
-            if values.any():  # zero is what a reader finds where no chunk was written
-                array = SlotArray(self._files, path, INT64.itemsize, COORDINATE_ROWS)
-                array.write_packed(first, values.astype(INT64).tobytes())
+            array = SlotArray(self._files, path, INT64.itemsize, COORDINATE_ROWS)
+            array.write_packed(first, values.astype(INT64).tobytes())
 
     def _coordinate_json(self, variant: OpenVariant, name: str) -> None:
         path = variant.directory / f"{name}{variant.suffix}"

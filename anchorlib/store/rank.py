@@ -38,28 +38,26 @@ class RankReader:
     def __init__(self, run: Location, rank: int) -> None:
         self.rank = rank
         self._location = Within(run, rank_name(rank))
-        self._forget()
-        self.refresh()
-
-    def _forget(self) -> None:
-        self.catalogue = Catalogue(self.rank)
+        self.catalogue = Catalogue(rank)
         self.committed = 0
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
+        self.refresh()
 
-    def refresh(self) -> bool:
-        """Reads what was committed since; says whether anything changed."""
+    @property
+    def is_current(self) -> bool:
+        """Whether the rank is still the one that was opened: not overwritten, not removed."""
         head = self._location.get(f"catalog/{chunk_key(0, 0)}", 0, len(self._first_line))
-        if head != self._first_line:
-            self._forget()  # the rank was overwritten, or this is the first look
-        before = (self.committed, self._catalogue_end)
+        return head == self._first_line
+
+    def refresh(self) -> None:
+        """Reads what was committed since."""
         # Rows first: whatever they speak of stands in the catalogue already.
         known = self.committed
         committed = committed_rows(self._location, "records", known)
         self._read_catalogue()
         self.committed = self._understood(known, committed)
-        return before != (self.committed, self._catalogue_end)
 
     def _understood(self, known: int, committed: int) -> int:
         # Power loss, unlike a kill, can keep a row and lose the line that says what it is.
@@ -133,12 +131,21 @@ class RankReader:
             variant = self.catalogue.variants[number]
             places = np.flatnonzero(variants == number)
             if variant.shape is None:
-                stored = self._flat_shapes(variant).pick(self.column("row")[rows[places]])
-                shapes = [tuple(int(d) for d in shape) for shape in stored]
+                shapes = [tuple(s) for s in self._flat_shape(variant, rows[places]).tolist()]
             else:
                 shapes = [variant.shape] * len(places)
             for place, shape in zip(places, shapes, strict=True):
                 found[place] = shape
+        return found
+
+    def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
+        """The different tensor shapes of these rows."""
+        variants = self.variants_of(rows)
+        found = {variant.shape for variant in variants if variant.shape is not None}
+        for variant in variants:
+            if variant.shape is None:
+                own = rows[self.column("variant")[rows] == variant.id]
+                found |= {tuple(shape) for shape in self._flat_shape(variant, own).tolist()}
         return found
 
     def dtypes(self, rows: Array) -> list[str]:
@@ -159,8 +166,8 @@ class RankReader:
             variant = self.catalogue.variants[number]
             units = records
             if variant.shape is None:
-                places = self.column("row")[rows[self.column("variant")[rows] == number]]
-                units = int(np.prod(self._flat_shapes(variant).pick(places), axis=1).sum())
+                own = rows[self.column("variant")[rows] == number]
+                units = int(np.prod(self._flat_shape(variant, own), axis=1).sum())
             total += units * self._values(variant).nbytes
         return total
 
@@ -181,7 +188,7 @@ class RankReader:
             value: Array = self._values(variant).pick(place)[0]
             return value
         offset = int(self._flat_offsets(variant).pick(place)[0])
-        shape = tuple(int(d) for d in self._flat_shapes(variant).pick(place)[0])
+        shape = tuple(self._flat_shapes(variant).pick(place)[0].tolist())
         count = int(np.prod(shape, dtype=np.int64))
         return self._values(variant).span(offset, offset + count).reshape(shape)
 
@@ -221,6 +228,9 @@ class RankReader:
         storage = dtypes.dtype(variant.dtype).storage
         key = self._array_key(variant)
         return StoredRows(self._location, key, storage, variant.rows, variant.shape or ())
+
+    def _flat_shape(self, variant: Variant, rows: Array) -> Array:
+        return self._flat_shapes(variant).pick(self.column("row")[rows])
 
     def _flat_offsets(self, variant: Variant) -> StoredRows:
         key = self._array_key(variant, "_offset")

@@ -20,11 +20,14 @@ class RunReader:
 
     def refresh(self) -> None:
         """Looks for new ranks, rows and series."""
-        for rank in self._listed():
-            if rank in self._ranks:
-                self._ranks[rank].refresh()
-            else:
-                self._ranks[rank] = RankReader(self.location, rank)
+        self._ranks = {rank: self._fresh(rank) for rank in self._listed()}
+
+    def _fresh(self, rank: int) -> RankReader:
+        reader = self._ranks.get(rank)
+        if reader is None or not reader.is_current:
+            return RankReader(self.location, rank)
+        reader.refresh()
+        return reader
 
     @property
     def ranks(self) -> list[int]:

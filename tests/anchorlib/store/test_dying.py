@@ -75,7 +75,7 @@ def live(store: Path, done: list[int]) -> None:
                 writer.publish()
         writer.close()
     finally:
-        writer._lock.release()  # the system does, when a process dies
+        writer.abandon()  # as the system does: it closes files and drops the lock
 
 
 def lives(store: Path) -> int:
