@@ -67,8 +67,8 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 
 SIGNATURES = {
     "start": "run=None, *, store=None, rank=None, ranks=None, tensors=None, mode=All, "
-    "first_step=0, resume=False, overwrite=False, attributes=None, on_full=None, queue_bytes=268435456, "
-    "max_bytes=None, durability='process'",
+    "first_step=0, resume=False, overwrite=False, attributes=None, on_full=None, "
+    "queue_bytes=268435456, max_bytes=None, durability='process'",
     "anchor": "x, name, mode=None, *, grad=True",
     "print_tensor": "x, title='', print_gradient=True, summarise_threshold=1000, edge_items=3, "
     "max_line_width=80, digits=4, float_format='auto', separator=', ', open_bracket='(', "

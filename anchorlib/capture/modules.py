@@ -220,6 +220,7 @@ class PassGradient:
     """A parameter's hook: the contribution of one backward pass."""
 
     __slots__ = ("_observer", "_plan")
+    __torch_unserializable__ = True  # a watched parameter can be saved without a warning
 
     def __init__(self, observer: Observer, plan: Plan) -> None:
         self._observer = observer

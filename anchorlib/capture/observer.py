@@ -30,6 +30,9 @@ class GradientHook:
 
     __slots__ = ("_observer", "_plan", "at")
 
+    # An anchored leaf can be saved, and sent to other processes, without a warning.
+    __torch_unserializable__ = True
+
     def __init__(self, observer: Observer, plan: Plan | None, at: At) -> None:
         self._observer = observer
         self._plan = plan

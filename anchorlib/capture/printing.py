@@ -11,7 +11,14 @@ import torch
 
 from anchorlib.capture.array_text import PrintFormat, format_edges
 from anchorlib.capture.observer import recomputing
-from anchorlib.capture.snapshot import dtype_name, plain, skip_reason, to_raw, undisturbed
+from anchorlib.capture.snapshot import (
+    dtype_name,
+    is_plain,
+    plain,
+    skip_reason,
+    to_raw,
+    undisturbed,
+)
 from anchorlib.dtypes import decode
 from anchorlib.errors import NotATensorError, UnsupportedError
 
@@ -158,10 +165,7 @@ def _edges(
 
 
 def _is_dense(x: torch.Tensor) -> bool:
-    try:
-        return skip_reason(x) is None
-    except UnsupportedError:
-        return False
+    return is_plain(x) or (x.is_quantized and x.layout is torch.strided)
 
 
 def _has_no_values(x: torch.Tensor) -> bool:

@@ -28,19 +28,22 @@ class RankIndex:
         owner = reader.series_ids[rows]
         order = np.argsort(owner, kind="stable")
         self._rows = rows[order]
-        count = len(reader.catalogue.series)
-        self._starts = np.searchsorted(owner[order], np.arange(count + 1))
+        # The catalogue of a live run grows ahead of its rows: what came later is not indexed here.
+        self._entries = list(reader.catalogue.series)
+        self._starts = np.searchsorted(owner[order], np.arange(len(self._entries) + 1))
         self._first_order = reader.column("order")
 
     def rows(self, entry: SeriesEntry) -> Array:
         """The rows of a series in order of execution."""
+        if entry.id >= len(self._entries):
+            return self._rows[:0]
         found: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
         return found
 
     @property
     def series(self) -> list[SeriesEntry]:
         """Series that have records, in the order they first had one."""
-        entries = [e for e in self.reader.catalogue.series if len(self.rows(e))]
+        entries = [e for e in self._entries if len(self.rows(e))]
         return sorted(entries, key=self.first_order)
 
     def first_order(self, entry: SeriesEntry) -> int:
