@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -124,6 +125,7 @@ class _Limit(NamedTuple):
     inclusive: bool
 
 
+@lru_cache(maxsize=64)  # the same for each of a run's records
 def _limits(target: str, scale: float) -> tuple[_Limit, _Limit, _Limit]:
     """The largest |x| that underflows, that is no normal number, that does not overflow."""
     name = FORMATS.get(target, target)
