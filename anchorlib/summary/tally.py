@@ -1,6 +1,6 @@
 """Counts exponents, block by block, from the bits.
 
-`np.log2` is wrong just under powers of two and ten times slower (research measured it); comparing
+`np.log2` is wrong just under powers of two and several times slower; comparing
 floats takes subnormals for zero in a thread that flushes them. Integers do neither.
 """
 
