@@ -1,0 +1,183 @@
+"""`anchor serve`: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from anchor_cli import serve
+from anchorlib.errors import OptionError
+from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
+
+
+@contextmanager
+def serving(store, *options: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A collector of its own process; its first line is still to be read."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--store", str(store), "--bind", "127.0.0.1:0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def ended(process, number=signal.SIGTERM) -> tuple[int, str]:
+    """Send the signal; exit code and what was written after the first line."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out + err
+
+
+def test_it_says_one_line_when_it_is_ready_and_answers_until_sigterm(tmp_path):
+    make_run(tmp_path, [record()])
+    with serving(tmp_path) as process:
+        line = process.stdout.readline()
+        found = re.fullmatch(r"anchor: collecting on (127\.0\.0\.1:\d+) into (.*)\n", line)
+        assert found
+        assert found[2] == str(tmp_path)
+        url = f"grpc://{found[1]}"
+        remote = spawn("names", f"{url}/run1", "--json")
+        assert remote.returncode == 0
+        assert (
+            json.loads(remote.stdout) == anchor("names", "run1", "--store", tmp_path, "--json").json
+        )
+        hist = spawn("hist", "run1", "--store", url, "--tensor", "fc2.bias")
+        assert (hist.returncode, hist.stderr) == (0, "")
+        assert hist.stdout == anchor("hist", "run1", "--store", tmp_path, "-t", "fc2.bias").out
+        assert [
+            run["name"] for run in json.loads(spawn("runs", "--store", url, "--json").stdout)
+        ] == ["run1"]
+        wrong = spawn("names", "rnu1", "--store", url)
+        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+        assert "did you mean 'run1'?" in wrong.stderr
+        assert ended(process) == (0, "")
+
+
+def test_json_has_address_and_store_and_ctrl_c_ends_it_too(tmp_path):
+    with serving(tmp_path / "new", "--json") as process:
+        said = json.loads(process.stdout.readline())
+        assert said["store"] == str(tmp_path / "new")
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", said["address"])
+        assert ended(process, signal.SIGINT) == (0, "")
+
+
+def test_a_port_in_use_is_wrong_usage_in_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = spawn("serve", "--store", tmp_path, "--bind", f"127.0.0.1:{port}")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"anchor: cannot listen on 127.0.0.1:{port}")
+
+
+def test_a_token_is_asked_for_and_not_shown(tmp_path):
+    make_run(tmp_path, [record()])
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    token.chmod(0o600)
+    with serving(tmp_path, "--token-file", str(token)) as process:
+        line = process.stdout.readline()
+        url = "grpc://" + line.split()[3]
+        refused = spawn("names", "run1", "--store", url)
+        assert refused.returncode == 4
+        assert refused.stderr.count("\n") == 1
+        code, rest = ended(process)
+    assert code == 0
+    assert "s3cret" not in line + rest + refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--bind", "0.0.0.0:0"], "--insecure"),
+        (["--bind", "0.0.0.0:0", "--token-file", "TOKEN"], "--insecure"),
+        (["--bind", "nonsense"], "host:port"),
+        (["--store", "grpc://127.0.0.1:1"], "serve writes into a directory"),
+        (["--tls-cert", "c.pem"], "both --tls-cert and --tls-key"),
+        (["--client-ca", "c.pem"], "both --tls-cert and --tls-key"),
+        (["--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "cannot read nowhere.pem"),
+        (["--token-file", "nowhere"], "cannot read the token in nowhere"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line_and_exit_2(tmp_path, options, said):
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    token.chmod(0o600)
+    given = [str(token) if option == "TOKEN" else option for option in options]
+    where = [] if "--store" in given else ["--store", tmp_path]
+    done = anchor("serve", *where, *given)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    token.chmod(0o644)
+    with pytest.raises(OptionError, match="chmod 600"):
+        serve._token(token)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "two\nlines", "bell\x07", "ключ"])
+def test_a_file_without_a_token_is_refused_without_showing_it(tmp_path, content):
+    token = tmp_path / "token"
+    token.write_text(content)
+    token.chmod(0o600)
+    with pytest.raises(OptionError) as refused:
+        serve._token(token)
+    assert not content.strip() or content.strip() not in str(refused.value)
+
+
+def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
+    assert serve._token(None) == "s3cret"
+    monkeypatch.delenv("ANCHOR_TOKEN")
+    assert serve._token(None) is None
+
+
+def test_a_second_signal_ends_it_at_once():
+    code = (
+        "import os, signal\nfrom anchor_cli.serve import _on_signals\n"
+        "stop = _on_signals()\nos.kill(os.getpid(), signal.SIGTERM)\nassert stop.wait(10)\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGTERM)\n    signal.pause()\n"
+        "except KeyboardInterrupt:\n    print('at once')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "at once\n"
+
+
+def test_what_a_session_sends_is_there_when_the_collector_has_ended(tmp_path):
+    training = (
+        "import torch, anchorlib, sys\n"
+        "with anchorlib.start('run1', store=sys.argv[1]):\n"
+        "    for step in range(3):\n"
+        "        anchorlib.anchor(torch.full((4,), float(step)), 'h')\n"
+    )
+    pytest.importorskip("torch")
+    with serving(tmp_path) as process:
+        url = "grpc://" + process.stdout.readline().split()[3]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("ANCHOR_")}
+        subprocess.run([sys.executable, "-c", training, url], timeout=120, check=True, env=env)
+        assert ended(process) == (0, "")
+    done = anchor("pull", "run1", "--store", tmp_path, "-t", "h@value", "--json")
+    assert done.json["value"] == [[float(step)] * 4 for step in range(3)]

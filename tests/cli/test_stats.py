@@ -1,0 +1,82 @@
+"""`anchor stats`: the summary columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anchor_cli import stats
+from anchor_cli.terminal import Screen
+from anchorlib.record import Gap
+from anchorlib.summary import summarise
+from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
+
+COLUMNS = {
+    "step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest",
+    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2",
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path):
+    nothing = np.float32([np.nan, np.inf])
+    make_run(tmp_path, [record(), record(raw=nothing, step=1), record("fc1.bias", step=1)])
+    return tmp_path
+
+
+def test_json_has_every_column_and_where_it_is_from(store):
+    done = anchor("stats", "run1", "--store", store, "-t", "fc2.bias", "--json")
+    first, second = done.json
+    assert set(first) == COLUMNS | {"tensor", "kind", "mode", "rank"}
+    assert (first["tensor"], first["kind"], first["mode"], first["rank"]) == (
+        "fc2.bias", "grad", "all", 0,
+    )  # fmt: skip
+    assert first["digest"] == summarise(BIAS, "float32").digest.hex()
+    assert (first["min"], first["max"], first["sum"], first["zero"]) == (-0.25, 3.0, 3.25, 1)
+    assert (second["nan"], second["inf"], second["step"]) == (1, 1, 1)
+
+
+def test_figures_without_a_finite_element_are_null(store):
+    done = anchor("stats", "run1", "--store", store, "-t", "fc2.bias", "--step", "1", "--json")
+    assert [done.json[0][name] for name in ("min", "max", "sum", "l2")] == [None] * 4
+
+
+def test_a_pipe_has_every_column_and_exact_figures(store):
+    done = anchor("stats", "run1", "--store", store, "-t", "fc2.bias")
+    head, first, _ = done.out.splitlines()
+    assert head.split() == [
+        "step", "pass", "call", "rank", "phase", "min", "max", "sum", "l2", "zero", "nan", "inf",
+        "subnormal", "count", "attempt", "order", "time_ns", "digest",
+    ]  # fmt: skip
+    cells = dict(zip(head.split(), first.split(), strict=True))
+    assert float(cells["l2"]) == summarise(BIAS, "float32").l2
+    assert cells["time_ns"] == "1700000000000000000"
+
+
+def test_several_tensors_are_told_apart(store):
+    done = anchor("stats", "run1", "--store", store, "-t", "*")
+    assert [line.split()[0] for line in done.out.splitlines()] == [
+        "tensor", "fc2.bias@grad", "fc2.bias@grad", "fc1.bias@grad",
+    ]  # fmt: skip
+
+
+def test_a_narrow_terminal_keeps_the_figures(store, monkeypatch):
+    monkeypatch.setattr(stats, "this_screen", lambda: Screen(70))
+    lines = anchor("stats", "run1", "--store", store, "-t", "fc2.bias").out.splitlines()
+    assert max(map(len, lines)) <= 70
+    assert {"step", "min", "max", "l2", "zero", "nan", "inf"} <= set(lines[0].split())
+
+
+def test_hostile_names_and_phases_reach_no_terminal(tmp_path):
+    make_run(tmp_path, [record(HOSTILE, phase="\x1b[1m"), record("x")])
+    done = anchor("stats", "run1", "--store", tmp_path, "-t", "*")
+    assert done.out.isascii()
+    assert "\x1b" not in done.out
+
+
+def test_missing_records_are_exit_3(store):
+    gap = Gap("fc2.bias", "grad", "all", "line full", 2, 3, 4)
+    make_run(store, [record()], run="gappy", gaps=[gap])
+    done = anchor("stats", "gappy", "--store", store, "-t", "fc2.bias", "--json")
+    assert (done.code, len(done.json)) == (3, 1)
+    assert "lacks 2 records of steps 3-4 (line full)" in done.err
