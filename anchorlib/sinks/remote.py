@@ -21,7 +21,7 @@ from typing import Any, Final
 import grpc
 
 from anchorlib.errors import AnchorError, CollectorError, FlushTimeoutError
-from anchorlib.record import Flag, Gap, Record
+from anchorlib.record import Edges, Flag, Gap, Record
 from anchorlib.sinks.queue import OnFull
 from anchorlib.wire import (
     FRAME_BYTES,
@@ -64,6 +64,7 @@ class RemoteSink:
     resume, overwrite: what to do where the rank exists already.
     on_full: when what waits reaches `limit_bytes`. "drop" leaves values out and keeps their
         summaries, and counts what does not even leave room for those; otherwise `put` waits.
+    credentials: None takes the environment's.
     max_bytes: of this rank on the collector's disk.
 
     Raises OptionError for an address or a certificate that cannot be; nothing later.
@@ -86,7 +87,7 @@ class RemoteSink:
         self.address = parse_address(address) if isinstance(address, str) else address
         self.retries = 0
         self.dropped = 0
-        self._credentials = credentials or Credentials()
+        self._credentials = credentials or Credentials.from_environment()
         self._on_full = on_full
         self._limit = limit_bytes
         self._hello = Hello(
@@ -133,6 +134,14 @@ class RemoteSink:
             return
         with self._changed:
             self._outbox.gap(gaps)
+            self._changed.notify_all()
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """Take lineage over."""
+        if self._forked:
+            return
+        with self._changed:
+            self._outbox.edges(edges)
             self._changed.notify_all()
 
     def flush(self, timeout: float | None) -> None:

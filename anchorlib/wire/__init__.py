@@ -14,6 +14,7 @@ reader     the client of the second service
 services   the two services, to serve and to call
 failures   what a failed call means
 gaps       gap statements as messages
+lineage    what values were computed from, as messages
 texts      what may name a series
 limits     what both ends agree on
 v1         generated from proto/
@@ -41,6 +42,7 @@ from anchorlib.wire.limits import (
     RECORD_BYTES,
     WINDOW,
 )
+from anchorlib.wire.lineage import read_lineage
 from anchorlib.wire.outbox import Outbox
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
@@ -113,5 +115,6 @@ __all__ = [
     "parse_request",
     "push_handler",
     "read_gaps",
+    "read_lineage",
     "writer_name",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,13 +36,34 @@ class Credentials:
     cert_file: Path | None = None
     key_file: Path | None = None
 
+    def __post_init__(self) -> None:
+        token = self.token
+        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+            raise OptionError("the token is empty, or has characters that a header cannot carry")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials:
+        """What ANCHOR_TOKEN (or _TOKEN_FILE), _CA_FILE, _CLIENT_CERT and _CLIENT_KEY say.
+
+        Raises OptionError for a token that cannot be, or a token file that cannot be read.
+        """
+        token = environ.get("ANCHOR_TOKEN")
+        if not token and (file := environ.get("ANCHOR_TOKEN_FILE")):
+            token = (_read(Path(file)) or b"").decode(errors="replace").strip()
+        return cls(
+            token or None,
+            _path(environ, "ANCHOR_CA_FILE"),
+            _path(environ, "ANCHOR_CLIENT_CERT"),
+            _path(environ, "ANCHOR_CLIENT_KEY"),
+        )
+
     @property
     def metadata(self) -> Metadata:
         """What goes with every call."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
 
-def open_channel(address: Address, credentials: Credentials | None = None) -> grpc.Channel:
+def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
     """A channel of its own (it shares no connection); connects at the first call.
 
     Raises OptionError where a certificate file cannot be read.
@@ -58,13 +81,17 @@ def open_channel(address: Address, credentials: Credentials | None = None) -> gr
         options.append(("grpc.enable_http_proxy", 0))
     if not address.tls:
         return grpc.insecure_channel(address.target, options=options)
-    return grpc.secure_channel(address.target, _tls(credentials or Credentials()), options=options)
+    return grpc.secure_channel(address.target, _tls(credentials), options=options)
 
 
 def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
         _read(credentials.ca_file), _read(credentials.key_file), _read(credentials.cert_file)
     )
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None
 
 
 def _read(path: Path | None) -> bytes | None:

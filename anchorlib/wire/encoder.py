@@ -115,8 +115,8 @@ class Encoder:
         """The number of `key`, defined now if it is new."""
         number = table.get(key)
         if number is None:
-            number = table[key] = len(table)
             self._new_bytes += define(key)
+            number = table[key] = len(table)
             if self._new_bytes > _DEFINE_BYTES:
                 self._define()
         return number

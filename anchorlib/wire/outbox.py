@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from anchorlib.record import Gap, Record
+from anchorlib.record import Edges, Gap, Record
 from anchorlib.wire.decoder import FrameError
 from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.limits import WINDOW
+from anchorlib.wire.lineage import lineage_messages
 from anchorlib.wire.v1.collector_pb2 import Close, Flush, PushReply, PushRequest, Resume
 
 __all__ = ["Outbox"]
@@ -49,6 +50,8 @@ class Outbox:
         self._sent: deque[Encoded] = deque()
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._untold: dict[tuple[str, str, str, str], Gap] = {}
+        self._lineage: list[bytes] = []
+        self._lineage_sent = 0
         self._flushes: deque[tuple[int, int]] = deque()  # flush and the record it comes before
         self._closing = False
         self.restart()
@@ -69,6 +72,12 @@ class Outbox:
         told = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
         self._gaps |= told
         self._untold |= told
+
+    def edges(self, edges: Iterable[Edges]) -> None:
+        """Take lineage over; every new stream is told all of it."""
+        self._lineage += [
+            PushRequest(lineage=message).SerializeToString() for message in lineage_messages(edges)
+        ]
 
     def flush(self) -> int:
         """Ask for a flush of all that was taken over so far; `flushed` will reach this number."""
@@ -101,6 +110,7 @@ class Outbox:
         self._frames_sent = self._frames_told = 0
         self._defined = 0
         self._untold = dict(self._gaps)
+        self._lineage_sent = 0
         self._flush_sent = self.flushed
         self._close_sent = False
 
@@ -113,6 +123,9 @@ class Outbox:
             return self._next_frame()
         if self._untold:
             return self._next_gaps()
+        if self._lineage_sent < len(self._lineage):
+            self._lineage_sent += 1
+            return self._lineage[self._lineage_sent - 1]
         if due is not None:
             self._flush_sent = due
             return PushRequest(flush=Flush(id=due)).SerializeToString()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
 
@@ -17,11 +18,15 @@ from anchorlib.wire.v1.collector_pb2_grpc import ReaderStub
 
 __all__ = ["ReaderClient"]
 
+Q = TypeVar("Q")
+R = TypeVar("R")
+
 
 class ReaderClient:
     """Files of the store that a collector serves; may be used by several threads.
 
     address: an Address or a URL; its run is not looked at.
+    credentials: None takes the environment's.
     timeout: seconds that one answer may take.
     """
 
@@ -33,8 +38,10 @@ class ReaderClient:
         timeout: float = 30.0,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else address
-        self._metadata = (credentials or Credentials()).metadata
+        credentials = credentials or Credentials.from_environment()
+        self._metadata = credentials.metadata
         self._timeout = timeout
+        self._process = os.getpid()
         self._channel = open_channel(self.address, credentials)
         self._stub = ReaderStub(self._channel)
 
@@ -68,10 +75,7 @@ class ReaderClient:
         more = True
         while more:
             request = ListRequest(prefix=prefix, after=names[-1] if names else "")
-            try:
-                reply = self._stub.List(request, timeout=self._timeout, metadata=self._metadata)
-            except grpc.RpcError as error:
-                raise self._error(error) from None
+            reply = self._call(self._stub.List, request)
             names += reply.names
             more = reply.more and bool(reply.names)
         return names
@@ -96,12 +100,25 @@ class ReaderClient:
 
     def _get(self, request: GetRequest) -> tuple[int, bytes] | None:
         try:
-            reply = self._stub.Get(request, timeout=self._timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.NOT_FOUND:
-                return None
-            raise self._error(error) from None
+            reply = self._call(self._stub.Get, request)
+        except _NotFoundError:
+            return None
         return reply.size, reply.data
 
-    def _error(self, error: grpc.RpcError) -> CollectorError:
-        return CollectorError(failure(self.address, error).sentence)
+    def _call(self, method: grpc.UnaryUnaryMultiCallable[Q, R], request: Q) -> R:
+        if os.getpid() != self._process:
+            # gRPC would hang here now and then, instead of failing.
+            raise CollectorError(
+                f"{self.address} was opened before this process was forked, which gRPC does not "
+                "survive; open it in this process, started by 'spawn'"
+            )
+        try:
+            return method(request, timeout=self._timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.NOT_FOUND:
+                raise _NotFoundError from None
+            raise CollectorError(failure(self.address, error).sentence) from None
+
+
+class _NotFoundError(Exception):
+    """The collector has no such file."""

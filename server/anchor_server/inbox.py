@@ -16,21 +16,18 @@ from anchor_server.refusals import Refusal
 
 __all__ = ["Inbox"]
 
-_BATCH = 8  # messages written in one go: acknowledging some lets the client send while others wait
+_BATCH = 8  # messages written in one go, while as many more may arrive: what a stream may cost
 
 
 class Inbox:
-    """Takes requests off a stream, at most `limit` ahead of who reads `batches`.
+    """Takes requests off a stream, a batch ahead of who reads `batches`.
 
     `on_over` is called, by the thread that reads, when there is nothing more to read.
     """
 
-    def __init__(
-        self, requests: Iterator[bytes], *, limit: int, on_over: Callable[[Inbox], None]
-    ) -> None:
+    def __init__(self, requests: Iterator[bytes], *, on_over: Callable[[Inbox], None]) -> None:
         self._changed = threading.Condition()
         self._on_over = on_over
-        self._limit = limit
         self._waiting: deque[bytes] = deque()
         self._over = False
         self._ending: Refusal | None = None
@@ -76,7 +73,7 @@ class Inbox:
         try:
             for message in requests:
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self._waiting) < self._limit or self._ending)
+                    self._changed.wait_for(lambda: len(self._waiting) < _BATCH or self._ending)
                     if self._ending:
                         return
                     self._waiting.append(message)

@@ -2,7 +2,7 @@
 
 Hello ─▶ Resume
 Define, Frame … ─▶ Ack       after the write, for all that arrived together
-Gaps
+Gaps, Lineage
 Flush ─▶ Flushed             after everything before it was published
 Close ─▶ Closed              the rank is closed; the stream ends
 """
@@ -23,7 +23,6 @@ from anchorlib.wire import (
     DURABILITY_PROCESS,
     PROTOCOL,
     STOPPING,
-    WINDOW,
     Ack,
     Closed,
     Decoder,
@@ -36,6 +35,7 @@ from anchorlib.wire import (
     Resume,
     parse_request,
     read_gaps,
+    read_lineage,
 )
 
 __all__ = ["PushService"]
@@ -93,7 +93,7 @@ class PushService:
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
                     f"{self._max_streams} streams are open, which is all this collector takes",
                 )
-            inbox = Inbox(requests, limit=WINDOW, on_over=self._over)
+            inbox = Inbox(requests, on_over=self._over)
             self._inboxes.add(inbox)
             return inbox
 
@@ -156,6 +156,8 @@ class _Stream:
         elif said == "gaps":
             self._write()
             self._writer.gap(read_gaps(request.gaps))
+        elif said == "lineage":
+            self._writer.edges(read_lineage(request.lineage))
         elif said == "flush":
             self._write()
             self._writer.publish()

@@ -65,9 +65,11 @@ class Pusher:
         self.encoder = Encoder()
         self._defined = 0
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = open_channel(parse_address(f"grpc://{address}"))
-        metadata = Credentials(token=token).metadata
-        self._replies = push_call(self._channel)(self._sent(), metadata=metadata, timeout=20)
+        credentials = Credentials(token=token)
+        self._channel = open_channel(parse_address(f"grpc://{address}"), credentials)
+        self._replies = push_call(self._channel)(
+            self._sent(), metadata=credentials.metadata, timeout=20
+        )
         self.send(PushRequest(hello=Hello(**said)).SerializeToString())
 
     def _sent(self) -> Iterator[bytes]:

@@ -151,3 +151,19 @@ def test_what_answers_but_is_no_collector_is_called_so(tmp_path):
         ):
             reader.list()
         server.stop(None).wait()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_so_instead_of_left_hanging(reader):
+    assert reader.list()
+    ours, theirs = os.pipe()
+    if not (child := os.fork()):
+        try:
+            reader.list()
+        except CollectorError as error:
+            os.write(theirs, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"opened before this process was forked" in os.read(ours, 1000)
+    os.close(ours)
+    os.close(theirs)

@@ -55,6 +55,7 @@ class PushRequest(_message.Message):
     GAPS_FIELD_NUMBER: _builtins.int
     FLUSH_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -67,6 +68,8 @@ class PushRequest(_message.Message):
     def flush(self) -> Global___Flush: ...
     @_builtins.property
     def close(self) -> Global___Close: ...
+    @_builtins.property
+    def lineage(self) -> Global___Lineage: ...
     def __init__(
         self,
         *,
@@ -76,12 +79,13 @@ class PushRequest(_message.Message):
         gaps: Global___Gaps | None = ...,
         flush: Global___Flush | None = ...,
         close: Global___Close | None = ...,
+        lineage: Global___Lineage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close", "lineage"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -520,6 +524,133 @@ class Gap(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Gap: _TypeAlias = Gap  # noqa: Y015
+
+@_typing.final
+class Lineage(_message.Message):
+    """What values were computed from. Statements may come twice: the first of a place counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EDGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def edges(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edges]: ...
+    def __init__(
+        self,
+        *,
+        edges: _abc.Iterable[Global___Edges] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["edges", b"edges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lineage: _TypeAlias = Lineage  # noqa: Y015
+
+@_typing.final
+class Edges(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    PASS_INDEX_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
+    OPS_FIELD_NUMBER: _builtins.int
+    ARITY_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    GRAD_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    phase: _builtins.str
+    pass_index: _builtins.int
+    call: _builtins.int
+    step: _builtins.int
+    grad: _builtins.bool
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def parents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Parent]: ...
+    @_builtins.property
+    def ops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """autograd nodes, in the order in which backward runs them"""
+
+    @_builtins.property
+    def arity(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """how many of the next column's entries are each op's"""
+
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each op: k is ops[k], -k is parents[k - 1], 0 untracked"""
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        phase: _builtins.str = ...,
+        pass_index: _builtins.int = ...,
+        call: _builtins.int = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        step: _builtins.int = ...,
+        parents: _abc.Iterable[Global___Parent] | None = ...,
+        ops: _abc.Iterable[_builtins.str] | None = ...,
+        arity: _abc.Iterable[_builtins.int] | None = ...,
+        inputs: _abc.Iterable[_builtins.int] | None = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+        grad: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arity", b"arity", "call", b"call", "grad", b"grad", "inputs", b"inputs", "missing", b"missing", "name", b"name", "ops", b"ops", "parents", b"parents", "pass_index", b"pass_index", "phase", b"phase", "shape", b"shape", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Edges: _TypeAlias = Edges  # noqa: Y015
+
+@_typing.final
+class Parent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    STEPS_BACK_FIELD_NUMBER: _builtins.int
+    PASS_INDEX_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    call: _builtins.int
+    """absent for a parameter"""
+    steps_back: _builtins.int
+    pass_index: _builtins.int
+    """absent: the child's own"""
+    phase: _builtins.str
+    """empty: the child's own"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        call: _builtins.int | None = ...,
+        steps_back: _builtins.int = ...,
+        pass_index: _builtins.int | None = ...,
+        phase: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_call", b"_call", "_pass_index", b"_pass_index", "call", b"call", "pass_index", b"pass_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_call", b"_call", "_pass_index", b"_pass_index", "call", b"call", "name", b"name", "pass_index", b"pass_index", "phase", b"phase", "steps_back", b"steps_back"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__call: _TypeAlias = _typing.Literal["call"]  # noqa: Y015
+    _WhichOneofArgType__call: _TypeAlias = _typing.Literal["_call", b"_call"]  # noqa: Y015
+    _WhichOneofReturnType__pass_index: _TypeAlias = _typing.Literal["pass_index"]  # noqa: Y015
+    _WhichOneofArgType__pass_index: _TypeAlias = _typing.Literal["_pass_index", b"_pass_index"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__call) -> _WhichOneofReturnType__call | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pass_index) -> _WhichOneofReturnType__pass_index | None: ...
+
+Global___Parent: _TypeAlias = Parent  # noqa: Y015
 
 @_typing.final
 class Ack(_message.Message):

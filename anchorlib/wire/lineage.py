@@ -1,0 +1,106 @@
+"""Lineage as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from anchorlib.names import check_name
+from anchorlib.record import Edges, Parent
+from anchorlib.wire.decoder import FrameError
+from anchorlib.wire.limits import MAX_DIMS
+from anchorlib.wire.texts import check_phase, check_reason
+from anchorlib.wire.v1.collector_pb2 import Edges as WireEdges
+from anchorlib.wire.v1.collector_pb2 import Lineage
+from anchorlib.wire.v1.collector_pb2 import Parent as WireParent
+
+__all__ = ["lineage_messages", "read_lineage"]
+
+_MESSAGE_BYTES = 1 << 19  # statements together in one message; a single one may be larger
+
+
+def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
+    """The messages that state `edges`, none of them large."""
+    message, size = Lineage(), 0
+    for one in edges:
+        wire = _edges(one)
+        if size and size + wire.ByteSize() > _MESSAGE_BYTES:
+            yield message
+            message, size = Lineage(), 0
+        message.edges.append(wire)
+        size += wire.ByteSize()
+    if size:
+        yield message
+
+
+def _edges(edges: Edges) -> WireEdges:
+    return WireEdges(
+        name=edges.name,
+        phase=edges.phase,
+        pass_index=edges.pass_index,
+        call=edges.call,
+        shape=edges.shape,
+        step=edges.step,
+        parents=[
+            WireParent(
+                name=parent.name,
+                call=parent.call,
+                steps_back=parent.steps_back,
+                pass_index=parent.pass_index,
+                phase=parent.phase,
+            )
+            for parent in edges.parents
+        ],
+        ops=edges.ops,
+        arity=map(len, edges.inputs),
+        inputs=chain.from_iterable(edges.inputs),
+        missing=edges.missing,
+        grad=edges.grad,
+    )
+
+
+def read_lineage(message: Lineage) -> list[Edges]:
+    """The statements.
+
+    Raises InvalidNameError or FrameError where one speaks of what cannot be.
+    """
+    return [_read(edges) for edges in message.edges]
+
+
+def _read(wire: WireEdges) -> Edges:
+    if len(wire.shape) > MAX_DIMS:
+        raise FrameError(f"edges of a tensor of {len(wire.shape)} dimensions")
+    return Edges(
+        name=check_name(wire.name),
+        phase=check_phase(wire.phase),
+        pass_index=wire.pass_index,
+        call=wire.call,
+        shape=tuple(wire.shape),
+        step=wire.step,
+        parents=tuple(map(_read_parent, wire.parents)),
+        ops=tuple(map(check_reason, wire.ops)),
+        inputs=_read_inputs(wire.arity, wire.inputs, len(wire.ops), len(wire.parents)),
+        missing=tuple(map(check_reason, wire.missing)),
+        grad=wire.grad,
+    )
+
+
+def _read_parent(wire: WireParent) -> Parent:
+    return Parent(
+        name=check_name(wire.name),
+        call=wire.call if wire.HasField("call") else None,
+        steps_back=wire.steps_back,
+        pass_index=wire.pass_index if wire.HasField("pass_index") else None,
+        phase=wire.phase and check_phase(wire.phase),
+    )
+
+
+def _read_inputs(
+    arity: Sequence[int], inputs: Sequence[int], ops: int, parents: int
+) -> tuple[tuple[int, ...], ...]:
+    if len(arity) != ops or sum(arity) != len(inputs):
+        raise FrameError(f"{len(inputs)} inputs of {len(arity)} operations, where {ops} are named")
+    if any(not -parents <= source < ops for source in inputs):
+        raise FrameError("an operation has an input that is not named")
+    rest = iter(inputs)
+    return tuple(tuple(next(rest) for _ in range(count)) for count in arity)
