@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.store import RankReader
-from anchorlib.summary import Log2Histogram
+from anchorlib.summary import Log2Histogram, log2_histogram
 
 __all__ = ["TensorHistogram", "gradients_first", "pooled"]
 
@@ -30,7 +30,10 @@ class TensorHistogram:
 
 def pooled(reader: RankReader, rows: np.ndarray[Any, Any]) -> Log2Histogram:
     """The histogram of all elements of these rows together."""
-    return Log2Histogram.pooled(reader.histograms(rows))
+    stored = reader.column("hist_length")[rows] >= 0
+    parts = [reader.pooled_pairs(rows[stored])] if stored.any() else []
+    counted = (log2_histogram(raw, dtype) for raw, dtype in reader.blocks(rows[~stored]))
+    return Log2Histogram.pooled([*parts, *counted])
 
 
 def gradients_first(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

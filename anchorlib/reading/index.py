@@ -19,7 +19,10 @@ Key = tuple[str, str, str]
 
 
 class RankIndex:
-    """The seen rows of one rank, by series; made again when more was committed."""
+    """The seen rows of one rank, by series; made again when more was committed.
+
+    series: those that have records, in the order they first had one.
+    """
 
     def __init__(self, reader: RankReader, *, attempts: bool = False) -> None:
         self.reader = reader
@@ -32,6 +35,15 @@ class RankIndex:
         self._entries = list(reader.catalogue.series)
         self._starts = np.searchsorted(owner[order], np.arange(len(self._entries) + 1))
         self._first_order = reader.column("order")
+        held = [entry for entry in self._entries if len(self.rows(entry))]
+        self.series = sorted(held, key=self.first_order)
+        self._of_tensor: dict[tuple[str, str], list[SeriesEntry]] = {}
+        for entry in self.series:
+            self._of_tensor.setdefault((entry.name, entry.kind), []).append(entry)
+
+    def of_tensor(self, name: str, kind: str) -> list[SeriesEntry]:
+        """The series of one tensor and kind, one for each mode."""
+        return self._of_tensor.get((name, kind), [])
 
     def rows(self, entry: SeriesEntry) -> Array:
         """The rows of a series in order of execution."""
@@ -39,12 +51,6 @@ class RankIndex:
             return self._rows[:0]
         found: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
         return found
-
-    @property
-    def series(self) -> list[SeriesEntry]:
-        """Series that have records, in the order they first had one."""
-        entries = [e for e in self._entries if len(self.rows(e))]
-        return sorted(entries, key=self.first_order)
 
     def first_order(self, entry: SeriesEntry) -> int:
         """The place of a series' first record in the rank's run."""

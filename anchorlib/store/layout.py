@@ -39,6 +39,7 @@ __all__ = [
     "rows_per_chunk",
     "run_directory",
     "segment",
+    "shape_rows",
 ]
 
 FORMAT = "anchor-zarr"
@@ -157,6 +158,11 @@ def rows_per_chunk(nbytes: int) -> int:
     if nbytes >= 1 << 16:
         return 1
     return min(max((128 << 10) // max(nbytes, 1), 1), 4096)
+
+
+def shape_rows(ndim: int) -> int:
+    """Records a chunk of a `flat_shape` array holds."""
+    return max(ROWS_PER_CHUNK // ndim, 1)
 
 
 def chunk_key(chunk: int, dims: int) -> str:

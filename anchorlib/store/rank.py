@@ -6,11 +6,11 @@ down only after everything they speak of.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from anchorlib import dtypes
 from anchorlib.errors import RunNotFoundError
 from anchorlib.record import Gap
 from anchorlib.store.catalog import Catalogue, Variant, whole_lines
@@ -25,11 +25,13 @@ from anchorlib.store.layout import (
 )
 from anchorlib.store.location import Location, Within
 from anchorlib.store.rows import StoredRows, committed_rows
+from anchorlib.store.values import StoredVariant
 from anchorlib.summary import Log2Histogram, summarise
 
 __all__ = ["RankReader"]
 
 Array = np.ndarray[Any, Any]
+BLOCK_BYTES = 16 << 20
 
 
 class RankReader:
@@ -123,120 +125,121 @@ class RankReader:
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 
-    def shapes(self, rows: Array) -> list[tuple[int, ...]]:
-        """The tensor shape of each of these rows."""
-        variants = self.column("variant")[rows]
-        found: list[tuple[int, ...]] = [()] * len(rows)
-        for number in np.unique(variants):
-            variant = self.catalogue.variants[number]
-            places = np.flatnonzero(variants == number)
-            if variant.shape is None:
-                shapes = [tuple(s) for s in self._flat_shape(variant, rows[places]).tolist()]
-            else:
-                shapes = [variant.shape] * len(places)
-            for place, shape in zip(places, shapes, strict=True):
-                found[place] = shape
-        return found
-
-    def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
-        """The different tensor shapes of these rows."""
-        variants = self.variants_of(rows)
-        found = {variant.shape for variant in variants if variant.shape is not None}
-        for variant in variants:
-            if variant.shape is None:
-                own = rows[self.column("variant")[rows] == variant.id]
-                found |= {tuple(shape) for shape in self._flat_shape(variant, own).tolist()}
-        return found
+    def variants_of(self, rows: Array) -> list[Variant]:
+        """The variants that these rows belong to, each once, in the order they were begun."""
+        return [self.catalogue.variants[n] for n in np.unique(self.column("variant")[rows])]
 
     def dtypes(self, rows: Array) -> list[str]:
         """The dtype of each of these rows."""
         variants = self.catalogue.variants
         return [variants[number].dtype for number in self.column("variant")[rows]]
 
-    def variants_of(self, rows: Array) -> list[Variant]:
-        """The variants that these rows belong to, each once, in the order they were begun."""
-        return [self.catalogue.variants[n] for n in np.unique(self.column("variant")[rows])]
+    def shapes(self, rows: Array) -> list[tuple[int, ...]]:
+        """The tensor shape of each of these rows."""
+        found: list[tuple[int, ...]] = [()] * len(rows)
+        for stored, places in self._by_variant(rows):
+            shapes = stored.shape_list(self.column("row")[rows[places]])
+            for place, shape in zip(places.tolist(), shapes, strict=True):
+                found[place] = shape
+        return found
+
+    def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
+        """The different tensor shapes of these rows."""
+        parts = self._by_variant(rows)
+        sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
+        return set().union(*sets)
 
     def stored_bytes(self, rows: Array) -> int:
         """Bytes of values that are stored of these rows."""
         rows = rows[self.kept(rows)]
-        numbers, counts = np.unique(self.column("variant")[rows], return_counts=True)
-        total = 0
-        for number, records in zip(numbers, counts.tolist(), strict=True):
-            variant = self.catalogue.variants[number]
-            units = records
-            if variant.shape is None:
-                own = rows[self.column("variant")[rows] == number]
-                units = int(np.prod(self._flat_shape(variant, own), axis=1).sum())
-            total += units * self._values(variant).nbytes
-        return total
+        parts = self._by_variant(rows)
+        return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
+
+    def stack(self, rows: Array) -> Array:
+        """Raw storage of rows of one variant that is not flat, shape (len(rows), *shape)."""
+        return self._stored(self._variant(int(rows[0]))).values.pick(self.column("row")[rows])
+
+    def raw(self, row: int) -> Array:
+        """Raw storage of one row whose values are kept."""
+        return self._stored(self._variant(row)).value(int(self.column("row")[row]))
+
+    def flat_elements(self, variant: Variant, rows: int) -> int:
+        """Elements that the first `rows` records of a flat variant have together."""
+        return self._stored(variant).elements(rows)
+
+    def histograms(self, rows: Array) -> list[Log2Histogram]:
+        """The log2 histograms of these rows, stored or computed from the values."""
+        lengths = self.column("hist_length")[rows]
+        ends = np.cumsum(np.maximum(lengths, 0))
+        exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
+        figures = [self.column(name)[rows].tolist() for name in ("zero", "nan", "inf", "subnormal")]
+        found = []
+        for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
+            if length < 0:
+                row = int(rows[place])
+                found.append(summarise(self.raw(row), self._variant(row).dtype).histogram)
+                continue
+            zero, nan, inf, subnormal = (figure[place] for figure in figures)
+            bins = (exponents[end - length : end], counts[end - length : end])
+            one = Log2Histogram.from_pairs(*bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal)
+            found.append(one)
+        return found
+
+    def pooled_pairs(self, rows: Array) -> Log2Histogram:
+        """The histogram of all these rows together, each of which has its own stored."""
+        lengths = self.column("hist_length")[rows]
+        exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
+        bins, places = np.unique(exponents, return_inverse=True)
+        totals = np.zeros(len(bins), np.uint64)
+        np.add.at(totals, places, counts)
+        zero, nan, inf, subnormal = (
+            int(self.column(name)[rows].sum()) for name in ("zero", "nan", "inf", "subnormal")
+        )
+        return Log2Histogram.from_pairs(
+            bins, totals, zero=zero, nan=nan, inf=inf, subnormal=subnormal
+        )
+
+    def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
+        """Raw storage of rows whose values are kept, in stacks of about `nbytes`, with its dtype.
+
+        Rows come variant by variant; those of a flat variant one by one.
+        """
+        for stored, places in self._by_variant(rows):
+            dtype, own = stored.entry.dtype, rows[places]
+            if stored.entry.flat:
+                yield from ((self.raw(row), dtype) for row in own.tolist())
+                continue
+            size = max(nbytes // max(stored.values.nbytes, 1), 1)
+            for start in range(0, len(own), size):
+                yield self.stack(own[start : start + size]), dtype
 
     def gaps(self) -> list[Gap]:
         """What each attempt says it did not record."""
         return list(self.catalogue.gaps.values())
 
-    def stack(self, rows: Array) -> Array:
-        """Raw storage of rows of one variant that is not flat, shape (len(rows), *shape)."""
-        variant = self.catalogue.variants[self.column("variant")[rows[0]]]
-        return self._values(variant).pick(self.column("row")[rows])
-
-    def raw(self, row: int) -> Array:
-        """Raw storage of one row whose values are kept."""
-        variant = self.catalogue.variants[self.column("variant")[row]]
-        place = self.column("row")[row : row + 1]
-        if variant.shape is not None:
-            value: Array = self._values(variant).pick(place)[0]
-            return value
-        offset = int(self._flat_offsets(variant).pick(place)[0])
-        shape = tuple(self._flat_shapes(variant).pick(place)[0].tolist())
-        count = int(np.prod(shape, dtype=np.int64))
-        return self._values(variant).span(offset, offset + count).reshape(shape)
-
-    def flat_elements(self, variant: Variant, rows: int) -> int:
-        """Elements that the first `rows` records of a flat variant have together."""
-        offsets = self._flat_offsets(variant).span(0, rows)
-        kept = np.flatnonzero(offsets >= 0)
-        if not len(kept):
-            return 0
-        last = int(kept[-1])
-        shape = self._flat_shapes(variant).span(last, last + 1)[0]
-        return int(offsets[last]) + int(np.prod(shape))
-
-    def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """The log2 histograms of these rows, stored or computed from the values."""
-        return [self._histogram(int(row)) for row in rows]
-
-    def _histogram(self, row: int) -> Log2Histogram:
-        length = int(self.column("hist_length")[row])
-        if length < 0:
-            dtype = self.catalogue.variants[self.column("variant")[row]].dtype
-            return summarise(self.raw(row), dtype).histogram
-        offset = int(self.column("hist_offset")[row])
+    def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
+        """The stored pairs of all these rows, one row after the other."""
+        stored = lengths > 0
+        parts = zip(offsets[stored].tolist(), lengths[stored].tolist(), strict=True)
+        places = [np.arange(offset, offset + length) for offset, length in parts]
+        every = np.concatenate([np.empty(0, np.int64), *places])
         exponents, counts = (
-            StoredRows(self._location, f"records/{name}", dtype).span(offset, offset + length)
+            StoredRows(self._location, f"records/{name}", dtype).pick(every)
             for name, dtype in HIST_COLUMNS.items()
         )
-        figures = {
-            name: int(self.column(name)[row]) for name in ("zero", "nan", "inf", "subnormal")
-        }
-        return Log2Histogram.from_pairs(exponents, counts, **figures)
+        return exponents, counts
 
-    def _array_key(self, variant: Variant, suffix: str = "") -> str:
-        return f"tensors/{self.catalogue.series[variant.series].path}/{variant.array}{suffix}"
+    def _by_variant(self, rows: Array) -> list[tuple[StoredVariant, Array]]:
+        """Each variant of these rows, and which places among them are its."""
+        numbers = self.column("variant")[rows]
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        parts = np.split(order, cuts) if len(order) else []
+        return [(self._stored(self._variant(int(rows[part[0]]))), part) for part in parts]
 
-    def _values(self, variant: Variant) -> StoredRows:
-        storage = dtypes.dtype(variant.dtype).storage
-        key = self._array_key(variant)
-        return StoredRows(self._location, key, storage, variant.rows, variant.shape or ())
+    def _variant(self, row: int) -> Variant:
+        return self.catalogue.variants[int(self.column("variant")[row])]
 
-    def _flat_shape(self, variant: Variant, rows: Array) -> Array:
-        return self._flat_shapes(variant).pick(self.column("row")[rows])
-
-    def _flat_offsets(self, variant: Variant) -> StoredRows:
-        key = self._array_key(variant, "_offset")
-        return StoredRows(self._location, key, np.dtype("<i8"), ROWS_PER_CHUNK)
-
-    def _flat_shapes(self, variant: Variant) -> StoredRows:
-        key = self._array_key(variant, "_shape")
-        rows = max(ROWS_PER_CHUNK // variant.ndim, 1)
-        return StoredRows(self._location, key, np.dtype("<i8"), rows, (variant.ndim,))
+    def _stored(self, variant: Variant) -> StoredVariant:
+        group = f"tensors/{self.catalogue.series[variant.series].path}"
+        return StoredVariant(self._location, group, variant)

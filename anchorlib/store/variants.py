@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.store.catalog import SeriesEntry, Variant
-from anchorlib.store.layout import FLAT_CHUNK, ROWS_PER_CHUNK, rows_per_chunk
+from anchorlib.store.layout import FLAT_CHUNK, ROWS_PER_CHUNK, rows_per_chunk, shape_rows
 from anchorlib.store.metadata import ArrayShape, array_json, stamp
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.tree import Tree
@@ -209,11 +209,6 @@ class FlatVariant(OpenVariant):
     def _array(self, name: str, dtype: np.dtype[Any], rows: int, width: int = 0) -> SlotArray:
         nbytes = dtype.itemsize * max(width, 1)
         return SlotArray(self.files, self.directory / name, nbytes, rows, 1 if width else 0)
-
-
-def shape_rows(ndim: int) -> int:
-    """Rows a chunk of a `flat_shape` array holds."""
-    return max(ROWS_PER_CHUNK // ndim, 1)
 
 
 def flat_rows(storage: np.dtype[Any]) -> int:
