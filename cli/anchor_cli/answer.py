@@ -94,7 +94,10 @@ class Answer:
     def picture(self) -> Picture:
         """A panel a tensor; too many of them are one, pooled."""
         parts = self.parts if len(self.parts) <= _MOST_PANELS else [self.whole]
-        panels = [Panel(_name(part), self._note(part), part.histogram) for part in parts]
+        panels = [
+            Panel(_name(part), [_figures(part), *self._remarks(part)], part.histogram)
+            for part in parts
+        ]
         steps = spans_of(self.whole.first_step, self.whole.last_step)
         heading = f"{self.whole.run}, steps {steps}: elements in each power of two"
         return Picture(heading, panels, self.formats, self.scale)
@@ -105,10 +108,6 @@ class Answer:
             return _name(self.whole)
         return f"{escape(self.whole.tensor)} ({len(self.parts)} tensors pooled)"
 
-    def _note(self, part: Measured) -> str:
-        """The figures under a panel's title."""
-        return "; ".join([_figures(part), *self._remarks(part)])
-
     def _remarks(self, part: Measured) -> Iterator[str]:
         histogram, shares = part.histogram, part.shares
         if histogram.subnormal:
@@ -118,7 +117,7 @@ class Answer:
             about = "" if shares.exact else ", estimated where a limit falls inside a bin"
             yield (
                 f"as {self.target}: {percent(shares.underflow)} underflow to zero, "
-                f"{percent(shares.subnormal_as)} become subnormal, "
+                f"{percent(shares.subnormal_as)} subnormal, "
                 f"{percent(shares.overflow)} overflow{about}"
             )
 

@@ -14,7 +14,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -69,10 +70,9 @@ def _top(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `anchor` with these arguments (default: the process's own); the exit code."""
     _prepare()
-    log, notes = logging.getLogger("anchorlib"), _Notes()
-    log.addHandler(notes)
     try:
-        code = _answer(arguments)
+        with _speaking():
+            code = _answer(arguments)
         sys.stdout.flush()  # here, where a closed pipe is caught; at exit it would be reported
     except BrokenPipeError:
         _abandon_stdout()
@@ -86,8 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _abandon_stdout()
         note(f"{error.strerror or error}{'' if error.filename is None else f': {error.filename}'}")
         return ExitCode.USAGE
-    finally:
-        log.removeHandler(notes)
     return code
 
 
@@ -145,6 +143,19 @@ def _prepare() -> None:
             setattr(sys, name, nothing)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name must not end a command
+
+
+@contextlib.contextmanager
+def _speaking() -> Iterator[None]:
+    """What is logged or warned about on the way is a line on stderr like any other."""
+    log, notes = logging.getLogger("anchorlib"), _Notes()
+    log.addHandler(notes)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
+            yield
+    finally:
+        log.removeHandler(notes)
 
 
 class _Notes(logging.Handler):

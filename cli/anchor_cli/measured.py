@@ -23,7 +23,7 @@ class Target:
     scale: float = 1.0
 
     def __str__(self) -> str:
-        return self.fmt if self.scale == 1 else f"{self.fmt}, scaled by {self.scale:g}"
+        return self.fmt if self.scale == 1 else f"{self.fmt}, times {self.scale:g}"
 
 
 @dataclass(frozen=True, slots=True)

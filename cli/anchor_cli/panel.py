@@ -41,10 +41,10 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One histogram with its title and a line of figures."""
+    """One histogram with its title and lines of figures."""
 
     title: str
-    note: str
+    notes: Sequence[str]
     histogram: Log2Histogram
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from collections.abc import Mapping
 from typing import IO, Any, Literal
@@ -20,7 +21,8 @@ _LINES: Mapping[str, Literal["-", "--", ":"]] = {
     "smallest subnormal": ":",
 }
 _QUIET = "#4a5568"
-_LONGEST = 52  # characters of a title that fit over a panel
+_TITLE_LENGTH, _NOTE_LENGTH = 52, 80  # characters that fit over a panel
+_LINE, _CLIPPED = 11, 16  # points: a line of notes, and what a clipped bar's label takes
 
 
 def write_png(picture: Picture, file: IO[bytes]) -> None:
@@ -69,17 +71,34 @@ def _draw(panel: Panel, picture: Picture, axis: Any) -> None:
     )
     axis.set(xlim=(picture.left, picture.right), ylim=(0, panel.top), ylabel="elements")
     axis.set_xlabel("magnitude, one bin a power of two", fontsize=8, color=_QUIET)
-    axis.set_title(
-        cut(panel.title, _LONGEST), parse_math=False, fontsize=10, family="monospace", pad=28
-    )
+    _write_heads(panel, axis)
     axis.set_axisbelow(True)
     axis.grid(axis="y", color="#e2e8f0", linewidth=0.8)
-    axis.text(
-        0.5, 1.085, panel.note, transform=axis.transAxes, ha="center", fontsize=8, color=_QUIET
-    )
     axis.spines[["top", "right"]].set_visible(False)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axis.locator_params(axis="y", integer=True, nbins=6)
+
+
+def _write_heads(panel: Panel, axis: Any) -> None:
+    """Title and notes above a panel, and above what stands over its clipped bars."""
+    lines = [line for note in panel.notes for line in textwrap.wrap(note, _NOTE_LENGTH)]
+    title = cut(panel.title, _TITLE_LENGTH)
+    pad = _CLIPPED + _LINE * len(lines)
+    axis.set_title(title, parse_math=False, fontsize=10, family="monospace", pad=pad)
+    for number, line in enumerate(reversed(lines)):
+        axis.annotate(
+            line,
+            (0.5, 1.0),
+            xycoords="axes fraction",
+            xytext=(0, _CLIPPED + _LINE * number),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=_QUIET,
+            parse_math=False,
+            # A line wider than its panel would otherwise be given room that the panel needs.
+            in_layout=False,
+        )
 
 
 def _draw_apart(one: Apart, panel: Panel, axis: Any) -> None:

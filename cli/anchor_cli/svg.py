@@ -12,7 +12,8 @@ from anchor_cli.panel import BAR, Panel, Picture, color_of, ticks
 __all__ = ["page", "write_html"]
 
 _WIDTH, _HEIGHT = 560, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 24, 46
+_RIGHT, _TOP, _BOTTOM = 12, 24, 46
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _FLOOR = _HEIGHT - _BOTTOM
 _DASHES = {"largest": "none", "smallest normal": "6 3", "smallest subnormal": "2 3"}
 _STYLE = """
@@ -48,7 +49,7 @@ def page(picture: Picture) -> str:
 def _legend(picture: Picture) -> str:
     entries = [
         f'<li><svg viewBox="0 0 32 8">{_line("M0 4H32", limit)}</svg>'
-        f"{limit.label(f'2<sup>{limit.exponent}</sup>')}</li>"
+        f"{limit.label(_power(limit.exponent))}</li>"
         for limit in picture.limits
     ]
     return f"<ul>{''.join(entries)}</ul>" if entries else ""
@@ -56,11 +57,11 @@ def _legend(picture: Picture) -> str:
 
 def _figure(panel: Panel, picture: Picture) -> Iterator[str]:
     title, scale = escape(panel.title), _Scale(panel, picture)
-    yield f"<figure><h2>{title}</h2><p>{escape(panel.note)}</p>"
+    yield f"<figure><h2>{title}</h2>{_notes(panel)}"
     yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">'
     yield from _grid(panel, scale)
     for exponent, count in panel.histogram.bins.items():
-        yield _bar(scale, exponent, 1, count, BAR, f"2^{exponent}: {count:,}")
+        yield _bar(scale, exponent, 1, count, BAR, f"{_power(exponent)}: {count:,}")
     for one in picture.apart(panel):
         yield _bar(
             scale,
@@ -75,10 +76,9 @@ def _figure(panel: Panel, picture: Picture) -> Iterator[str]:
         yield _text(scale.x(one.x), _FLOOR + 16, one.label)
     for limit in picture.limits:
         yield _line(f"M{scale.x(limit.at):.1f} {_TOP}V{_FLOOR}", limit)
-    yield f'<path class="axis" d="M{_LEFT} {_FLOOR}H{_WIDTH - _RIGHT}"/>'
+    yield f'<path class="axis" d="M{scale.left} {_FLOOR}H{_WIDTH - _RIGHT}"/>'
     for exponent in ticks(picture.lowest, picture.highest):
-        power = f'2<tspan dy="-5" font-size="9">{exponent}</tspan>'
-        yield _text(scale.x(exponent), _FLOOR + 16, power, markup=True)
+        yield _text(scale.x(exponent), _FLOOR + 16, _power(exponent))
     yield _text(_WIDTH / 2, _HEIGHT - 8, "magnitude, one bin a power of two")
     yield "</svg></figure>"
 
@@ -87,11 +87,12 @@ class _Scale:
     """From exponents and counts to the SVG's own units."""
 
     def __init__(self, panel: Panel, picture: Picture) -> None:
-        self._left, self._panel = picture.left, panel
-        self.unit = (_WIDTH - _LEFT - _RIGHT) / (picture.right - picture.left)
+        self._first, self._panel = picture.left, panel
+        self.left = 16 + 7 * len(f"{panel.top:,.0f}")  # room for the counts beside the axis
+        self.unit = (_WIDTH - self.left - _RIGHT) / (picture.right - picture.left)
 
     def x(self, exponent: float) -> float:
-        return _LEFT + (exponent - self._left) * self.unit
+        return self.left + (exponent - self._first) * self.unit
 
     def y(self, count: int) -> float:
         return _FLOOR - self._panel.height(count) / self._panel.top * (_FLOOR - _TOP)
@@ -101,8 +102,8 @@ def _grid(panel: Panel, scale: _Scale) -> Iterator[str]:
     step = _round_step(panel.top)
     for count in range(0, int(panel.top) + 1, step):
         y = scale.y(count)
-        yield f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>'
-        yield _text(_LEFT - 6, y + 4, f"{count:,}", "end")
+        yield f'<path class="grid" d="M{scale.left} {y:.1f}H{_WIDTH - _RIGHT}"/>'
+        yield _text(scale.left - 6, y + 4, f"{count:,}", "end")
 
 
 def _round_step(top: float) -> int:
@@ -114,7 +115,7 @@ def _round_step(top: float) -> int:
 
 
 def _line(path: str, limit: Limit) -> str:
-    title = limit.label(f"2^{limit.exponent}")
+    title = limit.label(_power(limit.exponent))
     return (
         f'<path d="{path}" stroke="{color_of(limit)}" stroke-width="1.5" '
         f'stroke-dasharray="{_DASHES[limit.end]}"><title>{title}</title></path>'
@@ -129,6 +130,13 @@ def _bar(scale: _Scale, x: float, width: float, count: int, color: str, title: s
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle", *, markup: bool = False) -> str:
-    inner = text if markup else escape(text)
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{inner}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _notes(panel: Panel) -> str:
+    return "".join(f"<p>{escape(note)}</p>" for note in panel.notes)
+
+
+def _power(exponent: int) -> str:
+    return f"2{str(exponent).translate(_SUPERSCRIPTS)}"

@@ -177,7 +177,7 @@ class TestAs:
 
     def test_text_says_it_in_a_sentence(self, tmp_path):
         assert (
-            "as fp16, scaled by 2: 25.0 % underflow to zero, 25.0 % become subnormal, "
+            "as fp16, times 2: 25.0 % underflow to zero, 25.0 % subnormal, "
             "25.0 % overflow\n"
         ) in self.ask(tmp_path, "fp16", "--scale", "2").out
 

@@ -27,7 +27,7 @@ histograms = st.builds(
 
 
 def picture(*histograms: Log2Histogram, title: str = "fc2.bias@grad") -> Picture:
-    return Picture("run1", [Panel(title, "note", one) for one in histograms], ALL_FORMATS)
+    return Picture("run1", [Panel(title, ["note", "more"], one) for one in histograms], ALL_FORMATS)
 
 
 class Page(HTMLParser):
@@ -57,7 +57,7 @@ def test_the_page_is_one_file_without_script_or_link():
 
 def test_the_page_says_every_count_and_every_limit():
     text = " ".join(Page(page(picture(MANY))).texts)
-    for said in ("2^-14: 300", "zero: 5,000", "NaN: 2", "Inf: 1", "fp16, e5m2 smallest normal"):
+    for said in ("2⁻¹⁴: 300", "zero: 5,000", "NaN: 2", "Inf: 1", "fp16, e5m2 smallest normal"):
         assert said in text
 
 
@@ -79,7 +79,7 @@ def test_everything_that_is_drawn_lies_inside_the_picture(several):
 
 @given(histograms)
 def test_what_is_not_zero_is_high_enough_to_see_and_stays_in_its_panel(histogram):
-    panel = Panel("", "", histogram)
+    panel = Panel("", [], histogram)
     for count in (*histogram.bins.values(), histogram.zero, histogram.nan):
         height = panel.height(count)
         assert 0 <= height <= panel.top
@@ -151,7 +151,7 @@ def test_a_png_has_a_panel_for_each_tensor_and_a_line_for_each_limit(monkeypatch
     shown = [axis for axis in figure.axes if axis.get_visible()]
     assert [len(axis.lines) for axis in shown] == [4] * 3
     texts = [text.get_text() for text in shown[0].texts]
-    assert {"5,000 ↑", "2", "1", "note"} == set(texts)
+    assert {"5,000 ↑", "2", "1", "note", "more"} == set(texts)
     file.seek(0)
     assert matplotlib.image.imread(file).std() > 0.05
 
