@@ -24,7 +24,7 @@ __all__ = ["Ranks", "Tenancy"]
 _log = logging.getLogger("anchor_server")
 
 _WRITER_ID_BYTES = 16
-_TAKEN_OVER = Refusal(grpc.StatusCode.ABORTED, "another stream of this writer took over")
+_TAKEN_OVER = "another stream of this writer took over"
 
 
 @dataclass(frozen=True, slots=True)
