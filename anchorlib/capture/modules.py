@@ -15,6 +15,7 @@ from torch import nn
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.parts import plain_inside
 from anchorlib.capture.recorder import Plan, Stream
 from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.errors import UnsupportedError
@@ -139,8 +140,13 @@ class ModelWatch:
         key = f"{name}@pass_grad"
         if key not in self._hooked:
             self._hooked.add(key)
-            hook = PassGradient(self._observer, self.plan(name))
-            self._handles.append(parameter.register_hook(hook))
+            plan = self.plan(name)
+            if plain_inside(parameter) is parameter:
+                handle = parameter.register_hook(PassGradient(self._observer, plan))
+            else:  # tensor hooks of sharded parameters never fire
+                hook = ShardGradient(self._observer, plan)
+                handle = parameter.register_post_accumulate_grad_hook(hook)
+            self._handles.append(handle)
 
     # -- parameters and buffers at the start of a pass
 
@@ -231,9 +237,34 @@ class PassGradient:
         self._observer.pass_gradient(self._plan, gradient)
 
 
+class ShardGradient:
+    """A sharded parameter's hook: runs after its gradient, reduced, was added up."""
+
+    __slots__ = ("_last", "_observer", "_plan")
+
+    def __init__(self, observer: Observer, plan: Plan) -> None:
+        self._observer = observer
+        self._plan = plan
+        self._last: Callable[[], torch.Tensor | None] = lambda: None
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        """Record the gradient of the one pass that made it; a running sum is counted instead."""
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        if self._last() is gradient:
+            step = self._observer.clock.step
+            reason = "a sharded parameter's gradient is a sum over passes"
+            self._observer.recorder.skip(self._plan.name, "pass_grad", reason, step)
+            self._observer.clock.gradient()
+            return
+        self._last = ref(gradient)
+        self._observer.pass_gradient(self._plan, gradient)
+
+
 def _bits(tensor: torch.Tensor) -> bytes:
     """A digest of the bits of `tensor` as they are now."""
-    plain = tensor.detach()
+    plain = plain_inside(tensor).detach()
     if plain.device.type != "cpu":
         plain = plain.cpu()
     return digest(plain.contiguous().view(-1).view(torch.uint8).numpy())
