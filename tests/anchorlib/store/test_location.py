@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import xarray
 
-from anchorlib.store import CollectorLocation, LocalLocation, Location, Within
+from anchor_server import serve
+from anchorlib.errors import CollectorError, RunNotFoundError
+from anchorlib.reading import open_run
+from anchorlib.store import (
+    CollectorLocation,
+    LocalLocation,
+    Location,
+    Within,
+    as_zarr,
+    find_run,
+    locate_store,
+)
+from tests.anchorlib.reading.runs import make_run
 from tests.anchorlib.store.locations import LocationPromises, fill
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Location]:
+    root = tmp_path_factory.mktemp("outer") / "store"
+    fill(root)
+    with serve(root, bind="127.0.0.1:0") as collector:
+        yield locate_store(f"grpc://{collector.address}")
 
 
 class TestLocal(LocationPromises):
@@ -31,3 +53,37 @@ class TestClient(LocationPromises):
     def location(self, tmp_path: Path) -> Location:
         fill(tmp_path / "store")
         return CollectorLocation(LocalLocation(tmp_path / "store"))
+
+
+class TestCollector(LocationPromises):
+    """And over gRPC, from a collector that serves the directory."""
+
+    @pytest.fixture
+    def location(self, collected: Location) -> Location:
+        return collected
+
+
+def test_a_run_reads_the_same_through_a_collector(tmp_path: Path) -> None:
+    make_run(tmp_path, ranks=2)
+    here = open_run("run1", store=tmp_path)
+    with serve(tmp_path, bind="127.0.0.1:0") as collector:
+        address = f"grpc://{collector.address}"
+        for there in (open_run("run1", store=address), open_run(f"{address}/run1")):
+            assert there.tensors() == here.tensors()
+            for rank in here.ranks:
+                one, two = (run.series("fc2", "grad", rank=rank) for run in (here, there))
+                assert two.values().tobytes() == one.values().tobytes()
+                assert two.columns["digest"].tolist() == one.columns["digest"].tolist()
+            assert there.histogram("*") == here.histogram("*")
+        with pytest.raises(RunNotFoundError, match="did you mean 'run1'"):
+            open_run(f"{address}/run2")
+        store = as_zarr(find_run("run1", address).location)
+        group = "rank0/tensors/fc2/value"
+        data = xarray.open_zarr(store, group=group, consolidated=False)
+        assert data["value"].values.tobytes() == here.series("fc2", rank=0).values().tobytes()
+        assert data["step"].values.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_collector_that_is_not_there_is_said_so() -> None:
+    with pytest.raises(CollectorError, match="anchor serve"):
+        open_run("grpc://127.0.0.1:1/run1")
