@@ -44,7 +44,6 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         Path | None,
         typer.Option(
             "--token-file",
-            envvar="ANCHOR_TOKEN_FILE",
             metavar="F",
             help="Holds the token that clients must show.",
         ),
@@ -116,11 +115,15 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerT
 
 
 def _token(file: Path | None) -> str | None:
-    """The token of --token-file or ANCHOR_TOKEN_FILE, else ANCHOR_TOKEN; never shown anywhere."""
+    """What clients must show: of --token-file, ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never told."""
     from anchorlib.errors import OptionError
 
     if file is None:
-        return os.environ.get("ANCHOR_TOKEN") or None
+        if token := os.environ.get("ANCHOR_TOKEN"):
+            return token
+        if not (named := os.environ.get("ANCHOR_TOKEN_FILE")):
+            return None
+        file = Path(named)
     try:
         shared = file.stat().st_mode & 0o077
         token = file.read_text(encoding="utf-8").strip()

@@ -177,8 +177,7 @@ class TestAs:
 
     def test_text_says_it_in_a_sentence(self, tmp_path):
         assert (
-            "as fp16, times 2: 25.0 % underflow to zero, 25.0 % subnormal, "
-            "25.0 % overflow\n"
+            "as fp16, times 2: 25.0 % underflow to zero, 25.0 % subnormal, 25.0 % overflow\n"
         ) in self.ask(tmp_path, "fp16", "--scale", "2").out
 
     def test_shares_without_values_say_that_they_are_estimates(self, tmp_path):

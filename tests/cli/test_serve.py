@@ -98,6 +98,8 @@ def test_a_token_is_asked_for_and_not_shown(tmp_path):
         refused = spawn("names", "run1", "--store", url)
         assert refused.returncode == 4
         assert refused.stderr.count("\n") == 1
+        allowed = spawn("names", "run1", "--store", url, env=environment(ANCHOR_TOKEN="s3cret"))
+        assert (allowed.returncode, allowed.stderr) == (0, "")
         code, rest = ended(process)
     assert code == 0
     assert "s3cret" not in line + rest + refused.stderr
@@ -147,10 +149,17 @@ def test_a_file_without_a_token_is_refused_without_showing_it(tmp_path, content)
 
 
 def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
+    for name in ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    assert serve._token(None) is None
+    token = tmp_path / "token"
+    token.write_text("of a file")
+    token.chmod(0o600)
+    monkeypatch.setenv("ANCHOR_TOKEN_FILE", str(token))
+    assert serve._token(None) == "of a file"
     monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
     assert serve._token(None) == "s3cret"
-    monkeypatch.delenv("ANCHOR_TOKEN")
-    assert serve._token(None) is None
+    assert serve._token(token) == "of a file"
 
 
 def test_a_second_signal_ends_it_at_once():
@@ -166,6 +175,7 @@ def test_a_second_signal_ends_it_at_once():
     assert done.stdout == "at once\n"
 
 
+@pytest.mark.slow
 def test_what_a_session_sends_is_there_when_the_collector_has_ended(tmp_path):
     training = (
         "import torch, anchorlib, sys\n"
