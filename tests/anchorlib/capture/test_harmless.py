@@ -1,0 +1,133 @@
+"""Observing changes nothing and leaks nothing."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import anchorlib
+from anchorlib.capture.session import open_session
+from anchorlib.capture.settings import settings
+from anchorlib.sinks import MemorySink
+from tests.recording import DEFAULTS, recording
+
+
+class Convolutional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.2)
+        )
+        self.head = nn.Linear(4 * 36, 10)
+
+    def forward(self, x):
+        return self.head(self.body(x.view(-1, 1, 8, 8)).flatten(1))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(self.encoder(x.view(-1, 4, 16)).mean(1))
+
+
+def perceptron():
+    return nn.Sequential(
+        nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 10)
+    )
+
+
+def training(make, observed):
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses, gradients = [], []
+
+    def loop():
+        for _ in range(4):
+            x, y = torch.randn(12, 64), torch.randint(0, 10, (12,))
+            loss = nn.functional.cross_entropy(model(x), y)
+            anchorlib.anchor(loss, "loss")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            gradients.append([p.grad.clone() for p in model.parameters()])
+
+    if observed:
+        with recording() as run:
+            run.session.watch(model, tensors="*", optimizer=optimizer)
+            loop()
+        assert len(run.sink.records) > 100
+        assert not run.session.counters.skipped
+    else:
+        loop()
+    return losses, gradients, [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("make", [perceptron, Convolutional, Attention])
+def test_losses_gradients_and_weights_are_bit_equal_with_and_without_anchors(make):
+    losses, gradients, weights = training(make, observed=False)
+    seen_losses, seen_gradients, seen_weights = training(make, observed=True)
+    assert losses == seen_losses
+    for step, seen_step in zip(gradients, seen_gradients, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(step, seen_step, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(weights, seen_weights, strict=True))
+
+
+def test_the_state_of_random_numbers_is_left_alone():
+    with recording(mode=anchorlib.Sum("run")):
+        before = torch.get_rng_state()
+        for _ in range(3):
+            anchorlib.anchor(torch.zeros(100), "x")
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+class Nowhere(MemorySink):
+    """A sink that forgets."""
+
+    def put(self, records):
+        pass
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.slow
+def test_twenty_thousand_steps_leave_memory_flat():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(10)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    session = open_session(settings("soak", **DEFAULTS), Nowhere())
+    with session:
+        session.watch(model, tensors=["?"], optimizer=optimizer)
+        x = torch.randn(4, 8)
+        marks = []
+        for step in range(20_000):
+            h = model(x)
+            for n in range(10):
+                anchorlib.anchor(h, f"h{n}")
+            optimizer.zero_grad()
+            h.sum().backward()
+            optimizer.step()
+            if step % 2500 == 2499:
+                session.flush()
+                gc.collect()
+                marks.append(resident_bytes())
+        streams = len(session._recorder._streams)
+        handles = len(session._observer._handles)
+    slope = (marks[-1] - marks[1]) / (len(marks) - 2) / 2500
+    assert session.counters.records == 20_000 * 40
+    assert not session.counters.skipped
+    assert streams == 40
+    assert handles == 0
+    assert slope < 100, f"{slope:.0f} bytes a step; {marks}"
