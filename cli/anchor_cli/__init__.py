@@ -1,13 +1,15 @@
 """The command line `anchor`: open, ask, render.
 
-    main         the app: registers the commands, turns errors into one line and an exit code
-    options      the options that commands share      selection  --step, --pass, --call, --rank
-    terminal     what the screen can show             table      aligned text
-    complete     shell completion                     exits      the exit codes
+main      the app: registers the commands, turns errors into one line and an exit code
+exits     the exit codes                  options   what commands share
+terminal  what the screen can show        table     aligned text
+complete  shell completion                files     written whole, or not at all
 
-    serve runs names pull hist stats     one file a command
-    formats      what `pull` writes
-    limits bars png svg                  how `hist` looks
+serve, runs, names, pull, hist, stats     the commands, a file each
+selection  --step, --pass, --call, …      selected  the records it leaves
+missing    what the answer lacks          extract, formats  what `pull` takes out, and writes
+measured, answer  what `hist` counts and says
+limits, bars, panel, png, svg             how it looks
 
 Data goes to stdout, all else to stderr. Heavy imports stay inside the commands, so that `--help`
 and completion answer at once.

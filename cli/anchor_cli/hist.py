@@ -72,7 +72,8 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.answer import WRITERS, Answer
     from anchor_cli.files import by_suffix, written_whole
-    from anchor_cli.selected import lost, selected
+    from anchor_cli.missing import lost
+    from anchor_cli.selected import selected
     from anchorlib.reading import open_run
 
     target = _target(as_format, scale)
@@ -88,7 +89,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         document(answer.document())
     elif output is None:
         emit(answer.lines(this_screen()))
-    if problem := lost(opened, found, selection):
+    if problem := lost(opened, tensor, found, selection):
         note(f"incomplete: {problem}")
         return ExitCode.INCOMPLETE
     return ExitCode.DONE

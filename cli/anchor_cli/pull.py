@@ -77,7 +77,7 @@ def pull_tensor(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.files import by_suffix
     from anchor_cli.formats import WRITERS
-    from anchor_cli.selected import lost
+    from anchor_cli.missing import lost
     from anchorlib.reading import open_run
 
     if output != "-":
@@ -92,7 +92,7 @@ def pull_tensor(  # noqa: PLR0913  # one parameter for each option
         document(_with_values(extract, opened.name))
     else:
         _print(extract)
-    problems = [lost(opened, [found], selection)]
+    problems = [lost(opened, [tensor], [found], selection)]
     if left_out:
         problems.append(f"{found.title}: the values of {left_out} records were not kept")
     return _said("; ".join(filter(None, problems)))

@@ -1,4 +1,4 @@
-"""The records that a command is asked about, and whether any of them are missing."""
+"""The records that a command is asked about."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anchor_cli.missing import lost
 from anchor_cli.selection import Selection
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.names import escape, join
@@ -15,7 +16,7 @@ from anchorlib.query import gradients_first
 if TYPE_CHECKING:
     from anchorlib import Run, Series, TensorInfo
 
-__all__ = ["Selected", "lost", "selected"]
+__all__ = ["Selected", "selected"]
 
 Pair = tuple[str, str]
 
@@ -61,7 +62,12 @@ def selected(
     gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
     Raises UnknownTensorError, AmbiguousTensorError, OptionError; never returns an empty list.
     """
-    infos = _infos(run, selectors, gradients=gradients)
+    try:
+        infos = _infos(run, selectors, gradients=gradients)
+    except UnknownTensorError:
+        if reason := lost(run, selectors, (), selection):
+            raise UnknownTensorError(reason) from None
+        raise
     if selection.rank is not None and selection.rank not in run.ranks:
         have = ", ".join(map(str, run.ranks))
         raise OptionError(
@@ -125,29 +131,3 @@ def _narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
             narrowed.append(one)
         whole.append(run.series(info.name, info.kind, rank=rank, mode=info.mode, attempts=True))
     return Selected(info, tuple(narrowed), tuple(whole))
-
-
-def lost(run: Run, found: Sequence[Selected], selection: Selection) -> str:
-    """What was never recorded of the selected tensors and steps, as a sentence; "" for nothing.
-
-    A gap also counts records whose values alone were left out: those rows are there, and are
-    subtracted.
-    """
-    gaps = run.gaps(selection.rank)
-    parts = []
-    for part in found:
-        info = part.info
-        of = [
-            gap
-            for gap in gaps
-            if (gap.name, gap.kind) == (info.name, info.kind) and gap.mode in ("", info.mode)
-        ]
-        missing = sum(gap.count for gap in of)
-        if info.mode != "summary":
-            missing -= sum(int((~one.kept).sum()) for one in part.whole)
-        if missing <= 0 or not any(selection.meets(gap.first_step, gap.last_step) for gap in of):
-            continue
-        first, last = min(gap.first_step for gap in of), max(gap.last_step for gap in of)
-        reasons = ", ".join(dict.fromkeys(escape(gap.reason) for gap in of))
-        parts.append(f"{part.title} lacks {missing} records of steps {first}-{last} ({reasons})")
-    return "; ".join(parts)

@@ -75,7 +75,8 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
 
     A narrow terminal shows the columns that fit; a pipe and --json have them all.
     """
-    from anchor_cli.selected import lost, selected
+    from anchor_cli.missing import lost
+    from anchor_cli.selected import selected
     from anchorlib.reading import open_run
 
     selection = Selection.of(step, pass_index, call, rank, phase, mode)
@@ -87,7 +88,7 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
         screen = this_screen()
         rows = [_cells(row, screen) for part in found for row in _entries(part)]
         emit(_table(rows, screen, several=len(found) > 1))
-    if problem := lost(opened, found, selection):
+    if problem := lost(opened, tensor, found, selection):
         note(f"incomplete: {problem}")
         return ExitCode.INCOMPLETE
     return ExitCode.DONE

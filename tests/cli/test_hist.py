@@ -218,6 +218,18 @@ class TestGaps:
         assert anchor(*where, "fc1.bias", "--step", "1:").code == 2
         assert anchor(*where, "fc1.bias").code == 3
 
+    def test_a_tensor_that_was_lost_altogether_is_told_beside_the_others(self, tmp_path):
+        other = Gap("fc3.bias", "grad", "", "line full", 7, 0, 6)
+        make_run(tmp_path, [record(), record(kind="value")], gaps=[other])
+        where = ("hist", "run1", "--store", tmp_path, "-t")
+        assert anchor(*where, "fc2.bias").code == 0
+        done = anchor(*where, "fc*", "--json")
+        assert (done.code, done.json["tensor"]) == (3, "fc2.bias")
+        said = "fc3.bias@grad has no record: lost were steps 0-6 (line full)"
+        assert done.err == f"anchor: incomplete: {said}\n"
+        alone = anchor(*where, "fc3.bias")
+        assert (alone.code, alone.err) == (2, f"anchor: {said}\n")
+
     def test_values_left_out_are_no_gap_where_summaries_are_kept(self, tmp_path):
         records = [record(), record(raw=None, dropped=BIAS, step=4)]
         gap = self.gap(count=1, last_step=4, reason="line full: values dropped")
