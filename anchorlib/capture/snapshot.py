@@ -54,6 +54,9 @@ _WIDE = {
     torch.complex128: torch.complex128,
 }
 
+# torch adds none of these, nor any fp8, to a tensor of another dtype.
+_NEVER_MIXED = {torch.complex32, torch.uint16, torch.uint32, torch.uint64}
+
 # numpy has no such dtypes: their bits travel in an integer of the same size.
 _STORED_AS = {
     torch.bfloat16: torch.uint16,
@@ -265,8 +268,8 @@ class TorchArithmetic:
         """Add `x` to `kept`, in place."""
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
             x = plain(x)
-            if (x.is_floating_point() and x.itemsize == 1) or x.dtype is torch.complex32:
-                x = x.to(kept.tensor.dtype)  # torch has no mixed addition for these
+            if (x.is_floating_point() and x.itemsize == 1) or x.dtype in _NEVER_MIXED:
+                x = x.to(kept.tensor.dtype)
             kept.tensor.add_(x)
 
     def shapes(self, kept: Snapshot, x: torch.Tensor, /) -> tuple[tuple[int, ...], tuple[int, ...]]:
