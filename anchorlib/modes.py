@@ -151,6 +151,8 @@ def _from_text(text: str) -> Mode:
         key, equals, value = part.partition("=")
         if not equals:
             key, value = "n", part
+        if key in options:
+            raise ModeError(f"mode {text!r} says {key} twice; modes are {_CHOICES}")
         options[key] = value if value in ("run", "record", "step") else _number(value, text)
     try:
         return _CLASSES[head](**options)

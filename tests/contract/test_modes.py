@@ -394,10 +394,6 @@ def test_n_may_exceed_a_window_where_both_count_different_things(store):
     assert emitted(store, EveryN(10, window=2), stream) == [(1, 9.0, 1), (3, 23.0, 1)]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/modes.py, _from_text: a second `:3` silently replaces the first number",
-)
 @pytest.mark.parametrize("text", ["every_n:2:3", "sum:window=2:window=3"])
 def test_a_string_that_says_one_thing_twice_is_unknown(store, text):
     with pytest.raises(ModeError), anchorlib.start("run1", store=store, mode=text):
