@@ -79,4 +79,5 @@ def _remote(store: str, options: SinkOptions) -> Sink:
         overwrite=options.overwrite,
         on_full=options.on_full,
         limit_bytes=options.limit_bytes,
+        max_bytes=options.max_bytes,
     )
