@@ -34,17 +34,35 @@ class Tree:
 
     def make(self, node: Path, document: bytes) -> None:
         """Puts a new node in place, an empty group or array; an old one loses its contents."""
+        self.move_in(self._made(document), node)
+
+    def ensure(self, node: Path, document: bytes) -> None:
+        """Makes a group unless it is there; its members stay.
+
+        Ranks that start together all come here for one run: whoever is late must not take away
+        what the first has put inside since.
+        """
+        if (node / "zarr.json").exists():
+            return
+        made = self._made(document)
+        try:
+            made.rename(node)
+        except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it was an empty shell
+            if (node / "zarr.json").exists():
+                shutil.rmtree(made, ignore_errors=True)
+            else:
+                (made / "zarr.json").rename(node / "zarr.json")
+                made.rmdir()
+        if self._fsync:
+            sync_directory(node.parent)
+
+    def _made(self, document: bytes) -> Path:
         made = self.fresh()
         made.mkdir()
         self._write(made / "zarr.json", document)
         if self._fsync:
             sync_directory(made)
-        self.move_in(made, node)
-
-    def ensure(self, node: Path, document: bytes) -> None:
-        """Makes a group unless it is there; its members stay."""
-        if not (node / "zarr.json").exists():
-            self.make(node, document)
+        return made
 
     def move_in(self, made: Path, node: Path) -> None:
         """Renames a finished directory to its place; what stands there is removed."""
