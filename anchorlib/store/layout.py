@@ -150,14 +150,14 @@ def array_name(index: int, *, flat: bool = False) -> str:
 
 
 def rows_per_chunk(nbytes: int) -> int:
-    """Records in one chunk file.
+    """Records of `nbytes` in one chunk file.
 
-    From 64 KiB a record has a file of its own, written once; smaller ones share files of about
-    128 KiB, because readers pay for each file they open.
+    From 256 KiB a record has a file of its own, written once. Smaller ones share: making a file
+    costs more than filling it, and readers pay for each one they open. But a file has its full
+    size from the start, so it holds no more than 128 KiB, or 8 records up to 512 KiB.
     """
-    if nbytes >= 1 << 16:
-        return 1
-    return min(max((128 << 10) // max(nbytes, 1), 1), 4096)
+    nbytes = max(nbytes, 1)
+    return min(max((128 << 10) // nbytes, min(8, (512 << 10) // nbytes), 1), 4096)
 
 
 def shape_rows(ndim: int) -> int:

@@ -23,7 +23,7 @@ def batch(number: int, start: int) -> list[Record]:
     rng = np.random.default_rng(number)
     records = []
     for order in range(start, start + int(rng.integers(1, 12))):
-        shape = [(100,), (3, 7), (), (40_000,), (int(rng.integers(0, 30)), 2)][rng.integers(0, 5)]
+        shape = [(100,), (3, 7), (), (70_000,), (int(rng.integers(0, 30)), 2)][rng.integers(0, 5)]
         dtype = DTYPES[rng.integers(0, len(DTYPES))]
         name = f"layer.{rng.integers(0, 6)}/{len(shape)}"
         mode = "summary" if rng.integers(0, 8) == 0 else "all"

@@ -151,7 +151,7 @@ def test_a_node_without_a_catalogue_line_is_made_anew(tmp_path: Path) -> None:
 
 def test_with_fsync_everything_is_written_the_same(tmp_path: Path) -> None:
     records = [record(f"t{i % 3}", i, floats(*range(i % 3 + 1))) for i in range(9)]
-    records.append(record("large", 0, np.ones(1 << 15, "<f4")))
+    records.append(record("large", 0, np.ones(1 << 17, "<f4")))
     with Writer.open(tmp_path, "run1", 0, fsync=True) as writer:
         writer.write(records)
         writer.publish()

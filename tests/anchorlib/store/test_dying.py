@@ -59,7 +59,7 @@ def batches() -> list[list[Record]]:
     return [
         [one("a/b", 0, "float32", (100,)), one("c", 0, "int8", ())],
         [one("r", 1, "float16", (n, 2)) for n in range(10)],
-        [one("a/b", 2, "float32", (100,)), one("big", 2, "uint8", (70_000,))],
+        [one("a/b", 2, "float32", (100,)), one("big", 2, "uint8", (300_000,))],
         [one("s", 3, "float32", (9,), mode="summary")],
     ]
 

@@ -18,7 +18,7 @@ from anchorlib.record import Record
 from anchorlib.store import LocalLocation, Writer, as_zarr
 from tests.anchorlib.store.records import filled, floats, record, written
 
-SHAPES = {"matrix": (3, 5), "scalar": (), "large": (40_000,), "empty": (0, 4)}
+SHAPES = {"matrix": (3, 5), "scalar": (), "large": (70_000,), "empty": (0, 4)}
 
 
 def records() -> list[Record]:
@@ -130,7 +130,7 @@ def test_a_location_is_a_zarr_store_that_only_reads(tmp_path: Path) -> None:
     mine = {path for path, _ in group.members(None)}
     assert mine == {path for path, _ in zarr.open_group(run, mode="r").members(None)}
     data = xarray.open_zarr(store, group="rank0/tensors/large/grad", consolidated=False)
-    assert data["value"].shape == (6, 40_000)
+    assert data["value"].shape == (6, 70_000)
     with pytest.raises(ValueError, match="read-only"):
         zarr.open_group(store, mode="r+")["rank0/tensors/matrix/grad/value"][0] = 1
 
