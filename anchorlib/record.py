@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
     from anchorlib.summary import Summary
 
-__all__ = ["KINDS", "Coordinates", "Flag", "Gap", "Record", "TensorInfo", "is_kind"]
+__all__ = [
+    "KINDS",
+    "Coordinates",
+    "Edges",
+    "Flag",
+    "Gap",
+    "Parent",
+    "Record",
+    "TensorInfo",
+    "is_kind",
+]
 
 
 class Flag(IntFlag):
@@ -105,6 +115,54 @@ class Gap:
     count: int
     first_step: int
     last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A tensor that another was computed from.
+
+    call: its call; None for a parameter, which has none.
+    steps_back, pass_index, phase: where it was made, if not in the child's own step, pass (None:
+        the same) and phase ("": the same).
+    """
+
+    name: str
+    call: int | None = 0
+    steps_back: int = 0
+    pass_index: int | None = None
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What the value of `name` was computed from, as autograd saw it at one forward call.
+
+    They hold for every call at the same phase, pass, call and shape from `step` on, until another
+    statement for that place; and for places of which nothing is said, if they are the first of
+    their (attempt, name, phase, call): see `anchorlib.query.Lineage`, which reads them.
+
+    parents: the nearest anchored tensors and parameters. Only what autograd follows can be among
+        them: not data, indices, masks, buffers, random numbers.
+    ops: names of the autograd nodes between, in the order in which backward runs them; the first
+        made `name`. With none, the one parent is the same tensor under another name.
+    inputs: for each op where its inputs come from: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and
+        0 something that autograd does not follow.
+    missing: why parents may be missing, empty where none are.
+    grad: whether its gradient is recorded wherever one comes.
+    """
+
+    name: str
+    phase: str
+    pass_index: int
+    call: int
+    shape: tuple[int, ...]
+    step: int = 0
+    parents: tuple[Parent, ...] = ()
+    ops: tuple[str, ...] = ()
+    inputs: tuple[tuple[int, ...], ...] = ()
+    missing: tuple[str, ...] = ()
+    grad: bool = True
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

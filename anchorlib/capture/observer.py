@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from anchorlib.capture.clock import At, Clock
+from anchorlib.capture.lineage import LineageTracker
 from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Recorder
 from anchorlib.errors import UnsupportedError
 
@@ -53,6 +54,7 @@ class Observer:
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
         self.clock = clock
         self.recorder = recorder
+        self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self._unfollowed: dict[tuple[Hashable, int], deque[At]] = {}
@@ -79,6 +81,7 @@ class Observer:
                 self.recorder.observe(streams, at, x)
             if x.requires_grad:
                 self._follow(plan, x, at, wanted=grad)
+            self.lineage.see(plan, x, at, grad=grad)
         except UnsupportedError:
             raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
@@ -181,6 +184,7 @@ class Observer:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.lineage.close()
 
 
 def recomputing() -> bool:

@@ -30,7 +30,7 @@ from anchorlib.capture.snapshot import (
 )
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import Fold, Held, Mode, Summary
-from anchorlib.record import Coordinates, Flag, Gap, Record, TensorInfo
+from anchorlib.record import Coordinates, Edges, Flag, Gap, Record, TensorInfo
 from anchorlib.sinks import RecordQueue
 from anchorlib.summary import summarise
 
@@ -283,6 +283,10 @@ class Recorder:
     def _skip(self, stream: Stream, reason: str, step: int, count: int) -> None:
         self.skipped[reason] += count
         self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
+
+    def lineage(self, edges: Edges) -> None:
+        """Pass on what a value was computed from."""
+        self._queue.edges(edges)
 
     def end_step(self, upcoming: int | None) -> None:
         """Emit the windows that do not reach into step `upcoming` (None: all of them)."""

@@ -144,6 +144,7 @@ class Session:
         if inner is not None:
             self._watch_optimizer(inner, watch)
         watch.add(choice)
+        self._observer.lineage.know(parts.parameters)
 
     def _watch_of(self, parts: Parts) -> ModelWatch:
         for watch in self._models:

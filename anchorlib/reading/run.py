@@ -14,7 +14,7 @@ from anchorlib.names import escape, join, select
 from anchorlib.query import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.series import Series
-from anchorlib.record import Gap, TensorInfo
+from anchorlib.record import Edges, Gap, TensorInfo
 from anchorlib.store import RunReader, find_run
 from anchorlib.summary import Log2Histogram
 
@@ -38,6 +38,7 @@ class Run:
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
         self._indexes: dict[tuple[int, bool], RankIndex] = {}
+        self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
 
     @property
@@ -90,12 +91,21 @@ class Run:
                 found[key] = add_gaps(found[key], gap) if key in found else gap
         return list(found.values())
 
+    def edges(self, rank: int | None = None) -> list[Edges]:
+        """What values were computed from, on one rank (None: the lowest), in order of statement.
+
+        `anchorlib.query.Lineage` finds in them the parents of a record of any kind.
+        """
+        ranks = self.ranks
+        index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
+        return list(index.reader.catalogue.edges.values())
+
     def tensors(self, *selectors: str) -> list[TensorInfo]:
         """What the run holds, in order of execution; all of it, or what the selectors name.
 
         Raises UnknownTensorError for a selector that names nothing, with what may have been meant.
         """
-        found = listing(self._all(), self.gaps())
+        found = self._listing()
         if not selectors:
             return found
         pairs = list(dict.fromkeys((info.name, info.kind) for info in found))
@@ -208,10 +218,16 @@ class Run:
             index = self._index(rank, attempts=attempts)
             found += [
                 Series(index.reader, entry, index.rows(entry))
-                for entry in index.series
-                if (entry.name, entry.kind) == (name, kind)
+                for entry in index.of_tensor(name, kind)
             ]
         return found
+
+    def _listing(self) -> list[TensorInfo]:
+        indexes = self._all()
+        version = [(id(index.reader), index.version) for index in indexes]
+        if self._listed is None or self._listed[0] != version:
+            self._listed = (version, listing(indexes, self.gaps()))
+        return list(self._listed[1])
 
     def _all(self) -> list[RankIndex]:
         self._reader.refresh()

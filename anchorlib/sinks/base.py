@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from anchorlib.record import Gap, Record
+from anchorlib.record import Edges, Gap, Record
 
 __all__ = ["Sink"]
 
@@ -22,6 +22,9 @@ class Sink(Protocol):
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """State what was not recorded. Cumulative: the newest statement of a series wins."""
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """State what values were computed from; the first statement of a place counts."""
 
     def flush(self, timeout: float | None) -> None:
         """Return when all that was put is in the store and any zarr reader sees it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anchorlib.record import Gap, Record
+from anchorlib.record import Edges, Gap, Record
 from anchorlib.store import Writer
 
 __all__ = ["EmbeddedSink"]
@@ -26,6 +26,10 @@ class EmbeddedSink:
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Store gap statements."""
         self._writer.gap(gaps)
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """Store what values were computed from."""
+        self._writer.edges(edges)
 
     def flush(self, timeout: float | None) -> None:  # noqa: ARG002  # writing is never far behind
         """Publish: what was written is now visible to any zarr reader."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anchorlib.record import Gap, Record
+from anchorlib.record import Edges, Gap, Record
 
 __all__ = ["MemorySink"]
 
@@ -19,6 +19,7 @@ class MemorySink:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.gaps: list[Gap] = []
+        self.lineage: list[Edges] = []
         self.closed = False
 
     def put(self, records: Sequence[Record]) -> None:
@@ -32,6 +33,10 @@ class MemorySink:
         """Keep the newest statement of each series and reason."""
         newest = {(g.name, g.kind, g.mode, g.reason): g for g in (*self.gaps, *gaps)}
         self.gaps = list(newest.values())
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """Keep them, in order."""
+        self.lineage += edges
 
     def flush(self, timeout: float | None) -> None:
         """Nothing waits here."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
-from anchorlib.record import Gap, Record
+from anchorlib.record import Edges, Gap, Record
 from anchorlib.sinks.base import Sink
 
 __all__ = ["Deferred", "OnFull", "RecordQueue"]
@@ -92,6 +92,7 @@ class RecordQueue:
         self._logged: set[str] = set()
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._gaps_told = 0
+        self._edges: list[Edges] = []
         self.records = 0
         self.bytes = 0
         self._lost = 0
@@ -158,6 +159,11 @@ class RecordQueue:
                 gap.name, gap.kind, gap.mode, gap.reason, gap.count, gap.first_step, gap.last_step
             )
 
+    def edges(self, edges: Edges) -> None:
+        """Pass on what a value was computed from, with the next records."""
+        with self._changed:
+            self._edges.append(edges)
+
     @property
     def gaps(self) -> int:
         """How many series, each for each reason, have a gap."""
@@ -179,6 +185,7 @@ class RecordQueue:
         self._drained(self._taken, timeout)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
+            self._tell_edges()
             self._tell_gaps()
             self._sink.flush(left)
         except AnchorError:
@@ -211,6 +218,7 @@ class RecordQueue:
         self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
         undelivered = 0
         try:
+            self._tell_edges()
             self._tell_gaps()
             undelivered = self._sink.close(max(0.0, deadline - time.monotonic()))
         except Exception as fault:  # noqa: BLE001  # closing must not break training either
@@ -270,6 +278,7 @@ class RecordQueue:
     def _put(self, records: list[Record]) -> None:
         try:
             self._sink.put(records)
+            self._tell_edges()
             if len(self._gaps) != self._gaps_told:
                 self._tell_gaps()
         except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, logged, no further
@@ -297,6 +306,16 @@ class RecordQueue:
             self._gaps_told = len(gaps)
         if gaps:
             self._sink.gap(gaps)
+
+    def _tell_edges(self) -> None:
+        with self._changed:
+            edges, self._edges = self._edges, []
+        if not edges:
+            return
+        try:
+            self._sink.edges(edges)
+        except Exception as fault:  # noqa: BLE001  # the sink boundary; the records are safe
+            self._warn_once("edges", f"what values were computed from was not kept: {fault}")
 
     # -- both sides
 

@@ -6,7 +6,8 @@
     {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
     {"array": 0, "name": "value", "rows": 3276}                      variant 0 keeps values now
     {"phase": 0, "name": "train"}
-    {"gap": {…}, "attempt": 0}   {"edges": 0, "of": […]}   {"state": "closed"}   {"published": 120}
+    {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
+    {"state": "closed"}   {"published": 120}
 
 Later lines win. A line is whole when its line end is there: what follows the last line end was cut
 off by a crash. Keys that this version does not know are left alone.
@@ -20,7 +21,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from anchorlib.errors import StoreError
-from anchorlib.record import Gap
+from anchorlib.record import Edges, Gap
+from anchorlib.store.edges import EdgesKey, edges_key, read_edges
 
 __all__ = ["Attempt", "Catalogue", "SeriesEntry", "Variant", "encode", "whole_lines"]
 
@@ -87,7 +89,7 @@ class Catalogue:
     variants: list[Variant] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     gaps: dict[GapKey, Gap] = field(default_factory=dict)
-    edges: dict[int, Any] = field(default_factory=dict)
+    edges: dict[EdgesKey, Edges] = field(default_factory=dict)
 
     def apply(self, lines: Iterable[bytes]) -> None:
         """Adds whole lines; raises StoreError for one that no writer of this format made."""
@@ -183,7 +185,8 @@ def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.edges[entry["edges"]] = entry["of"]
+    edges = read_edges(entry)
+    catalogue.edges.setdefault(edges_key(edges), edges)
 
 
 def _read_state(catalogue: Catalogue, entry: dict[str, Any]) -> None:
@@ -194,15 +197,15 @@ def _read_published(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     catalogue.published = entry["published"]
 
 
-# In this order: an "attempt" key also stands in gap lines, and "series" in variant lines.
+# In this order: an "attempt" key also stands in the lines of gaps and edges, "series" in variants'.
 _READERS: Mapping[str, Callable[[Catalogue, dict[str, Any]], None]] = {
     "gap": _read_gap,
+    "edges": _read_edges,
     "variant": _read_variant,
     "array": _read_array,
     "series": _read_series,
     "attempt": _read_attempt,
     "phase": _read_phase,
-    "edges": _read_edges,
     "state": _read_state,
     "published": _read_published,
     "rank": _read_rank,

@@ -12,15 +12,17 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
-from anchorlib.record import Gap, Record
+from anchorlib.record import Edges, Gap, Record
 from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line
+from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
 from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
@@ -114,6 +116,7 @@ class Writer:
         self._publisher = Publisher(place.path, place.tree, self._files)
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
+        self._edges = set(catalogue.edges)
         self._first_row = 0
 
     def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
@@ -191,14 +194,14 @@ class Writer:
         with store_errors(f"cannot write {self._place}"):
             self._append(gap_line(self.attempt, gap) for gap in gaps)
 
-    def edges(self, name: str, kind: str, mode: str, edges: Sequence[Any]) -> None:
-        """Keeps what a series was computed from, as JSON can hold it."""
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """Keeps what values were computed from; what was stated before is not stated again."""
         self._check_open()
-        entry = self._shelf.series.get((name, kind, mode))
-        if entry is None:
-            raise StoreError(f"there are no records of {name}@{kind} that could have parents")
+        mine = [replace(one, attempt=self.attempt) for one in edges]
+        fresh = {key: one for one in mine if (key := edges_key(one)) not in self._edges}
         with store_errors(f"cannot write {self._place}"):
-            self._append([{"edges": entry.id, "of": json_value(edges)}])
+            self._append(map(edges_line, fresh.values()))
+        self._edges |= fresh.keys()
 
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""

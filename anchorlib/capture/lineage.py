@@ -1,0 +1,263 @@
+"""Lineage: from which tensors and parameters a value was computed, and by which operations.
+
+    tanh1 ── TanhBackward0 ── fc1 ── AddmmBackward0 ┬ fc1.bias
+                                                    ├ (data: autograd does not follow it)
+                                                    └ TBackward0 ── fc1.weight
+
+At each anchored tensor the graph is walked back to the nearest ones before it, when its name,
+phase, pass, call and shape are seen for the first time; from then on that costs one dict lookup.
+So that a walk knows an anchored tensor when it meets one, each leaves a mark on its autograd node,
+in the dict that torch keeps there for anomaly mode: the mark goes when the node goes, and nothing
+here holds a tensor or a graph. A leaf has no node that lasts: its mark is a hook on the leaf.
+
+Only forward edges are told. What gradients, updates and optimizer state depend on follows from
+them: see `anchorlib.query.Lineage`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from anchorlib.capture.clock import At
+from anchorlib.capture.recorder import Plan
+from anchorlib.record import Edges, Parent
+
+__all__ = ["LineageTracker"]
+
+_log = logging.getLogger("anchorlib")
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
+
+_MARK: Final = "anchorlib"  # a key in a node's metadata
+_MAX_SITES: Final = 1 << 16  # places looked at; more have shapes or passes without end
+_MAX_NODES: Final = 10_000  # of one walk
+
+# Reentrant checkpointing: what is inside has no graph, and its parameters are no inputs.
+_OPAQUE: Final = "CheckpointFunctionBackward"
+
+Owner = tuple[object, str, At]  # whose mark, the tensor's name, where it was observed
+Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
+
+
+class Found(NamedTuple):
+    """The result of a walk: fields of `Edges`."""
+
+    parents: tuple[Parent, ...] = ()
+    ops: tuple[str, ...] = ()
+    inputs: tuple[tuple[int, ...], ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class LineageTracker:
+    """Walks the graphs of one session; `tell` is given what is not known yet."""
+
+    def __init__(self, tell: Callable[[Edges], None]) -> None:
+        self._tell = tell
+        self._token = object()  # marks of other sessions are not ours
+        self._names: set[str] = set()
+        self._parameters: dict[int, str] = {}
+        self._held: list[Mapping[str, torch.Tensor]] = []  # an id means nothing once it is free
+        self._generation = 0  # of what is anchored: sites seen before are looked at once more
+        self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
+        self._told: dict[tuple[Any, ...], int] = {}
+        self._leaves: list[Any] = []
+        self._warned = False
+
+    def know(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Learn the names of a model's parameters; more may be anchored from now on."""
+        self._held.append(parameters)
+        self._parameters |= {id(tensor): name for name, tensor in parameters.items()}
+        self._generation += 1
+
+    def see(self, plan: Plan, x: torch.Tensor, at: At, *, grad: bool = True) -> None:
+        """`x` was observed at `at`; `grad`: its gradient is asked for. Raises nothing."""
+        try:
+            site = (plan.name, at.phase, at.pass_index, at.call, tuple(x.shape))
+            seen = self._seen.get(site)
+            if seen is None or seen[0] != self._generation:
+                follows = grad and bool(plan.streams("grad", at.phase))
+                if _wrapped(x) or not (follows or plan.streams("value", at.phase)):
+                    return
+                self._look(site, x, at, follows=follows)
+            node: Any = x.grad_fn
+            if node is not None:
+                node.metadata[_key(x.output_nr)] = (self._token, plan.name, at)
+            elif x.requires_grad:
+                self._mark_leaf(x, (self._token, plan.name, at))
+        except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
+            self._warn(plan.name, fault)
+
+    def _look(self, site: Site, x: torch.Tensor, at: At, *, follows: bool) -> None:
+        name = site[0]
+        if name not in self._names:
+            self._names.add(name)
+            self._generation += 1
+        seen = self._seen.get(site)
+        if seen is None and len(self._seen) >= _MAX_SITES:
+            return
+        self._seen[site] = (self._generation, at.step)
+        # The same place twice in one step is one tensor anchored in two modes: it has its edges.
+        if seen is None or seen[1] != at.step:
+            found = _Walk(self._owner, self._parameters, name, at).back_from(x)
+            self._tell_new(site, at.step, found, follows=follows)
+
+    def _tell_new(self, site: Site, step: int, found: Found, *, follows: bool) -> None:
+        """Tell what was found, unless a reader would take it for granted."""
+        name, phase, pass_index, call, shape = site
+        first, content = (name, phase, call), hash((found, follows))
+        if self._told.get(site, self._told.get(first)) == content:
+            return
+        self._told[site if first in self._told else first] = content
+        self._tell(Edges(name, phase, pass_index, call, shape, step, *found, grad=follows))
+
+    def _owner(self, node: Any, number: int) -> Owner | None:
+        """The mark of output `number` of `node`, or of the leaf behind it, if it is ours."""
+        leaf = _leaf_of(node)
+        if leaf is None:
+            owner = node.metadata.get(_key(number))
+        else:
+            owner = next((mark.owner for mark in _leaf_marks(leaf)), None)
+        return owner if owner is not None and owner[0] is self._token else None
+
+    def _mark_leaf(self, leaf: torch.Tensor, owner: Owner) -> None:
+        for mark in _leaf_marks(leaf):
+            mark.owner = owner
+            return
+        if len(self._leaves) >= 64:  # an input that needs a gradient is a new leaf at each step
+            self._leaves = [one for one in self._leaves if one.hooks_dict_ref() is not None]
+        self._leaves.append(leaf.register_hook(_LeafMark(owner)))
+
+    def _warn(self, name: str, fault: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("anchorlib: what %s was computed from is not known: %r", name, fault)
+
+    def close(self) -> None:
+        """Take the marks off leaves that live on."""
+        for handle in self._leaves:
+            handle.remove()
+        self._leaves.clear()
+        self._held.clear()
+
+
+class _LeafMark:
+    """A tensor hook that does nothing: it says which anchored tensor a leaf is."""
+
+    __slots__ = ("owner",)
+
+    # A leaf that was anchored can be saved and sent to other processes without a warning.
+    __torch_unserializable__ = True
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        # Compiled autograd takes a hook that returns None for "the gradient is None".
+        return gradient
+
+
+class _Walk:
+    """One walk from a tensor back to the nearest marked ones and parameters."""
+
+    def __init__(
+        self,
+        owner_of: Callable[[Any, int], Owner | None],
+        parameters: Mapping[int, str],
+        name: str,
+        at: At,
+    ) -> None:
+        self._owner_of = owner_of
+        self._names = parameters
+        self._own = (name, at)
+        self._parents: dict[Parent, int] = {}
+        self._missing: dict[str, None] = {}
+
+    def back_from(self, x: torch.Tensor) -> Found:
+        """What `x` was computed from."""
+        root: Any = x.grad_fn
+        if root is None:
+            if not x.requires_grad:
+                return Found(missing=("it has no graph",))
+            name = self._names.get(id(x))
+            return Found(() if name is None else (Parent(name, None),))
+        same = self._marked(root, x.output_nr)
+        if same is not None:
+            return Found((same,))
+        nodes = self._collect(root)
+        if len(nodes) > _MAX_NODES:
+            self._missing[f"more than {_MAX_NODES} operations lead here"] = None
+            return Found(tuple(self._parents), missing=tuple(self._missing))
+        # Backward runs the newest node first.
+        ordered = [root, *sorted(nodes.keys() - {root}, key=_newest_first)]
+        place = {node: number for number, node in enumerate(ordered)}
+        inputs = [
+            tuple(source if isinstance(source, int) else place[source] for source in nodes[node])
+            for node in ordered
+        ]
+        ops = tuple(map(_name, ordered))
+        if _OPAQUE in ops:
+            self._missing[f"{_OPAQUE} hides what is inside"] = None
+        return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
+
+    def _collect(self, root: Any) -> dict[Any, list[Any]]:
+        """Each node between, with its inputs: nodes, or numbers as in `Edges.inputs`."""
+        nodes: dict[Any, list[Any]] = {}
+        waiting = [root]
+        while waiting and len(nodes) <= _MAX_NODES:
+            node = waiting.pop()
+            if node not in nodes:
+                sources = nodes[node] = [self._source(*edge) for edge in node.next_functions]
+                waiting += [source for source in sources if not isinstance(source, int)]
+        return nodes
+
+    def _source(self, node: Any, number: int) -> Any:
+        if node is None:
+            return 0
+        parent = self._marked(node, number)
+        if parent is None:
+            leaf = _leaf_of(node)
+            if leaf is None:
+                return node
+            name = self._names.get(id(leaf))
+            if name is None:
+                self._missing["a leaf that is not anchored"] = None
+                return 0
+            parent = Parent(name, None)
+        return -self._parents.setdefault(parent, len(self._parents) + 1)
+
+    def _marked(self, node: Any, number: int) -> Parent | None:
+        owner = self._owner_of(node, number)
+        if owner is None or owner[1:] == self._own:
+            return None
+        _, name, there = owner
+        here = self._own[1]
+        if (there.step, there.pass_index, there.phase) == (here.step, here.pass_index, here.phase):
+            return Parent(name, there.call)
+        phase = "" if there.phase == here.phase else there.phase
+        return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
+
+
+def _key(number: int) -> object:
+    return (_MARK, number) if number else _MARK
+
+
+def _leaf_of(node: Any) -> torch.Tensor | None:
+    """The leaf that a node accumulates a gradient for, if it does."""
+    leaf: torch.Tensor | None = node.variable if type(node).__name__ == "AccumulateGrad" else None
+    return leaf
+
+
+def _leaf_marks(leaf: torch.Tensor) -> list[_LeafMark]:
+    hooks = leaf._backward_hooks or {}  # noqa: SLF001  # the only list there is
+    return [hook for hook in hooks.values() if isinstance(hook, _LeafMark)]
+
+
+def _newest_first(node: Any) -> int:
+    return -int(node._sequence_nr())  # noqa: SLF001  # torch has no public name for it
+
+
+def _name(node: Any) -> str:
+    return str(node.name()).rpartition("::")[2]

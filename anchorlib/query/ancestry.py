@@ -1,0 +1,126 @@
+"""The parents of one record, and how they are gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from anchorlib.record import Edges, Parent
+
+__all__ = ["Ancestry", "Link", "Search", "Site", "between", "link_to"]
+
+Site = tuple[str, int, int | None]
+"""A tensor of one step and phase: name, pass, call; a parameter has no call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One parent of a record.
+
+    call: None for a parameter's kinds, which have none.
+    pass_index: the pass it was made in; of a parameter's `value`, the last one at or before this
+        pass counts, since it is recorded only where it changed.
+    steps_back: how many steps before the child's.
+    phase: "" for the child's own.
+    ops: names of the autograd nodes between, in the order in which backward runs them.
+    saved: it may only have been saved for backward; the gradient came another way.
+    """
+
+    name: str
+    kind: str
+    call: int | None = 0
+    pass_index: int = 0
+    steps_back: int = 0
+    phase: str = ""
+    ops: tuple[str, ...] = ()
+    saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """The parents of one record, nearest recorded ones.
+
+    ops: of the whole stretch between the record and its parents, each node once.
+    untracked: those of them that visibly read something which autograd does not follow.
+    missing: why there may be other parents; empty where these are all that autograd knows.
+    """
+
+    parents: tuple[Link, ...] = ()
+    ops: tuple[str, ...] = ()
+    untracked: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether no parent that autograd could know is missing."""
+        return not self.missing
+
+
+@dataclass(slots=True)
+class Search:
+    """What one question has found so far."""
+
+    links: dict[Link, Link] = field(default_factory=dict)
+    ops: list[str] = field(default_factory=list)
+    untracked: list[str] = field(default_factory=list)
+    missing: dict[str, None] = field(default_factory=dict)
+    _seen: set[object] = field(default_factory=set)
+
+    def enter(self, step: object) -> bool:
+        """Whether this step of the search is new."""
+        new = step not in self._seen
+        self._seen.add(step)
+        return new
+
+    def cross(self, site: Site, edges: Edges, places: Sequence[int]) -> tuple[str, ...]:
+        """Note the operations at these places of the edges of `site`; their names."""
+        for place in places:
+            if self.enter((site, place)):
+                self.ops.append(edges.ops[place])
+                if 0 in edges.inputs[place]:
+                    self.untracked.append(edges.ops[place])
+        return tuple(edges.ops[place] for place in places)
+
+    def reach(self, link: Link) -> None:
+        """A parent was found; found twice, its operations are put together."""
+        bare = replace(link, ops=())
+        known = self.links.get(bare)
+        if known is not None and known.ops != link.ops:
+            link = replace(link, ops=(*known.ops, *link.ops))
+        self.links[bare] = link
+
+    def lack(self, reason: str) -> None:
+        """Parents may be missing."""
+        self.missing[reason] = None
+
+    def answer(self) -> Ancestry:
+        """All of it."""
+        return Ancestry(
+            tuple(self.links.values()),
+            tuple(self.ops),
+            tuple(self.untracked),
+            tuple(self.missing),
+        )
+
+
+def link_to(parent: Parent, pass_index: int) -> Link:
+    """The link to the value of a parent of a call made in that pass."""
+    made_in = pass_index if parent.pass_index is None else parent.pass_index
+    return Link(parent.name, "value", parent.call, made_in, parent.steps_back, parent.phase)
+
+
+def between(edges: Edges, number: int) -> list[int]:
+    """The places of the operations between a tensor and its parent of this number, from 1."""
+    users: dict[int, list[int]] = {}
+    for place, sources in enumerate(edges.inputs):
+        for source in sources:
+            if source:
+                users.setdefault(source, []).append(place)
+    found: set[int] = set()
+    waiting = list(users.get(-number, ()))
+    while waiting:
+        place = waiting.pop()
+        if place not in found:
+            found.add(place)
+            waiting += users.get(place, ()) if place else ()
+    return sorted(found)
