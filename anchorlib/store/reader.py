@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from anchorlib.store.layout import rank_of
-from anchorlib.store.location import Location
+from anchorlib.store.location import LocalLocation, Location
+from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
 
 __all__ = ["RunReader"]
@@ -43,6 +44,15 @@ class RunReader:
         """ "open" as long as any rank is, else "closed"."""
         states = {reader.catalogue.state for reader in self._ranks.values()}
         return "closed" if states == {"closed"} else "open"
+
+    def is_live(self, rank: int) -> bool | None:
+        """Whether a process holds this rank right now; None where only a collector can know.
+
+        A rank that is open and not live was left by a process that died.
+        """
+        if not isinstance(self.location, LocalLocation):
+            return None
+        return is_locked(lock_path(self.location.root.parent, self.name, rank))
 
     def _listed(self) -> list[int]:
         names = (entry.rstrip("/") for entry in self.location.list("") if entry.endswith("/"))

@@ -7,14 +7,18 @@ half-written document or a stray file.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
+import time
 from pathlib import Path
 
 from anchorlib.store.layout import hidden
 
 __all__ = ["Tree"]
+
+STALE_SECONDS = 86_400.0
 
 
 class Tree:
@@ -24,9 +28,17 @@ class Tree:
         self._fsync = fsync
         self._tmp = hidden(store) / "tmp"
         self._tmp.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         # Several processes share the directory: theirs differ by pid and host-unique randomness.
         self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}-"
         self._names = itertools.count()
+
+    def _sweep(self) -> None:
+        # What a killed writer left; a day is longer than any node takes to be put in place.
+        for path in self._tmp.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.lstat().st_mtime > STALE_SECONDS:
+                    delete(path)
 
     def fresh(self) -> Path:
         """A path in the temporary directory that nobody else uses."""
@@ -89,16 +101,25 @@ class Tree:
             node.rename(gone)
         except FileNotFoundError:
             return
-        shutil.rmtree(gone, ignore_errors=True)
+        delete(gone)
 
     def _write(self, path: Path, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            os.write(descriptor, data)
+            while data:  # a disk that fills up takes a part and says so with the next call
+                data = data[os.write(descriptor, data) :]
             if self._fsync:
                 os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def delete(path: Path) -> None:
+    """Deletes a file or a directory that is outside the tree."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_directory(path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from anchorlib.errors import (
     RunExistsError,
     StoreError,
 )
-from anchorlib.store import Writer
+from anchorlib.store import LocalLocation, RunReader, Within, Writer
 from tests.anchorlib.store.records import assert_holds, floats, reader, record, written
 
 
@@ -93,6 +94,46 @@ def test_the_state_is_open_until_the_writer_closes(tmp_path: Path) -> None:
     writer = Writer.open(tmp_path, "run1", 0, resume=True)
     assert reader(tmp_path).catalogue.state == "open"
     writer.close()
+
+
+def test_what_killed_writers_left_is_swept_after_a_day(tmp_path: Path) -> None:
+    written(tmp_path, [record("x", 0, floats(1))])
+    litter = tmp_path / ".anchor" / "tmp"
+    (litter / "old-file").write_text("")
+    (litter / "old-folder" / "value").mkdir(parents=True)
+    (litter / "new-file").write_text("")
+    for name in ("old-file", "old-folder"):
+        os.utime(litter / name, (0, 0))
+    Writer.open(tmp_path, "run1", 1).close()
+    assert [path.name for path in litter.iterdir()] == ["new-file"]
+
+
+def test_a_reader_knows_whether_a_writer_lives(tmp_path: Path) -> None:
+    run = RunReader(LocalLocation(tmp_path / "run1.zarr"), "run1")
+    with Writer.open(tmp_path, "run1", 0):
+        assert run.is_live(0) is True
+    assert run.is_live(0) is False
+    assert run.is_live(5) is False
+    assert RunReader(Within(LocalLocation(tmp_path), "run1.zarr"), "run1").is_live(0) is None
+
+
+def test_asking_for_life_does_not_stand_in_a_writers_way(tmp_path: Path) -> None:
+    Writer.open(tmp_path, "run1", 0).close()
+    run = RunReader(LocalLocation(tmp_path / "run1.zarr"), "run1")
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            run.is_live(0)
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        for _ in range(10):
+            Writer.open(tmp_path, "run1", 0, resume=True).close()
+    finally:
+        done.set()
+        asker.join()
 
 
 def test_a_dead_writer_holds_nothing(tmp_path: Path) -> None:
