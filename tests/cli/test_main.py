@@ -183,12 +183,15 @@ def test_errors_have_their_exit_codes(store, monkeypatch, error, code):
 
 
 def test_a_defect_is_one_line_with_its_own_exit_code(store, monkeypatch):
-    monkeypatch.setattr(names, "_entry", lambda _: 1 // 0)
+    def fail(_):
+        raise RuntimeError("of our own\nmaking")
+
+    monkeypatch.setattr(names, "_entry", fail)
     monkeypatch.delenv("ANCHOR_DEBUG", raising=False)
     done = anchor("names", "run1", "--store", store, "--json")
     assert done.code == 70
     assert done.err.count("\n") == 1
-    assert done.err.startswith("anchor: internal error: ZeroDivisionError")
+    assert done.err.startswith("anchor: internal error: RuntimeError: of our own\\nmaking")
     assert "ANCHOR_DEBUG=1" in done.err
 
 
@@ -232,9 +235,11 @@ def test_a_closed_pipe_ends_quietly(tmp_path, arguments):
     assert shell.stdout.count("\n") == 1
 
 
-def test_a_reader_that_is_gone_before_the_first_byte_is_no_error(store):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_is_gone_before_the_first_byte_is_no_error(store, unbuffered):
     process = subprocess.Popen(
         [*COMMAND, "names", "run1", "--store", str(store)],
+        env=environment(PYTHONUNBUFFERED=unbuffered),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -251,11 +256,13 @@ def test_a_closed_stdout_is_no_error(store):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_behind_stdout_is_one_line(store):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_one_line(store, unbuffered):
     with Path("/dev/full").open("w") as full:
         done = spawn(
             *("names", "run1", "--store", store),
             capture_output=False, stdout=full, stderr=subprocess.PIPE,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
         )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == "anchor: No space left on device\n"

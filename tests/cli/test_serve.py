@@ -27,7 +27,7 @@ def serving(store, *options: str, **variables: str) -> Iterator[subprocess.Popen
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(**variables),
+        env=environment(PYTHONUNBUFFERED="", **variables),  # the line must come without its help
     )
     try:
         with process:
