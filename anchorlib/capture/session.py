@@ -34,7 +34,7 @@ from anchorlib.capture.snapshot import BufferPool
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
-from anchorlib.names import join
+from anchorlib.names import check_name, join
 from anchorlib.record import TensorInfo
 from anchorlib.sinks import MemorySink, RecordQueue, Sink, SinkOptions, open_sink
 
@@ -181,8 +181,11 @@ class Session:
         self._check()
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """A context: records made inside carry the phase `name` (default: "train")."""
-        return self._clock.in_phase(name)
+        """A context: records made inside carry the phase `name` (default: "train").
+
+        Raises InvalidNameError for a name that a tensor could not have either.
+        """
+        return self._clock.in_phase(check_name(name))
 
     def _on_pass(self, at: At) -> None:
         for watch in self._models:

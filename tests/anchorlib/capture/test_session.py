@@ -505,3 +505,13 @@ def test_the_bare_import_is_light():
         """
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, 3])
+def test_a_phase_has_a_name_like_any_other(store, name):
+    with (
+        anchorlib.start("run1", store=store) as session,
+        pytest.raises(anchorlib.InvalidNameError),
+        session.phase(name),
+    ):
+        pass
