@@ -121,7 +121,7 @@ class Gap:
 class Parent:
     """A tensor that another was computed from.
 
-    call: its call; None for a parameter, which has none.
+    call: its call; None for a parameter (or another leaf that lasts), whose last record counts.
     steps_back, pass_index, phase: where it was made, if not in the child's own step, pass (None:
         the same) and phase ("": the same).
     """

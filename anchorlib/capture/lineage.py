@@ -5,7 +5,7 @@
                                                     └ TBackward0 ── fc1.weight
 
 At each anchored tensor the graph is walked back to the nearest ones before it, when its name,
-phase, pass, call and shape are seen for the first time; from then on that costs one dict lookup.
+phase, pass, call and shape are seen first, in two steps; from then on that costs one dict lookup.
 So that a walk knows an anchored tensor when it meets one, each leaves a mark on its autograd node,
 in the dict that torch keeps there for anomaly mode: the mark goes when the node goes, and nothing
 here holds a tensor or a graph. A leaf has no node that lasts: its mark is a hook on the leaf.
@@ -34,6 +34,7 @@ _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no
 _MARK: Final = "anchorlib"  # a key in a node's metadata
 _MAX_SITES: Final = 1 << 16  # places looked at; more have shapes or passes without end
 _MAX_NODES: Final = 10_000  # of one walk
+_NEVER: Final = -1  # no generation
 
 # Reentrant checkpointing: what is inside has no graph, and its parameters are no inputs.
 _OPAQUE: Final = "CheckpointFunctionBackward"
@@ -52,13 +53,16 @@ class Found(NamedTuple):
 
 
 class LineageTracker:
-    """Walks the graphs of one session; `tell` is given what is not known yet."""
+    """Walks the graphs of one session; `tell` is given what is not known yet.
+
+    parameters: names of leaves, by id.
+    """
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
         self._token = object()  # marks of other sessions are not ours
         self._names: set[str] = set()
-        self._parameters: dict[int, str] = {}
+        self.parameters: dict[int, str] = {}
         self._held: list[Mapping[str, torch.Tensor]] = []  # an id means nothing once it is free
         self._generation = 0  # of what is anchored: sites seen before are looked at once more
         self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
@@ -69,7 +73,7 @@ class LineageTracker:
     def know(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Learn the names of a model's parameters; more may be anchored from now on."""
         self._held.append(parameters)
-        self._parameters |= {id(tensor): name for name, tensor in parameters.items()}
+        self.parameters |= {id(tensor): name for name, tensor in parameters.items()}
         self._generation += 1
 
     def see(self, plan: Plan, x: torch.Tensor, at: At, *, grad: bool = True) -> None:
@@ -96,13 +100,14 @@ class LineageTracker:
             self._names.add(name)
             self._generation += 1
         seen = self._seen.get(site)
-        if seen is None and len(self._seen) >= _MAX_SITES:
-            return
-        self._seen[site] = (self._generation, at.step)
         # The same place twice in one step is one tensor anchored in two modes: it has its edges.
-        if seen is None or seen[1] != at.step:
-            found = _Walk(self._owner, self._parameters, name, at).back_from(x)
-            self._tell_new(site, at.step, found, follows=follows)
+        again = seen is not None and seen[1] == at.step
+        if again or (seen is None and len(self._seen) >= _MAX_SITES):
+            return
+        # Looked at in two steps: what is carried from step to step does not show in the first.
+        self._seen[site] = (_NEVER if seen is None else self._generation, at.step)
+        found = _Walk(self, name, at).back_from(x)
+        self._tell_new(site, at.step, found, follows=follows)
 
     def _tell_new(self, site: Site, step: int, found: Found, *, follows: bool) -> None:
         """Tell what was found, unless a reader would take it for granted."""
@@ -113,13 +118,15 @@ class LineageTracker:
         self._told[site if first in self._told else first] = content
         self._tell(Edges(name, phase, pass_index, call, shape, step, *found, grad=follows))
 
-    def _owner(self, node: Any, number: int) -> Owner | None:
-        """The mark of output `number` of `node`, or of the leaf behind it, if it is ours."""
-        leaf = _leaf_of(node)
-        if leaf is None:
-            owner = node.metadata.get(_key(number))
-        else:
-            owner = next((mark.owner for mark in _leaf_marks(leaf)), None)
+    def owner(self, node: Any, number: int) -> Owner | None:
+        """Which anchored tensor output `number` of `node` is, if it is one of this session."""
+        return self._ours(node.metadata.get(_key(number)))
+
+    def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
+        """Which anchored tensor `leaf` is, if it is one of this session."""
+        return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
+
+    def _ours(self, owner: Owner | None) -> Owner | None:
         return owner if owner is not None and owner[0] is self._token else None
 
     def _mark_leaf(self, leaf: torch.Tensor, owner: Owner) -> None:
@@ -162,15 +169,8 @@ class _LeafMark:
 class _Walk:
     """One walk from a tensor back to the nearest marked ones and parameters."""
 
-    def __init__(
-        self,
-        owner_of: Callable[[Any, int], Owner | None],
-        parameters: Mapping[int, str],
-        name: str,
-        at: At,
-    ) -> None:
-        self._owner_of = owner_of
-        self._names = parameters
+    def __init__(self, tracker: LineageTracker, name: str, at: At) -> None:
+        self._tracker = tracker
         self._own = (name, at)
         self._parents: dict[Parent, int] = {}
         self._missing: dict[str, None] = {}
@@ -179,10 +179,7 @@ class _Walk:
         """What `x` was computed from."""
         root: Any = x.grad_fn
         if root is None:
-            if not x.requires_grad:
-                return Found(missing=("it has no graph",))
-            name = self._names.get(id(x))
-            return Found(() if name is None else (Parent(name, None),))
+            return self._leaf(x)
         same = self._marked(root, x.output_nr)
         if same is not None:
             return Found((same,))
@@ -201,6 +198,17 @@ class _Walk:
         if _OPAQUE in ops:
             self._missing[f"{_OPAQUE} hides what is inside"] = None
         return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
+
+    def _leaf(self, x: torch.Tensor) -> Found:
+        """A leaf was computed from nothing, but it may have other names."""
+        if not x.requires_grad:
+            return Found(missing=("it has no graph",))
+        owner = self._tracker.leaf_owner(x)
+        parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
+        name = self._tracker.parameters.get(id(x))
+        if parent is None and name is not None:
+            parent = Parent(name, None)
+        return Found(() if parent is None else (parent,))
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
         """Each node between, with its inputs: nodes, or numbers as in `Edges.inputs`."""
@@ -221,7 +229,7 @@ class _Walk:
             leaf = _leaf_of(node)
             if leaf is None:
                 return node
-            name = self._names.get(id(leaf))
+            name = self._tracker.parameters.get(id(leaf))
             if name is None:
                 self._missing["a leaf that is not anchored"] = None
                 return 0
@@ -229,13 +237,19 @@ class _Walk:
         return -self._parents.setdefault(parent, len(self._parents) + 1)
 
     def _marked(self, node: Any, number: int) -> Parent | None:
-        owner = self._owner_of(node, number)
-        if owner is None or owner[1:] == self._own:
-            return None
+        leaf = _leaf_of(node)
+        owner = (
+            self._tracker.owner(node, number) if leaf is None else self._tracker.leaf_owner(leaf)
+        )
+        return None if owner is None or owner[1:] == self._own else self._parent(owner, leaf)
+
+    def _parent(self, owner: Owner, leaf: torch.Tensor | None) -> Parent:
         _, name, there = owner
         here = self._own[1]
         if (there.step, there.pass_index, there.phase) == (here.step, here.pass_index, here.phase):
             return Parent(name, there.call)
+        if leaf is not None:  # it lasts: how long ago it was anchored says nothing
+            return Parent(name, None)
         phase = "" if there.phase == here.phase else there.phase
         return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
 
