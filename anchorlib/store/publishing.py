@@ -28,11 +28,11 @@ INT64 = np.dtype("<i8")
 class Publisher:
     """Brings the metadata of one rank up to its committed rows."""
 
-    def __init__(self, rank: Path, tree: Tree, files: ChunkFiles) -> None:
+    def __init__(self, rank: Path, tree: Tree, *, fsync: bool) -> None:
         self._rank = rank
         self._tree = tree
-        self._files = files
-        self._labelled: set[Path] = set()
+        self._files = ChunkFiles(1, fsync=fsync)  # the writer's own stay open for values
+        self._labelled: dict[Path, int] = {}  # labels that zarr.json shows, where that is known
 
     def publish_values(self, reader: RankReader, variants: list[OpenVariant], start: int) -> None:
         """Coordinates and shapes of every variant that has rows from table row `start` on."""
@@ -58,6 +58,10 @@ class Publisher:
             self._tree.replace(records / name, column_json(dtype, pairs, "pair"))
         self._tree.replace(self._rank / "catalog", catalogue_json(catalogue_end))
 
+    def close(self) -> None:
+        """Closes the file it wrote last."""
+        self._files.close()
+
     def publish_rank(self, catalogue: Catalogue) -> None:
         """State and attempts, in the attributes of the rank's group."""
         self._tree.replace(self._rank, rank_json(catalogue))
@@ -78,16 +82,24 @@ class Publisher:
     def _write_labels(self, variant: OpenVariant, first: int, labels: np.ndarray[Any, Any]) -> None:
         for name, values in zip(COORDINATES, labels, strict=True):
             path = variant.directory / f"{name}{variant.suffix}"
-            if path not in self._labelled:
-                self._labelled.add(path)
-                if not path.exists():
-                    self._tree.make(path, coordinate_json(variant, 0))
-            array = SlotArray(self._files, path, INT64.itemsize, COORDINATE_ROWS)
-            array.write_packed(first, values.astype(INT64).tobytes())
+            if path not in self._labelled and not path.exists():
+                rows = first + len(values)
+                made = self._tree.made(coordinate_json(variant, rows))
+                self._write(made, first, values)
+                self._tree.move_in(made, path)
+                self._labelled[path] = rows
+            else:
+                self._write(path, first, values)
+
+    def _write(self, path: Path, first: int, values: np.ndarray[Any, Any]) -> None:
+        array = SlotArray(self._files, path, INT64.itemsize, COORDINATE_ROWS)
+        array.write_packed(first, values.astype(INT64).tobytes())
 
     def _coordinate_json(self, variant: OpenVariant, name: str) -> None:
         path = variant.directory / f"{name}{variant.suffix}"
-        self._tree.replace(path, coordinate_json(variant, variant.rows))
+        if self._labelled.get(path) != variant.rows:
+            self._tree.replace(path, coordinate_json(variant, variant.rows))
+            self._labelled[path] = variant.rows
 
 
 COORDINATE_ROWS = 8192

@@ -46,7 +46,7 @@ class Tree:
 
     def make(self, node: Path, document: bytes) -> None:
         """Puts a new node in place, an empty group or array; an old one loses its contents."""
-        self.move_in(self._made(document), node)
+        self.move_in(self.made(document), node)
 
     def ensure(self, node: Path, document: bytes) -> None:
         """Makes a group unless it is there; its members stay.
@@ -56,7 +56,7 @@ class Tree:
         """
         if (node / "zarr.json").exists():
             return
-        made = self._made(document)
+        made = self.made(document)
         try:
             made.rename(node)
         except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it was an empty shell
@@ -68,7 +68,8 @@ class Tree:
         if self._fsync:
             sync_directory(node.parent)
 
-    def _made(self, document: bytes) -> Path:
+    def made(self, document: bytes) -> Path:
+        """A directory with this zarr.json outside the tree, for `move_in`."""
         made = self.fresh()
         made.mkdir()
         self._write(made / "zarr.json", document)

@@ -113,7 +113,7 @@ class Writer:
         )
         self._budget = Budget(place.path, max_bytes, self._resumed.nbytes)
         self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
-        self._publisher = Publisher(place.path, place.tree, self._files)
+        self._publisher = Publisher(place.path, place.tree, fsync=place.fsync)
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
         self._edges = set(catalogue.edges)
@@ -233,6 +233,7 @@ class Writer:
         if self._open:
             self._open = False
             self._files.close()
+            self._publisher.close()
             self._table.close()
             self._catalog.close()
             self._lock.release()
