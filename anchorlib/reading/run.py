@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.modes import Mode, parse_mode
-from anchorlib.names import escape, join, select
+from anchorlib.names import join, quoted, select
 from anchorlib.query import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.series import Series
@@ -57,6 +57,15 @@ class Run:
         """ "open" while any rank is written or was left without being closed, else "closed"."""
         self._reader.refresh()
         return self._reader.state
+
+    @property
+    def live(self) -> bool | None:
+        """Whether a process writes it right now; None where only the collector knows.
+
+        A run that is open and not live was left by a process that died.
+        """
+        found = [self._reader.is_live(rank) for rank in self.ranks]
+        return None if None in found else any(found)
 
     @property
     def steps(self) -> list[int]:
@@ -119,10 +128,10 @@ class Run:
         """
         pairs = list(dict.fromkeys((info.name, info.kind) for info in self.tensors(selector)))
         if len(pairs) > 1:
-            names = ", ".join(repr(escape(join(*pair))) for pair in pairs[:5])
+            names = ", ".join(quoted(join(*pair)) for pair in pairs[:5])
             more = f" and {len(pairs) - 5} more" if len(pairs) > 5 else ""
             raise AmbiguousTensorError(
-                f"{escape(selector)!r} names {len(pairs)} tensors in {self.name}: {names}{more}"
+                f"{quoted(selector)} names {len(pairs)} tensors in {self.name}: {names}{more}"
             )
         return self.series(*pairs[0])
 
@@ -147,7 +156,7 @@ class Run:
         if not found:
             self.tensors(join(name, kind))
             raise UnknownTensorError(
-                f"no tensor is named {escape(join(name, kind))} in {self.name}"
+                f"no tensor is named {quoted(join(name, kind))} in {self.name}"
             )
         chosen = [
             one
@@ -156,13 +165,13 @@ class Run:
         ]
         if len(chosen) == 1:
             return chosen[0]
-        have = ", ".join(f"rank={one.rank}, mode={escape(one.mode)!r}" for one in chosen or found)
+        have = ", ".join(f"rank={one.rank}, mode={quoted(one.mode)}" for one in chosen or found)
         if not chosen:
             raise UnknownTensorError(
-                f"{escape(join(name, kind))} in {self.name} was not recorded so; it has: {have}"
+                f"{quoted(join(name, kind))} in {self.name} was not recorded so; it has: {have}"
             )
         raise AmbiguousTensorError(
-            f"{escape(join(name, kind))} has {len(chosen)} series in {self.name}; take one with "
+            f"{quoted(join(name, kind))} has {len(chosen)} series in {self.name}; take one with "
             f"run.series({name!r}, {kind!r}, rank=…, mode=…) of: {have}"
         )
 

@@ -145,7 +145,16 @@ def test_an_open_run_is_read_while_it_grows(tmp_path: Path) -> None:
         writer.write([record("x", 9, floats(9))])
         assert len(series) == 3
         assert series.values().tolist() == [[0], [1], [2]]
-    assert run.state == "closed"
+        assert run.live is True
+    assert (run.state, run.live) == ("closed", False)
+
+
+def test_a_run_whose_writer_died_is_open_and_not_live(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, "run1", 0)
+    writer.write([record("x", 0, floats(1))])
+    writer.abandon()
+    run = open_run("run1", tmp_path)
+    assert (run.state, run.live, len(run["x"])) == ("open", False, 1)
 
 
 def test_a_run_that_is_overwritten_is_read_anew(tmp_path: Path) -> None:
