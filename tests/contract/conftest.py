@@ -1,20 +1,34 @@
-"""Every test here starts from an environment that says nothing, and from an empty store."""
+"""Every test here starts from an environment that says nothing, and leaves no session behind."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from anchorlib.capture.session import active_session
+
 SPEAKING = ("ANCHOR_", "TORCHELASTIC_", "SLURM_")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def silent_environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(SPEAKING) or name == "RANK":
+                patch.delenv(name)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def silent_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(SPEAKING) or name == "RANK":
-            monkeypatch.delenv(name)
+def no_session_is_left() -> Iterator[None]:
+    """A test that fails inside a session must not fail those after it."""
+    yield
+    left = active_session()
+    if left is not None:
+        left.close(timeout=0.1)
 
 
 @pytest.fixture
