@@ -1,6 +1,6 @@
 """The catalogue of one rank: what its rows speak of, as JSON lines that are only ever added to.
 
-    {"rank": 0, "uid": "9f…", "created_ns": …}                      the first line
+    {"rank": 0, "version": 1, "uid": "9f…", "created_ns": …}        the first line
     {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
     {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
     {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
@@ -23,6 +23,7 @@ from typing import Any
 from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Gap
 from anchorlib.store.edges import EdgesKey, edges_key, read_edges
+from anchorlib.store.layout import VERSION
 
 __all__ = ["Attempt", "Catalogue", "SeriesEntry", "Variant", "encode", "whole_lines"]
 
@@ -136,6 +137,11 @@ def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
 
 
 def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if entry["version"] > VERSION:
+        raise StoreError(
+            f"rank {entry['rank']} was written in format {entry['version']}, and this anchorlib "
+            f"knows {VERSION}: a newer one can read it"
+        )
     catalogue.rank = entry["rank"]
     catalogue.uid = entry["uid"]
     catalogue.created_ns = entry["created_ns"]

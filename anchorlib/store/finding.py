@@ -64,8 +64,9 @@ def as_zarr(location: Location) -> Store:
 
 def list_runs(store: Location) -> list[str]:
     """The names of the runs in a store, sorted."""
-    names = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
-    return sorted(name.removesuffix(SUFFIX) for name in names if _is_run(name))
+    folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
+    runs = (folder for folder in folders if _may_be_run(folder))
+    return sorted(f.removesuffix(SUFFIX) for f in runs if _has_ranks(Within(store, f)))
 
 
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
@@ -133,7 +134,7 @@ def _has_ranks(location: Location) -> bool:
     return any(rank_of(name.rstrip("/")) is not None for name in location.list(""))
 
 
-def _is_run(folder: str) -> bool:
+def _may_be_run(folder: str) -> bool:
     try:
         check_run_name(folder.removesuffix(SUFFIX))
     except AnchorError:

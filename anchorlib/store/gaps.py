@@ -43,6 +43,16 @@ class LeftOut:
             self._unstated.add(key)
 
     @property
+    def records(self) -> int:
+        """How many records' values were left out."""
+        return sum(gap.count for gap in self._gaps.values())
+
+    @property
+    def series(self) -> int:
+        """How many series they are missing from, each reason counted for itself."""
+        return len(self._gaps)
+
+    @property
     def due(self) -> bool:
         """Whether something is unstated, and the last statement a second ago."""
         return bool(self._unstated) and time.monotonic() - self._stated_at > STATE_SECONDS

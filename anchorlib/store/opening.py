@@ -17,6 +17,7 @@ from anchorlib.store.layout import (
     CATALOG_CHUNK,
     ROW,
     ROWS_PER_CHUNK,
+    VERSION,
     chunk_key,
     rank_name,
     run_directory,
@@ -53,7 +54,7 @@ class Place:
     def take(self, writer_id: bytes, *, resume: bool, overwrite: bool) -> RankReader:
         """What is there, after making it if need be; raises RunExistsError."""
         run = run_directory(self.store, self.run)
-        found = self._found()
+        found = self._found(damaged=overwrite)
         attempts = found.catalogue.attempts if found is not None else []
         same = bool(writer_id) and bool(attempts) and attempts[-1].writer_id == writer_id
         if attempts and not (same or resume or overwrite):
@@ -65,11 +66,15 @@ class Place:
         create_rank(run, self.rank, self.tree)
         return RankReader(LocalLocation(run), self.rank)
 
-    def _found(self) -> RankReader | None:
+    def _found(self, *, damaged: bool) -> RankReader | None:
         try:
             return RankReader(LocalLocation(run_directory(self.store, self.run)), self.rank)
         except RunNotFoundError:
             return None
+        except StoreError:
+            if damaged:  # may be overwritten all the same
+                return None
+            raise
 
 
 @contextmanager
@@ -93,7 +98,7 @@ def create_rank(run: Path, rank: int, tree: Tree) -> None:
         tree.make(made / group, group_json(stamp()))
     make_columns(made / "records", tree)
     uid, now = os.urandom(8).hex(), time.time_ns()
-    first = encode({"rank": rank, "uid": uid, "created_ns": now})
+    first = encode({"rank": rank, "version": VERSION, "uid": uid, "created_ns": now})
     (made / "catalog" / chunk_key(0, 0)).write_bytes(first.ljust(CATALOG_CHUNK, b"\0"))
     tree.replace(made, group_json(stamp(rank=rank, state="open", attempts=[])))
     tree.move_in(made, run / rank_name(rank))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Packer"]
 
+DIGEST_BYTES = 16
 PAIR_BYTES = 10  # of one histogram bin on disk
 _pack = struct.Struct(ROW_FORMAT).pack
 
@@ -74,6 +75,8 @@ class Packer:
         summary = record.summary
         if summary is None:
             raise OptionError(f"{record.name!r} came to the store without its summary")
+        if len(summary.digest) != DIGEST_BYTES:
+            raise StoreError(f"the digest of {record.name!r} has {len(summary.digest)} bytes")
         at = record.coordinates
         variant = self._shelf.find(record)
         flags = int(record.flags)

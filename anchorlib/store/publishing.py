@@ -32,6 +32,7 @@ class Publisher:
         self._rank = rank
         self._tree = tree
         self._files = ChunkFiles(1, fsync=fsync)  # the writer's own stay open for values
+        self._shown = b""
         self._labelled: dict[Path, int] = {}  # labels that zarr.json shows, where that is known
 
     def publish_values(self, reader: RankReader, variants: list[OpenVariant], start: int) -> None:
@@ -64,7 +65,10 @@ class Publisher:
 
     def publish_rank(self, catalogue: Catalogue) -> None:
         """State and attempts, in the attributes of the rank's group."""
-        self._tree.replace(self._rank, rank_json(catalogue))
+        document = rank_json(catalogue)
+        if document != self._shown:  # it holds the run's header, which may be large
+            self._tree.replace(self._rank, document)
+            self._shown = document
 
     def _label(
         self, reader: RankReader, variants: list[OpenVariant], start: int, stop: int

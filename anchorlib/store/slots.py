@@ -69,11 +69,15 @@ class ChunkFiles:
 
     def _create(self, array: SlotArray, chunk: int) -> int:
         descriptor = self.open(array.path / chunk_key(chunk, array.dims))
-        size = array.rows * array.nbytes
-        if os.fstat(descriptor).st_size != size:
-            os.ftruncate(descriptor, size)
-            if self.fsync:
-                sync_directory(array.path)
+        try:
+            size = array.rows * array.nbytes
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, size)
+                if self.fsync:
+                    sync_directory(array.path)
+        except BaseException:
+            os.close(descriptor)
+            raise
         return descriptor
 
     def sync(self, descriptor: int) -> None:

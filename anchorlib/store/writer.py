@@ -10,6 +10,7 @@ zarr.json follow at `publish`. A Writer is used by one thread.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -88,9 +89,13 @@ class Writer:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
                 reader = place.take(writer_id, resume=resume, overwrite=overwrite)
                 writer = cls(place, lock, reader, max_bytes)
-                writer._begin(writer_id, document)
             except BaseException:
                 lock.release()
+                raise
+            try:
+                writer._begin(writer_id, document)
+            except BaseException:
+                writer.abandon()
                 raise
         return writer
 
@@ -101,6 +106,7 @@ class Writer:
         self._lock = lock
         self._reader = reader
         self._open = True
+        self._pid = os.getpid()
         self._files = ChunkFiles(open_files(), fsync=place.fsync)
         self._catalog = take_up(reader, place.path, fsync=place.fsync)
         catalogue = reader.catalogue
@@ -147,6 +153,11 @@ class Writer:
     def committed(self) -> int:
         """Records that this attempt has written, which is how many of its stream are safe."""
         return self._table.rows - self._first_row
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What this writer kept without its values, for want of room."""
+        return self._left_out
 
     def write(self, records: Sequence[Record]) -> None:
         """Writes a batch; when it returns, all of it is committed, and if it raises, none is.
@@ -221,6 +232,9 @@ class Writer:
         """Publishes, marks the rank closed and gives it back; a second call does nothing."""
         if not self._open:
             return
+        if os.getpid() != self._pid:
+            self.abandon()
+            return
         try:
             with store_errors(f"cannot close {self._place}"):
                 self._append([{"state": "closed"}])
@@ -259,3 +273,5 @@ class Writer:
     def _check_open(self) -> None:
         if not self._open:
             raise StoreError(f"{self._place} was closed: open it again to write more")
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self._place} is written by the process that forked this one")

@@ -17,6 +17,7 @@ def store(tmp_path: Path) -> Path:
         written(tmp_path, [record("x", 0, floats(1))], run=run)
     (tmp_path / "notes.txt").write_text("not a run")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "image.zarr").mkdir()
     return tmp_path
 
 

@@ -84,6 +84,40 @@ def test_overwriting_removes_this_rank_alone(tmp_path: Path) -> None:
     assert list((tmp_path / ".anchor" / "tmp").iterdir()) == []
 
 
+def break_catalogue(store: Path, old: bytes, new: bytes) -> None:
+    path = store / "run1.zarr" / "rank0" / "catalog" / "c.0"
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+
+
+def test_a_catalogue_that_is_damaged_is_one_line_and_may_be_overwritten(tmp_path: Path) -> None:
+    written(tmp_path, [record("x", 0, floats(1))])
+    break_catalogue(tmp_path, b'"series":0', b'"series":7')
+    for act in (lambda: reader(tmp_path), lambda: Writer.open(tmp_path, "run1", 0, resume=True)):
+        with pytest.raises(StoreError, match="catalogue of rank 0 is damaged"):
+            act()
+    with Writer.open(tmp_path, "run1", 0, overwrite=True) as writer:
+        writer.write([record("y", 0, floats(2))])
+    assert_holds(reader(tmp_path), [record("y", 0, floats(2))])
+
+
+def test_a_run_of_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:
+    written(tmp_path, [record("x", 0, floats(1))])
+    break_catalogue(tmp_path, b'"version":1', b'"version":2')
+    with pytest.raises(StoreError, match=r"format 2.*a newer one"):
+        reader(tmp_path)
+
+
+def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        writer._pid += 1  # as it looks from a child
+        with pytest.raises(StoreError, match="forked"):
+            writer.write([record("x", 0, floats(1))])
+        writer.close()
+    assert reader(tmp_path).catalogue.state == "open"
+
+
 def test_the_state_is_open_until_the_writer_closes(tmp_path: Path) -> None:
     writer = Writer.open(tmp_path, "run1", 0)
     assert reader(tmp_path).catalogue.state == "open"

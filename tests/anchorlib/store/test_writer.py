@@ -20,6 +20,7 @@ from anchorlib.errors import (
 )
 from anchorlib.record import Flag, Record
 from anchorlib.store import Writer
+from anchorlib.summary import summarise
 from tests.anchorlib.store.records import assert_holds, filled, floats, reader, record, written
 from tests.strategies import storage_arrays
 
@@ -188,6 +189,10 @@ def bad_records() -> list[tuple[Record, type[AnchorError]]]:
         (replace(good, shape=(1,) * 99, raw=None), StoreError),
         (replace(good, summary=None), OptionError),
         (replace(good, count=-1), StoreError),
+        (
+            replace(good, summary=replace(summarise(floats(1, 2), "float32"), digest=b"x")),
+            StoreError,
+        ),
         (replace(good, order=2**63), StoreError),
         (replace(good, coordinates=replace(good.coordinates, step=2**64)), StoreError),
         (replace(good, coordinates=replace(good.coordinates, phase="")), InvalidNameError),
