@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlib import dtypes
 from anchorlib.errors import ValuesNotKeptError
-from anchorlib.names import KINDS, is_kind
+from anchorlib.names import KINDS, escape, is_kind, join
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,7 @@ class Record:
         """
         if self.raw is None:
             raise ValuesNotKeptError(
-                f"the values of {self.name}@{self.kind} at step {self.coordinates.step} were not "
+                f"the values of {escape(join(self.name, self.kind))} at step {self.coordinates.step} were not "
                 f"kept (mode {self.mode}); its summary was: see Series.columns"
             )
         return dtypes.decode(self.raw, self.dtype)

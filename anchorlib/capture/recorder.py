@@ -30,6 +30,7 @@ from anchorlib.capture.snapshot import (
 )
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import Fold, Held, Mode, Summary
+from anchorlib.names import escape, join
 from anchorlib.record import Coordinates, Edges, Flag, Gap, Record, TensorInfo
 from anchorlib.sinks import RecordQueue
 from anchorlib.summary import summarise
@@ -63,7 +64,7 @@ NO_NOTE = Note()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase."""
 
-    __slots__ = ("fold", "kind", "mode", "name", "note", "values")
+    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "values")
 
     def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
         self.name = name
@@ -72,6 +73,7 @@ class Stream:
         self.values = not isinstance(mode, Summary)
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.note = NO_NOTE  # of the last observation folded
+        self.order = 0  # the same
 
 
 class Emitted:
@@ -134,9 +136,45 @@ class Emitted:
             scale=scale,
         )
 
+    bare = lost = False
+
+    def summary_alone(self) -> Summarised:
+        """The record without its values: nothing is lost where none were to be kept."""
+        record = self.record()
+        if not self._stream.values:
+            return Summarised(record, lost=False)
+        flags = record.flags | Flag.VALUE_DROPPED
+        return Summarised(replace(record, raw=None, flags=flags), lost=True)
+
     def release(self) -> None:
         """Its buffer goes back to the pool."""
         self._snapshot.release()
+
+
+class Summarised:
+    """A finished record whose values were not kept."""
+
+    __slots__ = ("_record", "kind", "lost", "mode", "name", "step")
+
+    bare = True
+    nbytes = 0  # no values: summaries that wait are counted, not weighed
+
+    def __init__(self, record: Record, *, lost: bool) -> None:
+        self._record = record
+        self.name, self.kind, self.mode = record.name, record.kind, record.mode
+        self.step = record.coordinates.step
+        self.lost = lost
+
+    def record(self) -> Record:
+        """The record."""
+        return self._record
+
+    def summary_alone(self) -> Summarised:
+        """Itself: it has nothing more to leave out."""
+        return self
+
+    def release(self) -> None:
+        """It holds no buffer."""
 
 
 class Plan:
@@ -223,35 +261,36 @@ class Recorder:
                     self._take(inner, at, part, note)
 
     def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
+        order = self._order
+        self._order += 1
         if not stream.fold.holds:
-            self._emit(stream, at, Snapshot(x, self._pool), 1, note)
+            self._emit(stream, at, order, Snapshot(x, self._pool), 1, note)
             return
         ended = stream.fold.hold(at.step, at, x)
         if ended is not None:
             self._emit_held(stream, ended)
-        stream.note = note
+        stream.note, stream.order = note, order
         self._open[stream] = None
 
     def _emit_held(self, stream: Stream, held: Held[Snapshot]) -> None:
         if held.refused is None:
-            self._emit(stream, held.at, held.kept, held.count, stream.note)
+            self._emit(stream, held.at, stream.order, held.kept, held.count, stream.note)
             return
         held.kept.release()
         self._skip(stream, "shapes differ in a Sum window", held.at.step, held.count)
         first, other = held.refused
         self._problems.append(
             ModeError(
-                f"{stream.name}@{stream.kind}: shapes {list(first)} and {list(other)} cannot be "
+                f"{escape(join(stream.name, stream.kind))}: shapes {list(first)} and {list(other)} cannot be "
                 f"summed in one window (step {held.at.step}); that window was not recorded: use "
                 "All, or a window in which the shape stays the same"
             )
         )
 
     def _emit(  # what a record is made of
-        self, stream: Stream, at: At, snapshot: Snapshot, count: int, note: Note
+        self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
     ) -> None:
-        emitted = Emitted(stream, at, self._order, snapshot, count, note)
-        self._order += 1
+        emitted = Emitted(stream, at, order, snapshot, count, note)
         self.bytes += emitted.nbytes
         self._see(stream, at, snapshot.tensor, emitted.nbytes)
         self._queue.put(emitted)

@@ -39,9 +39,15 @@ class Settings:
     max_bytes: int | None
     durability: Durability
 
-    def wants(self, name: str, kind: str) -> bool:
-        """Whether the session's selectors let `kind` of `name` be recorded."""
-        return self.selectors is None or any(matches(one, name, kind) for one in self.selectors)
+    def wants(self, name: str, kind: str, kinds: Sequence[str] = ()) -> bool:
+        """Whether the session's selectors let `kind` of `name` be recorded.
+
+        kinds: those that `name` can have, where that is known: PopTorch's `Gradient___X` means
+        one of them.
+        """
+        return self.selectors is None or any(
+            matches(one, name, kind, kinds=kinds) for one in self.selectors
+        )
 
 
 def settings(  # noqa: PLR0913  # the arguments of `start`

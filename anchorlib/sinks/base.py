@@ -40,5 +40,17 @@ class Sink(Protocol):
         """Records that this sink lost, or kept without their values, before it was closed."""
 
     @property
+    def dropped_bytes(self) -> int:
+        """Bytes of values among them."""
+
+    @property
+    def own_gaps(self) -> int:
+        """How many series, each for each reason, this sink itself states a gap of."""
+
+    @property
+    def waiting(self) -> int:
+        """Records that were put and are not delivered yet."""
+
+    @property
     def retries(self) -> int:
         """How often delivery was tried again."""

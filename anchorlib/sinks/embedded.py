@@ -13,11 +13,26 @@ __all__ = ["EmbeddedSink"]
 class EmbeddedSink:
     """Records go straight into the run's zarr hierarchy on this machine's disk."""
 
-    dropped = 0
     retries = 0
+    waiting = 0
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
+
+    @property
+    def dropped(self) -> int:
+        """Records whose values the disk, or `max_bytes`, had no room for."""
+        return self._writer.left_out.records
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes of those values."""
+        return self._writer.left_out.nbytes
+
+    @property
+    def own_gaps(self) -> int:
+        """Series that such values are missing from."""
+        return self._writer.left_out.series
 
     def put(self, records: Sequence[Record]) -> None:
         """Write and commit a batch."""

@@ -14,7 +14,10 @@ class MemorySink:
     """Records in a list."""
 
     dropped = 0
+    dropped_bytes = 0
+    own_gaps = 0
     retries = 0
+    waiting = 0
 
     def __init__(self) -> None:
         self.records: list[Record] = []

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
+from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.sinks.base import Sink
 
@@ -29,6 +30,7 @@ _log = logging.getLogger("anchorlib")
 _LINGER = 0.02
 _WAKE_BYTES = 1 << 20
 _BATCH_BYTES = 8 << 20
+_SUMMARIES = 4096  # that may wait where values find no room: about 8 MiB
 _BATCH_RECORDS = 2048
 
 
@@ -58,6 +60,17 @@ class Deferred(Protocol):
     def record(self) -> Record:
         """The finished record, summary included."""
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is what `summary_alone` gave."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether values that should have been kept were left out."""
+
+    def summary_alone(self) -> Deferred:
+        """The same record without its values, its summary made now."""
+
     def release(self) -> None:
         """The record has been put: its memory may be used again."""
 
@@ -66,8 +79,9 @@ class RecordQueue:
     """Hands deferred records to `sink`, in order, from a thread of its own.
 
     limit_bytes bounds what waits (a single larger record is still taken, alone). Full, `put`
-    waits ("block"), or leaves the record out and counts it ("drop", "raise"; with "raise" the
-    next `check` raises QueueFullError).
+    waits ("block"), or keeps the record's summary alone and counts it ("drop", "raise"; with
+    "raise" the next `check` raises QueueFullError). Where even summaries find no room, the record
+    is left out.
     """
 
     def __init__(
@@ -85,6 +99,7 @@ class RecordQueue:
         self._changed = threading.Condition()
         self._waiting: deque[Deferred] = deque()
         self._bytes = 0  # waiting or being put
+        self._summaries = 0  # of those without values, that found no room otherwise
         self._taken = 0
         self._done = 0
         self._closing = False
@@ -94,7 +109,7 @@ class RecordQueue:
         self._gaps_told = 0
         self._edges: list[Edges] = []
         self.records = 0
-        self.bytes = 0
+        self._put_bytes = 0
         self._lost = 0
         self.blocked_seconds = 0.0
         self._thread = threading.Thread(target=self._drain, name="anchorlib-drain", daemon=True)
@@ -105,35 +120,59 @@ class RecordQueue:
     def put(self, item: Deferred) -> None:
         """Take `item` over. Raises nothing."""
         with self._changed:
-            if self._bytes + item.nbytes > self._limit and self._bytes and not self._room(item):
+            if self._bytes + item.nbytes <= self._limit or not self._bytes or self._waited(item):
+                self._take(item)
                 return
-            self._waiting.append(item)
-            self._taken += 1
-            self._bytes += item.nbytes
-            if self._bytes >= _WAKE_BYTES:
-                self._changed.notify_all()
+            self._tell_full(item)
+        self._put_summary(item)
 
-    def _room(self, item: Deferred) -> bool:
-        """Make room for `item` as the policy says; False if it has to be left out. Lock held."""
-        if self._on_full == "block":
-            self._warn_once(
-                "blocked",
-                f"the queue of {self._limit / 2**20:.0f} MiB is full and training waits for the "
-                "store; record less, or start(on_full='drop')",
-            )
-            since = time.monotonic()
+    def _take(self, item: Deferred) -> None:
+        self._waiting.append(item)
+        self._taken += 1
+        self._bytes += item.nbytes
+        if self._bytes >= _WAKE_BYTES:
             self._changed.notify_all()
-            self._changed.wait_for(self._has_room(item.nbytes))
-            self.blocked_seconds += time.monotonic() - since
-            return self._thread.is_alive()
-        self._lost += 1
-        self._count_gap(item.name, item.kind, item.mode, "queue full", 1, item.step, item.step)
-        message = f"the queue of {self._limit / 2**20:.0f} MiB was full at {item.name}@{item.kind}"
+
+    def _waited(self, item: Deferred) -> bool:
+        """Wait for room for `item`, where that is the policy; whether there is. Lock held."""
+        if self._on_full != "block":
+            return False
+        self._warn_once(
+            "blocked",
+            f"the queue of {self._limit / 2**20:.0f} MiB is full and training waits for the "
+            "store; record less, or start(on_full='drop')",
+        )
+        since = time.monotonic()
+        self._changed.notify_all()
+        self._changed.wait_for(self._has_room(item.nbytes))
+        self.blocked_seconds += time.monotonic() - since
+        return self._thread.is_alive()
+
+    def _tell_full(self, item: Deferred) -> None:
+        where = escape(join(item.name, item.kind))
+        message = f"the queue of {self._limit / 2**20:.0f} MiB was full at {where}"
         if self._on_full == "raise":
             self._full_error = f"{message}, step {item.step}; start(on_full='block') waits instead"
-        self._warn_once("full", f"{message}; records are dropped and counted")
-        item.release()
-        return False
+        self._warn_once("full", f"{message}; values are dropped and counted")
+
+    def _put_summary(self, item: Deferred) -> None:
+        """Keep what can be kept of a record whose values find no room."""
+        try:
+            bare = item.summary_alone()
+        except Exception as fault:  # noqa: BLE001  # training goes on
+            self._lose(item.name, item.kind, item.mode, item.step, fault)
+            return
+        finally:
+            item.release()
+        with self._changed:
+            kept = self._summaries < _SUMMARIES
+            if kept:
+                self._summaries += 1
+                self._take(bare)
+            if not kept or bare.lost:
+                self._lost += 1
+                reason = "queue full: values dropped" if kept else "queue full"
+                self._count_gap(item.name, item.kind, item.mode, reason, 1, item.step, item.step)
 
     def _has_room(self, nbytes: int) -> Callable[[], bool]:
         return lambda: (
@@ -167,12 +206,17 @@ class RecordQueue:
     @property
     def gaps(self) -> int:
         """How many series, each for each reason, have a gap."""
-        return len(self._gaps)
+        return len(self._gaps) + self._sink.own_gaps
 
     @property
     def waiting(self) -> int:
-        """Records taken and not yet put."""
-        return self._taken - self._done
+        """Records taken that are not in the store, or not yet acknowledged by a collector."""
+        return self._taken - self._done + self._sink.waiting
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of values that were put and kept."""
+        return self._put_bytes - self._sink.dropped_bytes
 
     @property
     def retries(self) -> int:
@@ -224,7 +268,7 @@ class RecordQueue:
         except Exception as fault:  # noqa: BLE001  # closing must not break training either
             self._warn_once("close", f"the store could not be closed: {fault}")
         self.records -= undelivered
-        undelivered += self.waiting
+        undelivered += self._taken - self._done
         self._lost += undelivered
         return undelivered
 
@@ -273,6 +317,7 @@ class RecordQueue:
         with self._changed:
             self._done += len(batch)
             self._bytes -= size
+            self._summaries -= sum(item.bare for item in batch)
             self._changed.notify_all()
 
     def _put(self, records: list[Record]) -> None:
@@ -287,7 +332,7 @@ class RecordQueue:
             return
         self.records += len(records)
         for record in records:
-            self.bytes += record.nbytes
+            self._put_bytes += record.nbytes
 
     def _lose(self, name: str, kind: str, mode: str, step: int, fault: Exception) -> None:
         reason = f"{type(fault).__name__}: {fault}"[:200]
@@ -296,8 +341,8 @@ class RecordQueue:
             self._count_gap(name, kind, mode, reason, 1, step, step)
         self._warn_once(
             f"lost:{type(fault).__name__}",
-            f"{name}@{kind} at step {step} was not recorded: {reason}; training goes on, and "
-            "what is lost is counted",
+            f"{escape(join(name, kind))} at step {step} was not recorded: {reason}; training goes "
+            "on, and what is lost is counted",
         )
 
     def _tell_gaps(self) -> None:

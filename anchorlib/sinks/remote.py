@@ -87,6 +87,7 @@ class RemoteSink:
         self.address = parse_address(address) if isinstance(address, str) else address
         self.retries = 0
         self.dropped = 0
+        self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
         self._on_full = on_full
         self._limit = limit_bytes
@@ -112,6 +113,16 @@ class RemoteSink:
         self._stream: PushStream | None = None
         self._thread = threading.Thread(target=self._run, name="anchorlib-sender", daemon=True)
         self._thread.start()
+
+    @property
+    def own_gaps(self) -> int:
+        """Series that records were left out of here, each reason counted for itself."""
+        return len(self._gaps)
+
+    @property
+    def waiting(self) -> int:
+        """Records that the collector has not acknowledged."""
+        return self._outbox.waiting
 
     # -- the drain thread's side
 
@@ -228,6 +239,7 @@ class RemoteSink:
     def _count(self, batch: Sequence[Record], reason: str) -> None:
         """Count records in this sink's own gap statements."""
         self.dropped += len(batch)
+        self.dropped_bytes += sum(record.nbytes for record in batch)
         for record in batch:
             key = (record.name, record.kind, record.mode, reason)
             step = record.coordinates.step

@@ -26,12 +26,14 @@ class LeftOut:
             if gap.reason in REASONS
         }
         self._unstated: set[Key] = set()
+        self.nbytes = 0  # of the values left out since this writer was opened
         self._stated_at = 0.0
 
     def add(self, left_out: Iterable[tuple[Record, str]]) -> None:
         """Counts records whose values were left out, each with the reason."""
         for record, reason in left_out:
             key = (record.name, record.kind, record.mode, reason)
+            self.nbytes += record.nbytes
             step = record.coordinates.step
             old = self._gaps.get(key) or Gap(*key, count=0, first_step=step, last_step=step)
             self._gaps[key] = Gap(

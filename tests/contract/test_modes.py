@@ -312,11 +312,6 @@ def test_each_record_carries_the_coordinates_of_its_last_observation_and_its_cou
     assert run.series("x", mode=EveryN(4)).columns["count"].tolist() == [1, 1, 1]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/capture/recorder.py, Recorder._emit: `order` is taken when the window is "
-    "emitted, not at the window's last observation, so `a` comes after `b`",
-)
 def test_a_windows_record_has_the_order_of_its_last_observation(store):
     def body(session: anchorlib.Session) -> None:
         for _ in range(2):

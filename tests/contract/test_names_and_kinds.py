@@ -223,11 +223,6 @@ def test_a_parameters_value_is_recorded_for_each_steps_first_pass_and_where_its_
     assert places(run["fc2.weight"]) == [(0, 0, 0), (1, 0, 0)]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/capture/modules.py, ModelWatch._record_value: one remembered state a name, "
-    "so an eval forward between two passes makes the second look changed",
-)
 def test_an_eval_forward_between_two_passes_changes_no_parameter(store):
     net = Net()
 
@@ -736,10 +731,6 @@ def test_names_are_escaped_in_errors_and_reprs_of_readers(store, name):
     assert all(map(is_shown_safely, shown)), shown
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/record.py, Record.array: the name is put into the message as it is",
-)
 def test_names_are_escaped_where_a_record_says_that_its_values_were_not_kept(store):
     run = recorded(store, anchor_each([HOSTILE[0]]), mode=Summary)
     with pytest.raises(anchorlib.ValuesNotKeptError) as caught:
@@ -747,11 +738,6 @@ def test_names_are_escaped_where_a_record_says_that_its_values_were_not_kept(sto
     assert is_shown_safely(str(caught.value))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/capture/recorder.py, Recorder._emit_held: the name is put into the "
-    "ModeError as it is",
-)
 def test_names_are_escaped_in_a_mode_error(store):
     session = anchorlib.start("run1", store=store)
     anchorlib.anchor(torch.ones(1), HOSTILE[0], Sum)
@@ -761,11 +747,6 @@ def test_names_are_escaped_in_a_mode_error(store):
     assert is_shown_safely(str(caught.value))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/sinks/queue.py, RecordQueue._room (the error and the warning) and _lose: "
-    "the name is put into the message as it is",
-)
 def test_names_are_escaped_where_the_queue_is_full(store, caplog):
     session = anchorlib.start("run1", store=store, on_full="raise", queue_bytes=1)
     anchorlib.anchor(torch.zeros(8 << 20), "large")
@@ -795,10 +776,6 @@ class Sealed(torch.Tensor):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="anchorlib/capture/observer.py, Observer.fault: the name is logged as it is",
-)
 def test_names_are_escaped_in_the_log(store, caplog):
     model = Odd()
     sealed = torch.ones(1).as_subclass(Sealed)

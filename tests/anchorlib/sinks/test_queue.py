@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,8 +34,25 @@ class Item:
         at = Coordinates(self.step)
         return Record("x", "value", "all", at, self.step, 0, "uint8", raw.shape, raw)
 
+    bare = lost = False
+
+    def summary_alone(self):
+        return Bare(self)
+
     def release(self):
         self.released += 1
+
+
+class Bare(Item):
+    """The same without its values."""
+
+    bare = lost = True
+
+    def __init__(self, item):
+        super().__init__(item.step, 0)
+
+    def record(self):
+        return replace(super().record(), raw=None)
 
 
 class GatedSink(MemorySink):
@@ -109,7 +127,7 @@ def test_a_record_larger_than_the_limit_is_still_taken():
     queue.close(5)
 
 
-def test_dropping_never_waits_and_counts_each_record_left_out():
+def test_dropping_never_waits_keeps_summaries_and_counts_the_values():
     sink = GatedSink(open_gate=False)
     queue = queue_to(sink, limit_bytes=100, on_full="drop")
     items = [Item(n, 40) for n in range(20)]
@@ -117,12 +135,27 @@ def test_dropping_never_waits_and_counts_each_record_left_out():
         queue.put(item)
     sink.gate.set()
     queue.close(10)
-    assert len(sink.records) + queue.dropped == 20
-    assert queue.dropped >= 17
+    assert steps(sink) == list(range(20))
+    assert queue.dropped == sum(record.raw is None for record in sink.records) >= 17
     (gap,) = sink.gaps
-    assert (gap.reason, gap.count) == ("queue full", queue.dropped)
+    assert (gap.reason, gap.count) == ("queue full: values dropped", queue.dropped)
     assert (gap.first_step, gap.last_step) == (20 - queue.dropped, 19)
     assert {item.released for item in items} == {1}
+
+
+def test_where_summaries_find_no_room_either_records_are_left_out_and_counted(monkeypatch):
+    monkeypatch.setattr("anchorlib.sinks.queue._SUMMARIES", 3)
+    sink = GatedSink(open_gate=False)
+    queue = queue_to(sink, limit_bytes=40, on_full="drop")
+    for n in range(20):
+        queue.put(Item(n, 40))
+    sink.gate.set()
+    queue.close(10)
+    assert len(sink.records) < 10
+    assert queue.dropped >= 19
+    counted = {gap.reason: gap.count for gap in sink.gaps}
+    assert len(sink.records) + counted["queue full"] == 20
+    assert sum(counted.values()) == queue.dropped
 
 
 def test_raising_tells_at_the_next_check_once():
