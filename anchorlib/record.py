@@ -92,9 +92,10 @@ class Record:
         Raises ValuesNotKeptError where only the summary was kept.
         """
         if self.raw is None:
+            where = escape(join(self.name, self.kind))
             raise ValuesNotKeptError(
-                f"the values of {escape(join(self.name, self.kind))} at step {self.coordinates.step} were not "
-                f"kept (mode {self.mode}); its summary was: see Series.columns"
+                f"the values of {where} at step {self.coordinates.step} were not kept (mode "
+                f"{self.mode}); its summary was: see Series.columns"
             )
         return dtypes.decode(self.raw, self.dtype)
 

@@ -279,11 +279,12 @@ class Recorder:
         held.kept.release()
         self._skip(stream, "shapes differ in a Sum window", held.at.step, held.count)
         first, other = held.refused
+        where = escape(join(stream.name, stream.kind))
         self._problems.append(
             ModeError(
-                f"{escape(join(stream.name, stream.kind))}: shapes {list(first)} and {list(other)} cannot be "
-                f"summed in one window (step {held.at.step}); that window was not recorded: use "
-                "All, or a window in which the shape stays the same"
+                f"{where}: shapes {list(first)} and {list(other)} cannot be summed in one window "
+                f"(step {held.at.step}); that window was not recorded: use All, or a window in "
+                "which the shape stays the same"
             )
         )
 
