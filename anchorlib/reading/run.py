@@ -179,13 +179,19 @@ class Run:
         """The log2 histogram of all that a selector names, all ranks together.
 
         A selector without a kind means gradients: `grad`, else `pass_grad`, else what there is.
-        where: as of `Series.where`, and `rank`: `steps=range(0, 10)`.
-        Raises UnknownTensorError for a selector that names nothing.
+        where: as of `Series.where`, and `rank` and `mode`: `steps=range(0, 10)`.
+        Raises UnknownTensorError for a selector that names nothing, AmbiguousTensorError for a
+        tensor that several modes recorded, whose elements would be counted twice.
         """
         return Log2Histogram.pooled(part.histogram for part in self.histograms(selector, **where))
 
     def histograms(
-        self, selector: str, *, rank: int | None = None, **where: Any
+        self,
+        selector: str,
+        *,
+        rank: int | None = None,
+        mode: Mode | type[Mode] | str | None = None,
+        **where: Any,
     ) -> list[TensorHistogram]:
         """The same, each tensor and kind by itself; those without records there are left out."""
         known = list(dict.fromkeys((info.name, info.kind) for info in self.tensors()))
@@ -193,20 +199,29 @@ class Run:
         names = {name for name, _ in pairs}
         if len(pairs) == sum(name in names for name, _ in known):
             pairs = gradients_first(pairs)  # all kinds: none was asked for
-        found = (self._histogram(pair, rank, where) for pair in pairs)
+        wanted = None if mode is None else str(parse_mode(mode))
+        found = []
+        for pair in pairs:
+            series = [
+                one
+                for one in self._find(*pair, attempts=False)
+                if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
+            ]
+            found.append(self._histogram(pair, series, where))
         return [part for part in found if part is not None]
 
     def _histogram(
-        self, pair: tuple[str, str], rank: int | None, where: Mapping[str, Any]
+        self, pair: tuple[str, str], series: list[Series], where: Mapping[str, Any]
     ) -> TensorHistogram | None:
-        parts = [
-            one.where(**where)
-            for one in self._find(*pair, attempts=False)
-            if rank is None or one.rank == rank
-        ]
-        parts = [one for one in parts if len(one)]
+        parts = [part for one in series if len(part := one.where(**where))]
         if not parts:
             return None
+        modes = sorted({one.mode for one in parts})
+        if len(modes) > 1:
+            raise AmbiguousTensorError(
+                f"{escape(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
+                f"one with mode=: {', '.join(map(escape, modes))}"
+            )
         steps = np.concatenate([one.columns["step"] for one in parts])
         return TensorHistogram(
             *pair,

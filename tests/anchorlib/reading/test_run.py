@@ -205,3 +205,18 @@ def test_reading_imports_no_torch(tmp_path: Path) -> None:
 def test_the_package_opens_runs(tmp_path: Path) -> None:
     make_run(tmp_path)
     assert isinstance(anchorlib.open_run("run1", store=tmp_path), anchorlib.Run)
+
+
+def test_elements_that_two_modes_recorded_are_never_counted_twice(tmp_path):
+    import torch
+
+    import anchorlib
+
+    with anchorlib.start("run1", store=tmp_path):
+        for _ in range(3):
+            anchorlib.anchor(torch.ones(4), "x", [anchorlib.All, anchorlib.Sum("run")])
+    run = anchorlib.open_run("run1", tmp_path)
+    with pytest.raises(anchorlib.AmbiguousTensorError, match="all, sum:window=run"):
+        run.histogram("x@value")
+    assert run.histogram("x@value", mode=anchorlib.All).bins == {0: 12}
+    assert run.histogram("x@value", mode="sum:window=run").bins == {1: 4}
