@@ -219,8 +219,8 @@ class Run:
         modes = sorted({one.mode for one in parts})
         if len(modes) > 1:
             raise AmbiguousTensorError(
-                f"{escape(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
-                f"one with mode=: {', '.join(map(escape, modes))}"
+                f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
+                f"one with mode=: {', '.join(map(quoted, modes))}"
             )
         steps = np.concatenate([one.columns["step"] for one in parts])
         return TensorHistogram(

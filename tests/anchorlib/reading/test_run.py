@@ -216,7 +216,7 @@ def test_elements_that_two_modes_recorded_are_never_counted_twice(tmp_path):
         for _ in range(3):
             anchorlib.anchor(torch.ones(4), "x", [anchorlib.All, anchorlib.Sum("run")])
     run = anchorlib.open_run("run1", tmp_path)
-    with pytest.raises(anchorlib.AmbiguousTensorError, match="all, sum:window=run"):
+    with pytest.raises(anchorlib.AmbiguousTensorError, match="'all', 'sum:window=run'"):
         run.histogram("x@value")
     assert run.histogram("x@value", mode=anchorlib.All).bins == {0: 12}
     assert run.histogram("x@value", mode="sum:window=run").bins == {1: 4}
