@@ -221,6 +221,40 @@ def test_what_a_mode_does_not_select_leaves_no_row(store):
     assert {table[name].shape for name in ("step", "order", "count")} == {(1,)}
 
 
+FOLDED: dict[Any, dict[str, list[int]]] = {
+    # What is observed once a step, and what is observed in each of its two passes.
+    Sum(2): {"once": [1, 3, 4], "passes": [1, 3, 4]},
+    Final(3): {"once": [2, 4], "passes": [2, 4]},
+    EveryN(2, unit="step"): {"once": [1, 3], "passes": [1, 1, 3, 3]},
+    EveryN(3): {"once": [2], "passes": [1, 2, 4]},
+    Summary(): {"once": [0, 1, 2, 3, 4], "passes": [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]},
+}
+
+
+@pytest.mark.parametrize("mode", FOLDED, ids=str)
+def test_a_mode_acts_on_every_kind_alike(store, mode):
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def body(session: anchorlib.Session) -> None:
+        session.watch(net, tensors="*", optimizer=optimizer)
+        for _ in range(5):
+            optimizer.zero_grad()
+            for _ in range(2):
+                net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    run = recorded(store, body, mode=mode)
+    parameters = {name for name, _ in net.named_parameters()}
+    assert {"value", "grad", "pass_grad", "updated", "delta", "opt.exp_avg"} <= {
+        info.kind for info in run.tensors()
+    }
+    for info in run.tensors():
+        often = info.name not in parameters or info.kind == "pass_grad"
+        steps = run.series(info.name, info.kind).columns["step"].tolist()
+        assert steps == FOLDED[mode]["passes" if often else "once"], info
+
+
 def reference(mode: Any, stream: list[Observation]) -> Told:
     """The table, written down once more: slowly, on a list."""
 

@@ -511,6 +511,53 @@ def test_call_is_the_nth_use_of_the_name_inside_the_pass(store):
     assert places(run["loss@value"]) == [(s, p, 0) for s in range(2) for p in range(2)]
 
 
+UNIQUE = (
+    "anchorlib/capture/hooks.py, Anchors.take (key=plan) and anchorlib/capture/modules.py, "
+    "ModelWatch._observe (key=plan): calls are counted for each plan, so two plans of one name "
+    "give two records of one series the same coordinates"
+)
+
+
+@pytest.mark.xfail(strict=True, reason=UNIQUE)
+def test_uses_of_a_name_in_lists_of_modes_that_share_one_are_calls_of_its_series(store):
+    def body(_: object) -> None:
+        anchorlib.anchor(torch.tensor(1.0), "x", All)
+        anchorlib.anchor(torch.tensor(2.0), "x", [All, Sum("run")])
+
+    series = recorded(store, body).series("x", mode=All)
+    assert series.values().tolist() == [1.0, 2.0]
+    assert places(series) == [(0, 0, 0), (0, 0, 1)]
+
+
+@pytest.mark.xfail(strict=True, reason=UNIQUE)
+def test_an_anchor_under_the_name_of_a_watched_module_is_another_call_of_it(store):
+    net = Net()
+
+    def body(session: anchorlib.Session) -> None:
+        session.watch(net, tensors=["fc1@value"])
+        net(torch.ones(1, 2))
+        anchorlib.anchor(torch.ones(1, 3), "fc1")
+
+    assert places(recorded(store, body)["fc1"]) == [(0, 0, 0), (0, 0, 1)]
+
+
+@pytest.mark.parametrize("watched", ["output@value", "fc1.weight@updated", "input@value"])
+def test_passes_are_counted_whether_or_not_any_gradient_is_recorded(store, watched):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+
+    def body(session: anchorlib.Session) -> None:
+        session.watch(net, tensors=[watched], optimizer=optimizer)
+        for _ in range(2):
+            for x in batches(3):
+                h = net(x)
+                anchorlib.anchor(h.detach(), "h")
+                h.sum().backward()
+            optimizer.step()
+
+    assert places(recorded(store, body)["h"]) == [(s, n, 0) for s in range(2) for n in range(3)]
+
+
 def test_a_gradient_carries_the_coordinates_of_its_own_forward_call_also_in_a_later_step(store):
     w = torch.ones(1, requires_grad=True)
 
@@ -580,6 +627,17 @@ def test_order_counts_the_ranks_whole_run_in_order_of_execution(store):
     run = recorded(store, body)
     orders = {name: run[name].columns["order"].tolist() for name in listed(run)}
     assert orders == {"a@value": [0, 4], "b@value": [1, 5], "b@grad": [2, 6], "a@grad": [3, 7]}
+
+
+def test_a_run_on_a_collector_is_resumed_as_the_next_attempt(collector):
+    place = f"grpc://{collector.address}"
+    for attempt in range(2):
+        with anchorlib.start("run1", store=place, resume=attempt > 0) as session:
+            ones(session, 2)
+            session.flush()
+    series = anchorlib.open_run("run1", place).series("x", attempts=True)
+    assert series.columns["attempt"].tolist() == [0, 0, 1, 1]
+    assert series.columns["order"].tolist() == [0, 1, 2, 3]
 
 
 # -- reading back while recording
