@@ -86,6 +86,31 @@ class Record:
     scale: float = 1.0
 
     @property
+    def step(self) -> int:
+        """The step of its coordinates."""
+        return self.coordinates.step
+
+    @property
+    def pass_index(self) -> int:
+        """The pass of its coordinates."""
+        return self.coordinates.pass_index
+
+    @property
+    def call(self) -> int:
+        """The call of its coordinates."""
+        return self.coordinates.call
+
+    @property
+    def phase(self) -> str:
+        """The phase of its coordinates."""
+        return self.coordinates.phase
+
+    @property
+    def attempt(self) -> int:
+        """The attempt of its coordinates."""
+        return self.coordinates.attempt
+
+    @property
     def array(self) -> np.ndarray[Any, Any]:
         """The values, shape `shape`; bfloat16 and fp8 as float32, everything else as it is.
 

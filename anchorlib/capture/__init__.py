@@ -13,7 +13,22 @@ from __future__ import annotations
 
 from anchorlib.capture.hooks import anchor
 from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import Counters, Session
-from anchorlib.capture.starting import start, tensor_names
+from anchorlib.capture.session import Counters, Session, active_session
+from anchorlib.capture.snapshot import BufferPool, TorchArithmetic
+from anchorlib.capture.starting import record_into, start, tensor_names
+from anchorlib.capture.structure import named_leaves, parts_of
 
-__all__ = ["Counters", "Session", "anchor", "print_tensor", "start", "tensor_names"]
+__all__ = [
+    "BufferPool",
+    "Counters",
+    "Session",
+    "TorchArithmetic",
+    "active_session",
+    "anchor",
+    "named_leaves",
+    "parts_of",
+    "print_tensor",
+    "record_into",
+    "start",
+    "tensor_names",
+]

@@ -28,6 +28,7 @@ FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
 
 _ELLIPSIS = "..."
 _SMALLEST_FIXED = 1e-4  # where %g, too, goes over to an exponent
+_TEXTS = ("separator", "open_bracket", "close_bracket")
 _COUNTS = ("summarise_threshold", "edge_items", "max_line_width", "digits")
 _Write = Callable[[float], str]
 
@@ -65,6 +66,9 @@ class PrintFormat:
                 f"float_format is one of {', '.join(map(repr, FLOAT_FORMATS))}, not "
                 f"{self.float_format!r}{suggest(str(self.float_format), FLOAT_FORMATS)}"
             )
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str):
+                raise OptionError(f"{name} is text, not {getattr(self, name)!r}")
         for name in _COUNTS:
             count = getattr(self, name)
             if not isinstance(count, int) or count < 0:

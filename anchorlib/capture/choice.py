@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from anchorlib.errors import UnknownTensorError
+from anchorlib.capture.structure import Parts
+from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.modes import Mode
-from anchorlib.names import matches, parse, select
+from anchorlib.names import join, matches, parse, select, split
 
 __all__ = ["Choice"]
 
-_NEEDS_OPTIMIZER = re.compile(r"@(grad|updated|delta|opt\..+)$|^(Accum|Final|UpdatedVar|Accl)")
+_POPTORCH = re.compile(r"(Gradient|Accum|FinalReducedGradient|UpdatedVar|Accl[12]?)___")
 
 
 class Choice:
@@ -20,10 +21,10 @@ class Choice:
     selectors: None for the default: every module output with its gradient, and every parameter's
         `grad` (with an optimizer; else `pass_grad`).
     known: every (name, kind) of the model that can be known before the first step.
-    parameters: the names among them that are parameters.
-    inputs: the name of the model's first input.
+    parts: the model.
 
-    Raises UnknownTensorError for a selector that matches nothing and cannot come to match later.
+    Raises UnknownTensorError for a selector that matches nothing and cannot come to match later,
+    OptionError for one that is no text.
     """
 
     def __init__(
@@ -31,29 +32,32 @@ class Choice:
         selectors: Sequence[str] | None,
         modes: tuple[Mode, ...],
         known: Sequence[tuple[str, str]],
-        parameters: Collection[str],
-        inputs: str,
+        parts: Parts,
     ) -> None:
         self.modes = modes
-        self._inputs = inputs
+        self._inputs = parts.input_name
         self._known = {name for name, _ in known}
         self._late: dict[str, bool] = {}
-        self._selectors = [parse(text) for text in selectors or ()]
         self._default = selectors is None
+        texts = [_renamed(text, parts) for text in selectors or ()]
+        self._selectors = [parse(text) for text in texts]
         if selectors is None:
-            self._chosen = set(_by_default(known, parameters, inputs))
+            self._chosen = set(_by_default(known, parts.parameters, parts.input_name))
         else:
-            self._chosen = {pair for text in selectors for pair in self._resolve(text, known)}
+            self._chosen = {pair for text in texts for pair in self._resolve(text, known, parts)}
 
-    def _resolve(self, text: str, known: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _resolve(
+        self, text: str, known: Sequence[tuple[str, str]], parts: Parts
+    ) -> list[tuple[str, str]]:
         has_optimizer = any(kind == "updated" for _, kind in known)
         open_kinds = ("opt.*",) if has_optimizer else ()
         try:
             found = select([text], known, open_kinds=open_kinds, open_outputs=True)
         except UnknownTensorError as fault:
-            if has_optimizer or not _NEEDS_OPTIMIZER.search(text):
+            why = _why_not(text, parts, has_optimizer=has_optimizer)
+            if not why:
                 raise
-            raise UnknownTensorError(f"{fault}; that kind needs watch(optimizer=...)") from None
+            raise UnknownTensorError(f"{fault}; {why}") from None
         if not found:  # accepted for what only the first step can show: `opt.KEY`, `fc1:1`
             self._late[text] = False
         return found
@@ -89,6 +93,27 @@ class Choice:
     def missing(self) -> list[str]:
         """Selectors that were accepted for what might come, and which nothing came to match."""
         return [text for text, came in self._late.items() if not came]
+
+
+def _renamed(text: object, parts: Parts) -> str:
+    """A selector of a tied parameter or shared module, by its first name."""
+    if not isinstance(text, str):
+        raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")
+    name, kind = split(text)
+    first = parts.first_name(name)
+    return text if first == name else join(first, kind) if kind else first
+
+
+def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
+    """What would have to be so that a parameter had the kind that was asked for."""
+    poptorch = _POPTORCH.match(text)
+    name = text[poptorch.end() :] if poptorch else split(text)[0]
+    parameter = parts.parameters.get(name)
+    if parameter is None:
+        return ""
+    if not parameter.requires_grad:
+        return f"{name} does not require a gradient"
+    return "" if has_optimizer else "that kind needs watch(optimizer=...)"
 
 
 def _by_default(

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import ref
 
+from anchorlib.errors import OptionError
+
 __all__ = ["At", "Clock"]
 
 TRAIN, EVAL = "train", "eval"
@@ -176,7 +178,10 @@ class Clock:
         """End the step by hand; from now on only this does.
 
         The first time it ends the step that the optimizer has just ended, not another.
+        Raises OptionError for a number that no step can have.
         """
+        if number is not None and (not isinstance(number, int) or number < 0):
+            raise OptionError(f"a step is a whole number from 0 on, not {number!r}")
         ended_already = self._ended_by_optimizer and not self._explicit
         self._explicit = True
         self._ended_by_optimizer = False

@@ -54,7 +54,16 @@ def _torch_settings() -> dict[str, Any]:
         "torch.cudnn.benchmark": torch.backends.cudnn.benchmark,
         "torch.cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
         "torch.initial_seed": torch.initial_seed(),
+        "torch.compile.emulate_precision_casts": _emulate_precision_casts(),
     }
+
+
+def _emulate_precision_casts() -> bool:
+    # Importing inductor takes seconds; where nobody has, nobody has changed its settings either.
+    config = sys.modules.get("torch._inductor.config")
+    if config is None:
+        return os.environ.get("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", "0") == "1"
+    return bool(getattr(config, "emulate_precision_casts", False))
 
 
 def _world() -> dict[str, Any]:

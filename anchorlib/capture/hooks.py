@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 import torch
 
+from anchorlib.capture import compiled
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.recorder import Plan
+from anchorlib.capture.recorder import Plan, Stream
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import check_name
 
-__all__ = ["Anchors", "activate", "anchor", "arm", "deactivate"]
+__all__ = ["Anchors", "activate", "anchor", "arm", "deactivate", "recording", "see_outside"]
 
 # The only thing that is read while nothing records.
 _active = False
@@ -25,6 +26,7 @@ _anchors: Anchors | None = None
 _start: Callable[[], None] | None = None
 
 
+@compiled.natively
 def anchor(
     x: torch.Tensor, name: str, mode: ModeSpec | None = None, *, grad: bool = True
 ) -> torch.Tensor:
@@ -47,7 +49,7 @@ def anchor(
     if not _active:
         return x
     if torch.compiler.is_compiling():
-        _not_in_compiled_code(name)
+        compiled.anchor_compiled(x, name, mode, grad=grad)
         return x
     if _anchors is None and _start is not None:
         _start()
@@ -69,34 +71,45 @@ class Anchors:
         self._modes = modes
         self._wanted = wanted
         self._plans: dict[tuple[str, object], Plan] = {}
+        self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
+        self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
     def take(self, x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
         """Observe `x` under `name`."""
         if not isinstance(x, torch.Tensor):
-            raise NotATensorError(
-                f"anchor({name!r}) takes a tensor, not {type(x).__name__}; "
-                "wrap a number in torch.tensor(...)"
-            )
+            raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
         given = tuple(mode) if isinstance(mode, list) else mode
         plan = self._plans.get((name, given))
         if plan is None:
             plan = self._plans[name, given] = self._plan(name, given)
         # Two modes of one name are two series, each with calls of its own.
         self._observer.value(plan, x, key=plan, grad=grad)
+        if grad:
+            see_outside(x, name)
 
     def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
-        check_name(name)
+        name = check_name(name)
         modes = self._modes if mode is None else parse_modes(mode)
+        plan = self._of_modes.get((name, modes))
+        if plan is None:
+            plan = self._of_modes[name, modes] = self._new_plan(name, modes)
+        return plan
+
+    def _new_plan(self, name: str, modes: tuple[Mode, ...]) -> Plan:
         recorder = self._observer.recorder
 
-        def make(kind: str, phase: str) -> tuple[object, ...]:
+        def make(kind: str, phase: str) -> tuple[Stream, ...]:
             return recorder.streams(name, kind, modes if self._wanted(name, kind) else (), phase)
 
-        return Plan(name, make)  # type: ignore[arg-type]
+        return Plan(name, make)
 
-    def skip_compiled(self, name: str) -> None:
-        """An anchor was traced into compiled code, where it records nothing."""
-        self._observer.recorder.skip(name, "value", "compiled", self._observer.clock.step)
+    def _compiled_plan(self, name: str, modes: str) -> Plan | None:
+        """The plan of an anchor or a watched tensor in compiled code; see `compiled.programs`."""
+        kind, _, number = modes.partition(":")
+        if kind != "watch":
+            return self._plan(name, modes.split(",") if modes else None)
+        watched = self.compiled.watched.get(int(number))
+        return watched.plan(name) if watched is not None and name else None
 
 
 def activate(anchors: Anchors) -> None:
@@ -120,11 +133,24 @@ def arm(start: Callable[[], None]) -> None:
     _active = True
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _not_in_compiled_code(name: str) -> None:
-    if _anchors is not None:
-        _anchors.skip_compiled(name)
+def recording() -> bool:
+    """Whether anchors do anything; code that is compiled after this was asked depends on it."""
+    return _active
 
+
+def see_outside(x: torch.Tensor, name: str) -> None:
+    """Eager code follows the gradient of `x`, which compiled code may have made."""
+    if x.requires_grad and _anchors is not None:
+        _anchors.compiled.see_from_outside(x.grad_fn, name)
+
+
+def _compiled_observer() -> compiled.CompiledObserver | None:
+    if _active and _anchors is None and _start is not None:
+        _start()
+    return None if _anchors is None else _anchors.compiled
+
+
+compiled.connect(_compiled_observer)
 
 # A DataLoader worker that the training process forked has no drain thread and must not record.
 os.register_at_fork(after_in_child=deactivate)

@@ -5,7 +5,8 @@ One `ModelWatch` a model: watching it again adds choices to the hooks that are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 from weakref import ref
 
@@ -14,6 +15,8 @@ from torch import nn
 
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
+from anchorlib.capture.compiled import enter_root, leave_root, natively, watch_compiled
+from anchorlib.capture.hooks import recording, see_outside
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside
 from anchorlib.capture.recorder import Plan, Stream
@@ -24,7 +27,9 @@ from anchorlib.summary import digest
 
 __all__ = ["ModelWatch"]
 
-Wanted = Callable[[str, str], bool]
+Wanted = Callable[[str, str, Sequence[str]], bool]
+
+_numbers = count()
 
 
 class ModelWatch:
@@ -32,13 +37,14 @@ class ModelWatch:
 
     def __init__(self, parts: Parts, observer: Observer, wanted: Wanted) -> None:
         self.parts = parts
+        self.number = next(_numbers)  # by which compiled code knows this watch
         self.choices: list[Choice] = []
         self._observer = observer
         self._wanted = wanted
         self._plans: dict[str, Plan] = {}
         self._handles: list[Any] = []
         self._hooked: set[str] = set()
-        self._values: dict[str, tuple[tuple[int, str], bytes]] = {}
+        self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
 
     # -- what is recorded
@@ -71,10 +77,15 @@ class ModelWatch:
         return self._observer.recorder.streams(name, kind, modes, phase)
 
     def _chosen(self, name: str, kind: str) -> tuple[Mode, ...]:
-        if not self._wanted(name, kind):
+        kinds = ("value", "pass_grad", "grad") if name in self.parts.parameters else ()
+        if not self._wanted(name, kind, kinds):
             return ()
         modes = [choice.modes for choice in self.choices if choice.wants(name, kind)]
         return tuple(dict.fromkeys(mode for some in modes for mode in some))
+
+    def wants(self, name: str) -> tuple[bool, bool]:
+        """Whether the value and the gradient of `name` are recorded."""
+        return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
     def _any(self, name: str) -> bool:
         """Whether an output of the module `name`, or a further one, may be recorded."""
@@ -97,11 +108,16 @@ class ModelWatch:
     def _before_root(
         self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        if torch.compiler.is_compiling() or self._observer.closed:
-            return
-        gradients = torch.is_grad_enabled()
-        self._observer.clock.enter_root(id(root), training=root.training, gradients=gradients)
         name = self.parts.input_name
+        if torch.compiler.is_compiling():
+            if recording():
+                enter_root(self.number, training=root.training)
+                self._trace(name, list(args))
+                self._trace(name, dict(kwargs))
+            return
+        if self._observer.closed:
+            return
+        self.enter(training=root.training, gradients=torch.is_grad_enabled())
         if self._any(name):
             for leaf, tensor in named_leaves(name, list(args)):
                 self._observe(leaf, tensor)
@@ -109,12 +125,31 @@ class ModelWatch:
                 self._observe(leaf, tensor)
 
     def _after_root(self, root: nn.Module, _args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or self._observer.closed:
+        if torch.compiler.is_compiling():
+            if recording():
+                self._trace(self._root_name, output, root=True)
+                leave_root(self.number, training=root.training)
+            return
+        if self._observer.closed:
             return
         # An exception inside the forward arrives here as an output of None.
         for leaf, tensor in named_leaves(self._root_name, output):
             self._observe(leaf, tensor)
-        self._observer.clock.leave_root(training=root.training)
+        self.leave(training=root.training)
+
+    def enter(self, *, training: bool, gradients: bool) -> None:
+        """The root's forward begins."""
+        root = id(self.parts.root)
+        self._observer.clock.enter_root(root, training=training, gradients=gradients)
+
+    def leave(self, *, training: bool) -> None:
+        """The root's forward has ended."""
+        self._observer.clock.leave_root(training=training)
+
+    def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
+        """The same in code that is being compiled."""
+        for leaf, tensor in named_leaves(name, value):
+            watch_compiled(tensor, leaf, self.number, root=root)
 
     @property
     def _root_name(self) -> str:
@@ -122,7 +157,11 @@ class ModelWatch:
 
     def _output_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
-            if torch.compiler.is_compiling() or self._observer.closed:
+            if torch.compiler.is_compiling():
+                if recording():
+                    self._trace(name, output)
+                return
+            if self._observer.closed:
                 return
             for leaf, tensor in named_leaves(name, output):
                 self._observe(leaf, tensor)
@@ -133,6 +172,8 @@ class ModelWatch:
         plan = self.plan(name)
         try:
             self._observer.value(plan, tensor, key=plan)
+            if self.wants(name)[1]:
+                see_outside(tensor, name)
         except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
             self._observer.fault(name, "value", fault)
 
@@ -173,13 +214,11 @@ class ModelWatch:
     def _record_value(
         self, name: str, streams: tuple[Stream, ...], at: At, tensor: torch.Tensor
     ) -> None:
-        where = (at.step, at.phase)
-        bits = _bits(tensor)
-        seen = self._values.get(name)
+        now = (at.step, _bits(tensor))
         # `.data` edits and fused optimizers leave `_version` as it was: only the bits can tell.
-        if seen is not None and seen == (where, bits):
+        if self._values.get((name, at.phase)) == now:
             return
-        self._values[name] = (where, bits)
+        self._values[name, at.phase] = now
         self._observer.recorder.observe(streams, at, tensor)
 
     def close(self) -> None:
@@ -201,6 +240,7 @@ class ModuleHook:
         self._module = ref(module)
         self._act = act
 
+    @natively
     def __call__(self, module: nn.Module, *arguments: Any) -> None:
         """Act, if this is the module that is watched."""
         if self._module() is module:

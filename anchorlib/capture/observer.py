@@ -17,6 +17,7 @@ from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.lineage import LineageTracker
 from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Recorder
 from anchorlib.errors import UnsupportedError
+from anchorlib.names import escape, join
 
 __all__ = ["GradientHook", "Observer", "recomputing"]
 
@@ -48,6 +49,19 @@ class GradientHook:
         self._observer.gradient(self._plan, self.at, gradient)
 
 
+class LeafHook(GradientHook):
+    """The same for a leaf, which may be used in a later pass without being anchored in it."""
+
+    __slots__ = ()
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """Record `gradient` at its call, or where the open pass is."""
+        at, now = self.at, self._observer.clock.now()
+        if at[:2] != now[:2]:
+            at = now
+        self._observer.gradient(self._plan, at, gradient)
+
+
 class Observer:
     """Takes observations for one session until it is closed."""
 
@@ -75,7 +89,7 @@ class Observer:
                 return
             at = self.clock.call(key, backward=_graph_task() != -1)
             if not torch.is_grad_enabled():
-                self._remember_unfollowed(key, at)
+                self.remember_unfollowed(key, at)
             streams = plan.streams("value", at.phase)
             if streams:
                 self.recorder.observe(streams, at, x)
@@ -87,7 +101,8 @@ class Observer:
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self.fault(plan.name, "value", fault)
 
-    def _remember_unfollowed(self, key: Hashable, at: At) -> None:
+    def remember_unfollowed(self, key: Hashable, at: At) -> None:
+        """A call was made without gradients: reentrant checkpointing may come back to it."""
         calls = self._unfollowed.get((key, _sequence()))
         if calls is None:
             if len(self._unfollowed) >= _UNFOLLOWED:  # inference without end, not checkpointing
@@ -100,14 +115,22 @@ class Observer:
     ) -> None:
         """The gradient of a forward that reentrant checkpointing ran without gradients.
 
-        Only its recomputation has a graph to hook. Autograd's sequence number tells which call it
-        repeats: that of the checkpoint's own node is the one the forward saw, less one.
+        Only its recomputation has a graph to hook.
+        """
+        at = self.unfollowed(key) if x.requires_grad else None
+        if at is not None:
+            self._follow(plan, x, at, wanted=wanted)
+
+    def unfollowed(self, key: Hashable) -> At | None:
+        """The call, made without gradients, that reentrant checkpointing repeats now.
+
+        Autograd's sequence number tells which: that of the checkpoint's own node is the one the
+        forward saw, less one.
         """
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
         number = -1 if node is None else node._sequence_nr() + 1  # noqa: SLF001
         calls = self._unfollowed.get((key, number))
-        if calls and x.requires_grad:
-            self._follow(plan, x, calls.popleft(), wanted=wanted)
+        return calls.popleft() if calls else None
 
     def forget_calls(self) -> None:
         """A step has ended: no checkpoint will come back to its calls."""
@@ -129,7 +152,8 @@ class Observer:
         if self.closed or gradient is None:
             return
         try:
-            at = self.clock.now()
+            # A second backward through one forward is a call of its own.
+            at = self.clock.call((plan.name, "pass_grad"), backward=True)
             self.clock.gradient()
             self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # inside backward
@@ -161,7 +185,7 @@ class Observer:
             if isinstance(hook, GradientHook) and hook.serves(self, plan):
                 hook.at = at
                 return
-        self._handles.append(x.register_hook(GradientHook(self, plan, at)))
+        self._handles.append(x.register_hook(LeafHook(self, plan, at)))
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Run `action` inside an optimizer's step: what it raises goes no further."""
@@ -176,7 +200,7 @@ class Observer:
         self.recorder.skip(name, kind, reason, self.clock.step)
         if reason not in self._logged:
             self._logged.add(reason)
-            _log.warning("anchorlib: %s@%s was not recorded: %s", name, kind, reason)
+            _log.warning("anchorlib: %s was not recorded: %s", escape(join(name, kind)), reason)
 
     def close(self) -> None:
         """Observe nothing more; hooks on tensors that live on are removed."""

@@ -143,9 +143,14 @@ class OptimizerWatch:
         if optimizer is None:
             return
         for key, value in optimizer.state.get(parameter, {}).items():
-            if _recordable(value) and plan.streams(f"opt.{key}", at.phase):
-                tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-                self._observer.kind(plan, f"opt.{key}", at, tensor)
+            if not plan.streams(f"opt.{key}", at.phase):
+                continue
+            if not _recordable(value):
+                reason = f"optimizer state of type {type(value).__name__}"
+                self._observer.recorder.skip(plan.name, f"opt.{key}", reason, at.step)
+                continue
+            tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+            self._observer.kind(plan, f"opt.{key}", at, tensor)
 
     def _at(self) -> At:
         now = self._observer.clock.now()

@@ -10,6 +10,12 @@ import numpy as np
 import torch
 
 from anchorlib.capture.array_text import PrintFormat, format_edges
+from anchorlib.capture.compiled import (
+    connect_printer,
+    natively,
+    not_a_tensor,
+    print_compiled,
+)
 from anchorlib.capture.observer import recomputing
 from anchorlib.capture.snapshot import (
     dtype_name,
@@ -27,6 +33,7 @@ __all__ = ["print_tensor"]
 _UNTITLED = "Tensor"
 
 
+@natively
 def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tensor, in its order
     x: torch.Tensor,
     title: str = "",
@@ -57,12 +64,7 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
     Raises NotATensorError (a TypeError) and OptionError (a ValueError) before anything is
     printed.  A stderr that cannot be written to is ignored.
     """
-    # In compiled code the call breaks the graph: dynamo must not trace what prints.
-    print_now = torch.compiler.disable(_print) if torch.compiler.is_compiling() else _print
-    print_now(
-        x,
-        title or _UNTITLED,
-        print_gradient,
+    form = (
         summarise_threshold,
         edge_items,
         max_line_width,
@@ -72,15 +74,16 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
         open_bracket,
         close_bracket,
     )
+    if torch.compiler.is_compiling():
+        print_compiled(x, title or _UNTITLED, print_gradient, form)
+    else:
+        _print(x, title or _UNTITLED, print_gradient, form)
     return x
 
 
-def _print(x: torch.Tensor, title: str, print_gradient: bool, *form: Any) -> None:  # noqa: FBT001
+def _print(x: torch.Tensor, title: str, print_gradient: bool, form: tuple[Any, ...]) -> None:  # noqa: FBT001
     if not isinstance(x, torch.Tensor):
-        raise NotATensorError(
-            f"print_tensor takes a tensor, not {type(x).__name__}; "
-            "wrap a number in torch.tensor(...)"
-        )
+        raise NotATensorError(not_a_tensor("print_tensor", type(x).__name__))
     printer = _GradientPrinter(title, PrintFormat(*form))
     with contextlib.suppress(Exception):  # training goes on, whatever a strange tensor does
         if _has_no_values(x):
@@ -173,3 +176,10 @@ def _has_no_values(x: torch.Tensor) -> bool:
         return skip_reason(x) in {"fake", "meta"}
     except UnsupportedError:
         return False
+
+
+def _write_compiled(title: str, x: torch.Tensor, form: tuple[Any, ...]) -> None:
+    _write(title, x, PrintFormat(*form))
+
+
+connect_printer(lambda form: PrintFormat(*form), _write_compiled)

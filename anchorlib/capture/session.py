@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -23,6 +23,7 @@ from torch import nn
 from anchorlib.capture import hooks
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At, Clock
+from anchorlib.capture.compiled import TracedPhase, forget_compiled_code, take_hooks_inside
 from anchorlib.capture.header import run_header
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
@@ -32,7 +33,7 @@ from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.snapshot import BufferPool
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
-from anchorlib.errors import AnchorError, SessionError
+from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, join
 from anchorlib.record import TensorInfo
@@ -83,9 +84,11 @@ class Session:
         self._recorder = Recorder(self._queue, pool)
         self._clock = Clock(settings.first_step, on_pass=self._on_pass, on_step=self._on_step)
         self._observer = Observer(self._clock, self._recorder)
+        self._anchors = hooks.Anchors(self._observer, settings.modes, settings.wants)
         self._models: list[ModelWatch] = []
         self._optimizers: list[OptimizerWatch] = []
         self._step_hook = StepHook(self._observer, self._optimizers)
+        self._undo: list[Callable[[], None]] = []
         self._weighed = False
         self._closed = False
 
@@ -134,16 +137,22 @@ class Session:
         Raises UnknownTensorError (nothing is registered then), ModeError, OptionError.
         """
         self._must_be_open()
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"watch takes a torch.nn.Module, not {type(model).__name__}")
         modes = self._settings.modes if mode is None else parse_modes(mode)
         selectors = [tensors] if isinstance(tensors, str) else tensors
         parts = parts_of(model, prefix)
         inner = None if optimizer is None else unwrap(optimizer)
         known = tensor_kinds(parts, state_keys(parts, inner))
-        choice = Choice(selectors, modes, known, parts.parameters, parts.input_name)
+        choice = Choice(selectors, modes, known, parts)
         watch = self._watch_of(parts)
+        undo = take_hooks_inside(model)
+        if undo is not None:
+            self._undo.append(undo)
         if inner is not None:
             self._watch_optimizer(inner, watch)
         watch.add(choice)
+        forget_compiled_code()
         self._observer.lineage.know(parts.parameters)
 
     def _watch_of(self, parts: Parts) -> ModelWatch:
@@ -157,6 +166,7 @@ class Session:
         if self._settings.recording:
             watch.attach()
             self._models.append(watch)
+            self._anchors.compiled.watched[watch.number] = watch
         return watch
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
@@ -192,6 +202,7 @@ class Session:
             watch.on_pass(at)
 
     def _on_step(self, upcoming: int) -> None:
+        self._anchors.compiled.end_step(upcoming)
         self._recorder.end_step(upcoming)
         self._observer.forget_calls()
         if not self._weighed:
@@ -221,7 +232,8 @@ class Session:
         """
         from anchorlib.reading import open_run  # the store is loaded where it is read
 
-        self.flush()
+        if not self._closed:
+            self.flush()
         run = open_run(self.run, self.store)
         lasts = [
             series.record(len(series) - 1)
@@ -251,6 +263,7 @@ class Session:
         Raises FlushTimeoutError after `timeout` seconds; ModeError and QueueFullError as `step`.
         """
         self._must_be_open()
+        self._anchors.compiled.settle()
         self._queue.flush(timeout)
         self._check()
 
@@ -267,6 +280,7 @@ class Session:
         if _session is self:
             _session = None
             hooks.deactivate()
+        self._anchors.compiled.end_step(None)
         self._recorder.end_step(None)
         self._observer.close()
         self._unhook()
@@ -282,6 +296,8 @@ class Session:
         for optimizer in self._optimizers:
             optimizer.close()
         self._step_hook.close()
+        for undo in self._undo:
+            undo()
 
     def _report(self, undelivered: int) -> None:
         if undelivered:
@@ -292,6 +308,7 @@ class Session:
                 self.store,
             )
         missing = [text for watch in self._models for one in watch.choices for text in one.missing]
+        missing += self._settings.unmatched
         if missing:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(repr, missing)))
 
@@ -345,7 +362,7 @@ def open_session(settings: Settings, sink: Sink | None = None) -> Session:
     session = Session(settings, sink or _sink_of(settings))
     _session = session
     if settings.recording:
-        hooks.activate(hooks.Anchors(session._observer, settings.modes, settings.wants))  # noqa: SLF001
+        hooks.activate(session._anchors)  # noqa: SLF001
     else:
         hooks.deactivate()
     atexit.register(session.close)

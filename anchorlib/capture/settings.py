@@ -6,10 +6,10 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
 
-from anchorlib.errors import OptionError
+from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
 from anchorlib.sinks import OnFull
@@ -38,6 +38,12 @@ class Settings:
     queue_bytes: int
     max_bytes: int | None
     durability: Durability
+    matched: set[str] = field(default_factory=set, compare=False)
+
+    @property
+    def unmatched(self) -> list[str]:
+        """Selectors that nothing has matched so far."""
+        return [one.text for one in self.selectors or () if one.text not in self.matched]
 
     def wants(self, name: str, kind: str, kinds: Sequence[str] = ()) -> bool:
         """Whether the session's selectors let `kind` of `name` be recorded.
@@ -45,9 +51,11 @@ class Settings:
         kinds: those that `name` can have, where that is known: PopTorch's `Gradient___X` means
         one of them.
         """
-        return self.selectors is None or any(
-            matches(one, name, kind, kinds=kinds) for one in self.selectors
-        )
+        if self.selectors is None:
+            return True
+        found = [one.text for one in self.selectors if matches(one, name, kind, kinds=kinds)]
+        self.matched.update(found)
+        return bool(found)
 
 
 def settings(  # noqa: PLR0913  # the arguments of `start`
@@ -70,7 +78,7 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
     """Check and complete the arguments of `start`. Raises OptionError, ModeError and others."""
     env = os.environ
     rank = _rank(rank)
-    place = os.fspath(store) if store is not None else env.get("ANCHOR_STORE") or DEFAULT_STORE
+    place = _place(store) if store is not None else env.get("ANCHOR_STORE") or DEFAULT_STORE
     remote = "://" in place
     if resume and overwrite:
         raise OptionError("start(resume=True, overwrite=True): choose one of them")
@@ -85,15 +93,24 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
         resume=resume or (not overwrite and _restarted()),
         overwrite=overwrite,
         attributes=dict(attributes or {}),
-        on_full=_choice(
-            "on_full",
-            on_full or env.get("ANCHOR_ON_FULL") or ("drop" if remote else "block"),
-            OnFull,
-        ),
+        on_full=_on_full(on_full, "drop" if remote else "block"),
         queue_bytes=_whole("queue_bytes", queue_bytes, 1),
         max_bytes=None if max_bytes is None else _whole("max_bytes", max_bytes, 0),
         durability=_choice("durability", durability, Durability),
     )
+
+
+def _on_full(given: str | None, default: OnFull) -> OnFull:
+    told = os.environ.get("ANCHOR_ON_FULL")
+    if given is None and told:
+        return cast(OnFull, _choice("ANCHOR_ON_FULL in the environment", told, OnFull))
+    return cast(OnFull, _choice("on_full", default if given is None else given, OnFull))
+
+
+def _place(store: object) -> str:
+    if not isinstance(store, str | os.PathLike):
+        raise OptionError(f"store is a directory or a collector's URL, not {store!r}")
+    return str(os.fspath(store))
 
 
 def _rank(rank: int | None) -> int:
@@ -116,11 +133,21 @@ def _ranks(ranks: Iterable[int] | None, own: int) -> set[int]:
 
 def _selectors(tensors: Sequence[str] | str | None) -> tuple[Selector, ...] | None:
     if tensors is None:
-        text = os.environ.get("ANCHOR_TENSORS")
-        tensors = [part.strip() for part in text.split(",") if part.strip()] if text else None
-    elif isinstance(tensors, str):
-        tensors = [tensors]
-    return None if tensors is None else tuple(parse(text) for text in tensors)
+        return _selectors_of_environment()
+    texts = [tensors] if isinstance(tensors, str) else tensors
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise OptionError(f"tensors is a list of selectors, as ['fc1.bias@grad'], not {tensors!r}")
+    return tuple(parse(text) for text in texts)
+
+
+def _selectors_of_environment() -> tuple[Selector, ...] | None:
+    text = os.environ.get("ANCHOR_TENSORS")
+    if not text:
+        return None
+    try:
+        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+    except AnchorError as fault:
+        raise OptionError(f"ANCHOR_TENSORS in the environment: {fault}") from None
 
 
 def _job_name() -> str:

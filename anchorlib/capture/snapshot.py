@@ -81,6 +81,7 @@ def is_plain(x: torch.Tensor) -> bool:
         type(x) in _PLAIN
         and x.layout is torch.strided
         and x.device.type != "meta"
+        and not x.is_nested
         and not _wrapped(x)
         and dtype_name(x.dtype) in DTYPES
         and _tracing_state() is None
@@ -108,7 +109,9 @@ def skip_reason(x: torch.Tensor) -> str | None:
         )
     if x.layout is torch.strided and not x.is_nested:
         return _unusual_array(x)
-    return None if x.layout in _PARTED else f"layout {str(x.layout).removeprefix('torch.')}"
+    if x.layout in _PARTED:
+        return None
+    return "nested" if x.is_nested else f"layout {str(x.layout).removeprefix('torch.')}"
 
 
 def _unusual_array(x: torch.Tensor) -> str | None:

@@ -16,9 +16,9 @@ from anchorlib.capture.settings import Durability, settings
 from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError
 from anchorlib.modes import All, ModeSpec
-from anchorlib.sinks import OnFull
+from anchorlib.sinks import OnFull, Sink
 
-__all__ = ["start", "tensor_names"]
+__all__ = ["record_into", "start", "tensor_names"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -77,6 +77,32 @@ def start(  # noqa: PLR0913  # the contract's arguments
             max_bytes=max_bytes,
             durability=durability,
         )
+    )
+
+
+def record_into(sink: Sink, run: str) -> Session:
+    """Open the one active session of this process, with its records going to `sink` alone.
+
+    Raises SessionError.
+    """
+    return open_session(
+        settings(
+            run,
+            store="memory",
+            rank=None,
+            ranks=None,
+            tensors="*",
+            mode=All,
+            first_step=0,
+            resume=False,
+            overwrite=False,
+            attributes=None,
+            on_full="block",
+            queue_bytes=256 * 2**20,
+            max_bytes=None,
+            durability="process",
+        ),
+        sink,
     )
 
 

@@ -25,6 +25,7 @@ class Parts:
 
     modules: those that have a forward of their own, the root (under "output") last.
     buffers: by the module that holds them and their name in it, since modules replace buffers.
+    aliases: further names of shared modules and tied parameters, with their first names.
     """
 
     root: nn.Module
@@ -32,13 +33,22 @@ class Parts:
     parameters: dict[str, nn.Parameter]
     buffers: dict[str, tuple[nn.Module, str]]
     input_name: str
+    aliases: dict[str, str]
+
+    def first_name(self, name: str) -> str:
+        """The name under which what is called `name` is recorded."""
+        for alias, first in self.aliases.items():
+            if name == alias or name.startswith(f"{alias}."):
+                return first + name[len(alias) :]
+        return name
 
 
 def parts_of(model: nn.Module, prefix: str = "") -> Parts:
     """The named parts of `model`, each name below `prefix`."""
-    by_path = dict(_walk(model, ""))
+    by_path, repeated = _walk(model)
     root = by_path.pop("")
     lead = f"{prefix}." if prefix else ""
+    aliases = {lead + path: lead + first for path, first in repeated.items()}
     modules = {
         lead + path: module
         for path, module in by_path.items()
@@ -46,38 +56,46 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
     }
     parameters: dict[str, nn.Parameter] = {}
     buffers: dict[str, tuple[nn.Module, str]] = {}
-    seen: set[int] = set()
+    seen: dict[int, str] = {}
     for path, module in {"": root, **by_path}.items():
         stem = lead + (f"{path}." if path else "")
         for name, parameter in module._parameters.items():  # noqa: SLF001  # named_parameters
-            if parameter is not None and id(parameter) not in seen:  # would not unwrap names
-                seen.add(id(parameter))
-                parameters[stem + name] = parameter
+            if parameter is None:  # would not unwrap names
+                continue
+            if id(parameter) in seen:
+                aliases[stem + name] = seen[id(parameter)]
+                continue
+            seen[id(parameter)] = stem + name
+            parameters[stem + name] = parameter
         for name, buffer in module._buffers.items():  # noqa: SLF001
             if buffer is not None and id(buffer) not in seen:
-                seen.add(id(buffer))
+                seen[id(buffer)] = stem + name
                 buffers[stem + name] = (module, name)
     modules[_free(lead + "output", modules)] = root
-    return Parts(root, modules, parameters, buffers, _free(lead + "input", modules))
+    return Parts(root, modules, parameters, buffers, _free(lead + "input", modules), aliases)
 
 
-def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Every module with its path, once; of a wrapper and what it wraps, the inner one."""
+def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """Every module by its first path, and further paths with the first; of a wrapper and what it
+    wraps, the inner one.
+    """
     found: dict[str, nn.Module] = {}
-    seen: set[int] = set()
+    repeated: dict[str, str] = {}
+    seen: dict[int, str] = {}
 
     def visit(module: nn.Module, path: str) -> None:
         if id(module) in seen:
+            repeated[path] = seen[id(module)]
             return
-        seen.add(id(module))
+        seen[id(module)] = path
         found[path] = module
         for name, child in module._modules.items():  # noqa: SLF001  # named_children skips repeats
             if child is not None:
                 inner = _is_wrapped(module, name)
                 visit(child, path if inner else f"{path}.{name}" if path else name)
 
-    visit(module, path)
-    yield from found.items()
+    visit(root, "")
+    return found, repeated
 
 
 def _is_wrapped(parent: nn.Module, link: str) -> bool:

@@ -561,3 +561,89 @@ def test_an_observed_run_computes_what_the_unobserved_run_computes():
     assert losses == seen_losses
     assert all(torch.equal(a, b) for a, b in zip(weights, seen_weights, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(gradients, seen_gradients, strict=True))
+
+
+def test_a_tied_weight_or_shared_module_answers_to_its_further_names():
+    model = nn.Sequential()
+    shared = nn.Linear(3, 3)
+    model.add_module("first", shared)
+    model.add_module("again", shared)
+    model.add_module("head", nn.Linear(3, 3))
+    model.head.weight = shared.weight
+    with recording() as run:
+        run.session.watch(model, tensors=["again@value", "again.bias@pass_grad"])
+        run.session.watch(model, tensors=["head.weight@pass_grad"])
+        model(torch.ones(2, 3)).sum().backward()
+    assert set(run.names()) == {"first@value", "first.bias@pass_grad", "first.weight@pass_grad"}
+
+
+def test_a_frozen_parameter_says_why_it_has_no_gradient(net):
+    net.fc1.requires_grad_(False)
+    with recording() as run, pytest.raises(UnknownTensorError, match="does not require a grad"):
+        run.session.watch(net, tensors=["fc1.weight@pass_grad"])
+
+
+def test_only_a_parameter_is_told_that_it_needs_an_optimizer(net):
+    with recording() as run:
+        with pytest.raises(UnknownTensorError) as caught:
+            run.session.watch(net, tensors=["output@delta"])
+        assert "optimizer" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("model", "tensors"), [(3, None), (nn.Linear(1, 1), [3])])
+def test_wrong_arguments_are_option_errors(model, tensors):
+    with recording() as run, pytest.raises(anchorlib.OptionError):
+        run.session.watch(model, tensors=tensors)
+
+
+def test_two_backwards_through_one_forward_are_two_calls_of_pass_grad(net):
+    with recording() as run:
+        run.session.watch(net, tensors=["fc1.weight@pass_grad"])
+        loss = net(torch.randn(5, 4)).sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        net(torch.randn(5, 4)).sum().backward()
+    assert run.at("fc1.weight", "pass_grad") == [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
+
+
+def test_a_leaf_used_in_a_later_pass_has_that_passes_coordinates():
+    w = torch.ones(2, requires_grad=True)
+    with recording() as run:
+        anchorlib.anchor(w, "w")
+        for _ in range(2):
+            h = w * 2
+            anchorlib.anchor(h, "h")
+            h.sum().backward()
+    assert run.at("w", "grad") == [(0, 0, 0), (0, 1, 0)]
+
+
+def test_optimizer_state_that_is_no_tensor_is_counted():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    with recording() as run:
+        run.session.watch(model, tensors=["*@opt.*"], optimizer=optimizer)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(3, 2)).pow(2).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert run.session.counters.skipped["optimizer state of type list"] >= 1
+
+
+def test_selectors_of_the_session_that_nothing_matched_are_told(caplog):
+    with recording(tensors=["a", "nope@grad"]):
+        anchorlib.anchor(torch.ones(1), "a")
+    assert "nothing ever matched 'nope@grad'" in caplog.text
+
+
+@pytest.mark.parametrize("number", ["a", -1, 1.5])
+def test_a_step_number_that_cannot_be_one_is_refused_at_once(number):
+    with recording() as run:
+        with pytest.raises(anchorlib.OptionError):
+            run.session.step(number)
+        run.session.step()
+        anchorlib.anchor(torch.ones(1), "x")
+    assert run.at("x") == [(1, 0, 0)]

@@ -1,0 +1,121 @@
+"""What dynamo traces at an anchor in compiled code: it leaves operators in the graph.
+
+    anchor(x, name) ─▶ where = value(x.detach(), …)              runs in forward
+                       x.register_hook: gradient(g, where, …)    goes into the backward graph
+
+What the trace cannot know (which session records, what a mode selects) is left to the operators,
+so that one graph serves every session. A guard on one global sees to it that with no session
+active there is no operator at all.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import NoneType
+from typing import Any
+
+import torch
+
+from anchorlib.capture.compiled import ops
+from anchorlib.capture.compiled import tracing
+from anchorlib.capture.compiled.leaves import leaf_hook, see_input
+from anchorlib.capture.compiled.tracing import MadeMode
+from anchorlib.modes import All, EveryN, Final, ModeSpec, Sum, Summary
+
+__all__ = ["TracedPhase", "anchor_compiled", "enter_root", "leave_root", "watch_compiled"]
+
+_CONSTANTS = (str, int, float, bytes, bool, NoneType)
+
+
+def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
+    """Leave an anchor in the graph that is being traced."""
+    if torch.compiler.is_exporting():
+        tracing.count_skipped(name, "torch.export")
+        return
+    other = "" if isinstance(x, torch.Tensor) else type(x).__name__
+    known = name if isinstance(name, _CONSTANTS) else type(name)
+    gradients = torch.is_grad_enabled()
+    spot, refusal = tracing.place_anchor(known, _described(mode), other, gradients)
+    if refusal is None:
+        _follow(x, ops.value(x.detach(), *spot), spot, "gradient" if grad else "notice")
+    else:
+        # What tracing raises arrives wrapped by dynamo, what an operator raises as it is.
+        ops.refuse(*refusal)
+
+
+def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
+    """Observe an input or output of a watched module, as its watch chose it.
+
+    root: an output of the watched root; that its pass has a gradient is always noticed.
+    """
+    value, grad = tracing.chosen(watch, name)
+    if not (value or grad or root):
+        return
+    counted = name if value or grad else ""
+    spot = tracing.place_watched(counted, watch, torch.is_grad_enabled())
+    where = ops.value(x.detach(), *spot) if value else ops.call(*spot)
+    _follow(x, where, spot, "gradient" if grad else "notice" if root else "")
+
+
+def enter_root(watch: int, *, training: bool) -> None:
+    """The forward of a watched root begins."""
+    # Its place needs an operator, so that a forward without any anchor counts as a pass too.
+    ops.call(*tracing.enter(watch, training, torch.is_grad_enabled()))
+
+
+def leave_root(watch: int, *, training: bool) -> None:
+    """The forward of a watched root has ended."""
+    spot = tracing.leave(watch, training)
+    if spot[-1] == 0:  # a graph of its own, after a graph break
+        ops.call(*spot)
+
+
+class TracedPhase:
+    """`session.phase(name)` in compiled code."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        """From here on records carry the phase `name`."""
+        tracing.add_phase(self._name)
+
+    def __exit__(self, *_exception: object) -> None:
+        """The phase before is back."""
+        tracing.add_phase(None)
+
+
+def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: str) -> None:
+    """Hook the gradient of `x`, to record it or only to notice that there is one."""
+    name, modes, program, site = spot
+
+    def record(g: torch.Tensor | None) -> torch.Tensor | None:
+        if not torch.compiler.is_compiling():
+            see_input(name)
+        if g is not None:
+            ops.gradient(g, where, name, modes, program, site)
+        return g  # compiled autograd takes None for "there is no gradient"
+
+    def notice(g: torch.Tensor) -> torch.Tensor:
+        ops.notice(g.detach().reshape(-1)[:1], where)  # one element: nothing large is kept for it
+        return g
+
+    if not x.requires_grad or not use:
+        return
+    if not x.is_leaf:
+        hidden = tracing.hide_compiled_autograd()
+        x.register_hook(record if use == "gradient" else notice)
+        tracing.show_compiled_autograd(hidden)
+    elif use == "gradient":
+        x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))
+
+
+def _described(mode: Any) -> Any:
+    """`mode` in terms of constants: dynamo cannot hand over an object that traced code made."""
+    if isinstance(mode, list | tuple):
+        return tuple([_described(one) for one in mode])  # noqa: C409
+    if isinstance(mode, Sum | Final):
+        return (MadeMode, type(mode), mode.window)
+    if isinstance(mode, EveryN):
+        return (MadeMode, EveryN, mode.n, mode.unit, mode.window)
+    return type(mode) if isinstance(mode, All | Summary) else mode

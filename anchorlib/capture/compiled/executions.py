@@ -1,0 +1,220 @@
+"""Which execution of a graph an operator belongs to, and the coordinates of its site there.
+
+    forward    the first operator of an execution replays the graph's program through the clock;
+               each site then has its coordinates, in whatever order the operators run
+    backward   an execution is known by the autograd node that runs: its sequence number is the
+               one that forward saw
+    recomputation (activation checkpointing) finds the execution that it repeats
+
+Calls are counted by the clock, together with those of eager code.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from anchorlib.capture.clock import At
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
+from anchorlib.capture.recorder import Plan
+
+__all__ = ["Executions", "Watched", "in_backward"]
+
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
+_sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
+
+_REMEMBERED = 256  # executions of one graph in one step whose backward may still come
+
+
+class Watched(Protocol):
+    """A watched model, as compiled code sees it."""
+
+    def plan(self, name: str) -> Plan:
+        """The plan of one name."""
+
+    def wants(self, name: str) -> tuple[bool, bool]:
+        """Whether the value and the gradient of `name` are recorded."""
+
+    def enter(self, *, training: bool, gradients: bool) -> None:
+        """Its forward begins."""
+
+    def leave(self, *, training: bool) -> None:
+        """Its forward has ended."""
+
+
+class _Execution:
+    """One execution of a graph."""
+
+    __slots__ = ("at", "bound", "repeated", "seen")
+
+    def __init__(self, at: dict[int, At]) -> None:
+        self.at = at
+        self.seen: set[int] = set()  # sites that have come
+        self.repeated: set[int] = set()  # sites that backward has run again
+        self.bound = False  # the node of its backward is known
+
+
+class Executions:
+    """The executions of one session.
+
+    key_of: what tells calls of a place from calls of others; None where they are not counted.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        key_of: Callable[[str, str], Hashable | None],
+        watched: Mapping[int, Watched],
+    ) -> None:
+        self._observer = observer
+        self._clock = observer.clock
+        self._key_of = key_of
+        self._watched = watched
+        self._phases: list[AbstractContextManager[None]] = []
+        self._running: dict[tuple[int, int], _Execution] = {}
+        self._latest: dict[int, _Execution] = {}
+        # By program, and by the sequence number of the node that will run its backward; those of
+        # the step before are kept for a backward that comes late.
+        self._recent: dict[int, dict[int, _Execution]] = {}
+        self._older: dict[int, dict[int, _Execution]] = {}
+
+    def forward(self, program: Program, site: int) -> At | None:
+        """An operator runs in forward: its coordinates."""
+        key = (threading.get_ident(), program.number)
+        execution = self._running.get(key)
+        if execution is None or site in execution.seen:
+            execution = self._running[key] = self._latest[program.number] = self._replay(program)
+        execution.seen.add(site)
+        if not execution.bound and not torch.is_grad_enabled():
+            event = program.events[site]
+            if isinstance(event, Place) and event.gradients:
+                self._bind(program, execution)  # inside the node that AOT autograd made
+        return execution.at.get(site)
+
+    def backward(self, program: Program, site: int, place: Place) -> tuple[At | None, bool]:
+        """An operator runs in backward: its coordinates, and whether it was not there before.
+
+        It repeats forward, or it stands in a custom Function.backward.
+        """
+        if place.gradients:
+            execution = self._repeated(program, site)
+            return (None if execution is None else execution.at.get(site)), False
+        execution = self._of_node(program)
+        if execution is not None and site in execution.seen:
+            return execution.at.get(site), False
+        key = self._key_of(place.name, place.modes)
+        return (None, False) if key is None else (self._clock.call(key, backward=True), True)
+
+    def gradient(self, program: Program, site: int) -> At | None:
+        """The coordinates of a gradient, where the node that runs tells its execution."""
+        execution = self._of_node(program)
+        return None if execution is None else execution.at.get(site)
+
+    def latest(self, program: Program, site: int) -> At | None:
+        """The coordinates of `site` in the last execution that has begun."""
+        execution = self._latest.get(program.number)
+        return None if execution is None else execution.at.get(site)
+
+    def end_step(self) -> None:
+        """A step has ended."""
+        self._running.clear()
+        self._older, self._recent = self._recent, {}
+
+    # -- the program, in its own order
+
+    def _replay(self, program: Program) -> _Execution:
+        at = {site: self._replayed(event) for site, event in enumerate(program.events)}
+        while self._phases:
+            self._phases.pop().__exit__(None, None, None)
+        return _Execution({site: found for site, found in at.items() if found is not None})
+
+    def _replayed(self, event: Event) -> At | None:
+        match event:
+            case Place(backward=False):
+                return self._call(event)
+            case Enter(watch, training, gradients) if watch in self._watched:
+                self._watched[watch].enter(training=training, gradients=gradients)
+                return self._clock.now()
+            case Leave(watch, training) if watch in self._watched:
+                self._watched[watch].leave(training=training)
+            case Phase(None) if self._phases:
+                self._phases.pop().__exit__(None, None, None)
+            case Phase(str(name)):
+                self._phases.append(self._clock.in_phase(name))
+                self._phases[-1].__enter__()
+        return None
+
+    def _call(self, place: Place) -> At | None:
+        if not place.name:
+            return self._clock.now()
+        key = self._key_of(place.name, place.modes)
+        if key is None:
+            return None
+        at = self._clock.call(key)
+        if not place.gradients:
+            self._observer.remember_unfollowed(key, at)
+        return at
+
+    # -- backward
+
+    def _bind(self, program: Program, execution: _Execution) -> None:
+        recent = self._recent.setdefault(program.number, {})
+        recent[_sequence() - 1] = execution
+        execution.bound = True
+        if len(recent) > _REMEMBERED:
+            del recent[next(iter(recent))]
+
+    def _of_node(self, program: Program) -> _Execution | None:
+        node: Any = _current_node()
+        return None if node is None else self._numbered(program, node._sequence_nr())  # noqa: SLF001
+
+    def _numbered(self, program: Program, number: int) -> _Execution | None:
+        recent = self._recent.get(program.number, {}).get(number)
+        return recent or self._older.get(program.number, {}).get(number)
+
+    def _repeated(self, program: Program, site: int) -> _Execution | None:
+        """The execution that activation checkpointing runs again."""
+        execution = self._of_node(program)
+        if execution is None and _current_node() is None:
+            execution = self._last_not_repeated(program, site)  # compiled autograd tells no node
+        elif execution is None:
+            execution = self._numbered(program, _sequence() - 1) or self._first_with_graph(program)
+        if execution is not None:
+            execution.repeated.add(site)
+        return execution
+
+    def _last_not_repeated(self, program: Program, site: int) -> _Execution | None:
+        remembered = [*self._older.get(program.number, {}).values()]
+        remembered += self._recent.get(program.number, {}).values()
+        left = (one for one in reversed(remembered) if site not in one.repeated)
+        return next(left, None)
+
+    def _first_with_graph(self, program: Program) -> _Execution | None:
+        """Reentrant checkpointing: another program ran forward, without gradients."""
+        at: dict[int, At] = {}
+        for site, event in enumerate(program.events):
+            if isinstance(event, Place):
+                key = self._key_of(event.name, event.modes)
+                found = None if key is None else self._observer.unfollowed(key)
+                if found is not None:
+                    at[site] = found
+        if not at:
+            return None
+        execution = _Execution(at)
+        self._bind(program, execution)
+        return execution
+
+
+def in_backward() -> bool:
+    """Whether a backward is running in this thread, compiled autograd's included."""
+    if _graph_task() != -1:
+        return True
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiled, "in_compiled_autograd_region", False))

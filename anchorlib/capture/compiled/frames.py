@@ -1,0 +1,32 @@
+"""Functions of ours that compiled code meets: traced where it inlines them, else left alone.
+
+Without this dynamo would compile an anchor that runs outside compiled code (after a graph break,
+in a function that it gave up on) as a small graph of its own, once for each name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+try:
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction,
+        _FrameExecStrategy,
+        set_code_exec_strategy,
+    )
+except ImportError:  # torch before 2.8
+    set_code_exec_strategy = None  # type: ignore[assignment]
+
+__all__ = ["natively"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def natively(function: Callable[P, R]) -> Callable[P, R]:
+    """Let dynamo run `function`, and what it calls, as plain Python where it is a frame's own."""
+    if set_code_exec_strategy is not None:
+        skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+        set_code_exec_strategy(function.__code__, skip)  # type: ignore[attr-defined]
+    return function

@@ -1,0 +1,84 @@
+"""Observations of one name in program order, in whatever order compiled code makes them.
+
+Modes that count or fold (EveryN, Sum, Final) need the order that the program has. What comes too
+early is copied and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from anchorlib.capture.recorder import Stream
+from anchorlib.capture.snapshot import plain, undisturbed
+from anchorlib.modes import EveryN, Final, Sum
+
+__all__ = ["Lines", "depends_on_order"]
+
+Record = Callable[[torch.Tensor], None]
+
+
+def depends_on_order(streams: Sequence[Stream]) -> bool:
+    """Whether it matters to one of `streams` which observation comes first."""
+    modes = (stream.fold.mode for stream in streams)
+    return any(
+        isinstance(mode, Sum | Final) or (isinstance(mode, EveryN) and mode.unit == "record")
+        for mode in modes
+    )
+
+
+class Lines:
+    """Lines of observations, each by its key."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, _Line] = {}
+
+    def take(
+        self, key: Hashable, sites: Sequence[int], site: int, x: torch.Tensor, record: Record
+    ) -> None:
+        """Let `record` have `x`, observed at `site`, when the sites before it had their turn."""
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(sites)
+        line.take(site, x, record)
+
+    def settle(self) -> None:
+        """Record what still waits."""
+        for line in self._lines.values():
+            line.settle()
+
+
+class _Line:
+    """One line; each execution of the graph goes through its sites once more."""
+
+    __slots__ = ("_next", "_sites", "_waiting")
+
+    def __init__(self, sites: Sequence[int]) -> None:
+        self._sites = sites
+        self._next = 0
+        self._waiting: dict[int, tuple[torch.Tensor, Record]] = {}
+
+    def take(self, site: int, x: torch.Tensor, record: Record) -> None:
+        if site in self._waiting or site not in self._sites[self._next :]:
+            self.settle()  # another execution, or another backward, has begun
+        if site != self._sites[self._next]:
+            with undisturbed():
+                self._waiting[site] = (plain(x).clone(), record)
+            return
+        record(x)
+        self._next += 1
+        while self._next < len(self._sites) and self._sites[self._next] in self._waiting:
+            kept, later = self._waiting.pop(self._sites[self._next])
+            later(kept)
+            self._next += 1
+        if self._next == len(self._sites):
+            self._next = 0
+
+    def settle(self) -> None:
+        """What those that wait were waiting for does not come."""
+        for site in self._sites:
+            if site in self._waiting:
+                kept, record = self._waiting.pop(site)
+                record(kept)
+        self._next = 0

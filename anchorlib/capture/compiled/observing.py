@@ -1,0 +1,239 @@
+"""What the operators in compiled code do, for one session: values, gradients, and their places.
+
+value     ─▶ recorded; its coordinates go back into the graph as a small tensor, `where`
+gradient  ─▶ recorded with the coordinates of its own forward: of the execution that its
+             autograd node belongs to, else of `where`
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+import torch
+
+from anchorlib.capture.clock import At
+from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
+from anchorlib.capture.compiled.inorder import Lines, depends_on_order
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.compiled.outside import PARTIAL, is_partial
+from anchorlib.capture.compiled.programs import Place, Spot, program_of
+from anchorlib.capture.recorder import NO_NOTE, Plan, Stream
+from anchorlib.errors import UnsupportedError
+from anchorlib.names import escape
+
+__all__ = ["NOWHERE", "WHERE", "CompiledObserver"]
+
+_log = logging.getLogger("anchorlib")
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+_serials = count()
+
+WHERE: Final = (5,)  # the shape of `where`: session, step, pass, call, phase
+NOWHERE: Final = (-1, 0, 0, 0, 0)
+_LOW = (torch.bfloat16, torch.float16)
+
+
+class CompiledObserver:
+    """Takes observations from compiled code for one session.
+
+    plan_of: the plan of a name and of the text of its modes; None where this session has none.
+    """
+
+    def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
+        self.watched: dict[int, Watched] = {}
+        self._observer = observer
+        self._plan = functools.cache(plan_of)
+        self._executions = Executions(observer, self._plan, self.watched)
+        self._lock = threading.RLock()
+        self._serial = next(_serials)
+        self._phases: list[str] = []
+        self._lines = Lines()
+        self._taken: dict[tuple[str, str, int], int] = {}
+        self._declared: dict[str, int] = {}
+        self._warned: set[str] = set()
+
+    # -- called by operators
+
+    def value(self, x: torch.Tensor | None, spot: Spot) -> Sequence[int]:
+        """Observe `x` (None: its place alone counts); its `where`.
+
+        Raises UnsupportedError alone: for a tensor that no anchor can record.
+        """
+        if self._declared:
+            self._declared.pop(spot.name, None)
+        try:
+            with self._lock:
+                at, new = self._place(spot)
+                if at is None:
+                    return NOWHERE
+                if new and x is not None:
+                    if x.dtype in _LOW:
+                        self._warn_of_rounding(x, spot)
+                    self._record("value", x, at, spot)
+                return self._where(at)
+        except UnsupportedError as fault:
+            if not spot.modes.startswith("watch:"):
+                raise
+            self._observer.fault(spot.name, "value", fault)  # a hook may not raise
+        except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
+            self._observer.fault(spot.name, "value", fault)
+        return NOWHERE
+
+    def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
+        """Observe the gradient of what was observed at `where`."""
+        program = program_of(spot.program)
+        with self._lock:
+            at = None if program is None else self._executions.gradient(program, spot.site)
+            self._gradient(g, at or self._at(where), spot)
+
+    def leaf_gradient(self, g: torch.Tensor, spot: Spot, leaf: int = -1) -> None:
+        """Observe the gradient of a leaf, once a backward: that of its last call.
+
+        leaf: what tells leaves of one name apart.
+        """
+        program, task = program_of(spot.program), _graph_task()
+        key = (spot.name, spot.modes, spot.site if leaf == -1 else leaf)
+        with self._lock:
+            if self._taken.get(key) == task != -1:
+                return
+            self._taken[key] = task
+            at = None if program is None else self._executions.latest(program, spot.site)
+            self._gradient(g, at, spot)
+
+    def notice(self, where: torch.Tensor) -> None:
+        """A gradient that is not recorded has come: its pass has one."""
+        at = None if self._observer.closed else self._at(where)
+        if at is not None:
+            self._observer.clock.gradient(at)
+
+    # -- called from elsewhere
+
+    def see_from_outside(self, node: object, name: str) -> None:
+        """Say so if compiled code may keep a part of the gradient of `name`, made by `node`."""
+        if not is_partial(node):
+            return
+        self._observer.recorder.skip(name, "grad", PARTIAL, self._observer.clock.step)
+        self._warn(
+            PARTIAL,
+            f"{escape(name)} is one of several outputs of compiled code: its gradient is "
+            "recorded as far as it comes from outside that code; anchor it inside, and watch "
+            "compiled models as torch.compile returns them",
+        )
+
+    def declare(self, name: str) -> None:
+        """An anchor was traced: it is to deliver something."""
+        self._declared.setdefault(name, self._observer.clock.step)
+
+    def skip(self, name: str, reason: str) -> None:
+        """Count an anchor that leaves nothing in what is being traced."""
+        self._observer.recorder.skip(name, "value", reason, self._observer.clock.step)
+
+    def settle(self) -> None:
+        """Record what waits for its turn."""
+        with self._lock:
+            self._lines.settle()
+
+    def end_step(self, upcoming: int | None) -> None:
+        """The step before `upcoming` (None: the last one) has ended."""
+        with self._lock:
+            self._lines.settle()
+            self._executions.end_step()
+            self._taken.clear()
+        if self._declared:
+            self._tell_silent(upcoming)
+
+    def _tell_silent(self, upcoming: int | None) -> None:
+        # Code that is compiled at the end of one step runs in the next.
+        ended = [n for n, step in self._declared.items() if upcoming is None or step < upcoming - 1]
+        if not ended:
+            return
+        _log.warning(
+            "anchorlib: compiled code has anchors that delivered nothing: %s; either it never ran "
+            "or its backend took them out",
+            ", ".join(map(escape, ended)),
+        )
+        for name in ended:
+            del self._declared[name]
+
+    # -- places
+
+    def _place(self, spot: Spot) -> tuple[At | None, bool]:
+        """The coordinates of an operator that runs now, and whether it is to be recorded."""
+        program = program_of(spot.program)
+        event = None if program is None else program.event(spot.site, spot.name)
+        if program is None or event is None:  # the graph was not traced in this process
+            plan = self._plan(spot.name, spot.modes) if spot.name else None
+            return (None, False) if plan is None else (self._observer.clock.call(plan), True)
+        if not in_backward():
+            return self._executions.forward(program, spot.site), True
+        if isinstance(event, Place):
+            return self._executions.backward(program, spot.site, event)
+        return None, False
+
+    def _where(self, at: At) -> Sequence[int]:
+        if at.phase not in self._phases:
+            self._phases.append(at.phase)
+        return (self._serial, at.step, at.pass_index, at.call, self._phases.index(at.phase))
+
+    def _at(self, where: torch.Tensor) -> At | None:
+        serial, step, pass_index, call, phase = where.tolist()
+        if serial != self._serial:
+            return None
+        return At(step, pass_index, call, self._phases[phase])
+
+    # -- recording
+
+    def _gradient(self, g: torch.Tensor, at: At | None, spot: Spot) -> None:
+        if self._observer.closed or self._plan(spot.name, spot.modes) is None:
+            return
+        try:
+            if at is None:
+                reason = "a gradient whose forward is not known"
+                self._observer.recorder.skip(spot.name, "grad", reason, self._observer.clock.step)
+                return
+            self._observer.clock.gradient(at)
+            self._record("grad", g, at, spot)
+        except Exception as fault:  # noqa: BLE001  # inside backward
+            self._observer.fault(spot.name, "grad", fault)
+
+    def _record(self, kind: str, x: torch.Tensor, at: At, spot: Spot) -> None:
+        plan, program = self._plan(spot.name, spot.modes), program_of(spot.program)
+        streams = () if plan is None else plan.streams(kind, at.phase)
+        sites = [] if program is None else program.sites(spot.name, spot.modes)
+        if not streams:
+            return
+        if len(sites) < 2 or not depends_on_order(streams):  # noqa: PLR2004  # one needs no order
+            self._observe(streams, kind, at, x)
+            return
+        # Backward comes to the last call first.
+        ordered = sites if kind == "value" else sites[::-1]
+        observe = functools.partial(self._observe, streams, kind, at)
+        self._lines.take((spot[:3], kind), ordered, spot.site, x, observe)
+
+    def _observe(self, streams: tuple[Stream, ...], kind: str, at: At, x: torch.Tensor) -> None:
+        note = self._observer.note if kind == "grad" else NO_NOTE
+        self._observer.recorder.observe(streams, at, x, note)
+
+    def _warn_of_rounding(self, x: torch.Tensor, spot: Spot) -> None:
+        """An anchor makes inductor round an intermediate that it would have kept in float32."""
+        program = program_of(spot.program)
+        if program is None or program.backend != "inductor":
+            return
+        config = sys.modules.get("torch._inductor.config")
+        if not getattr(config, "emulate_precision_casts", False):
+            self._warn(
+                "rounding",
+                f"{escape(spot.name)} is {str(x.dtype).removeprefix('torch.')} in compiled code: "
+                "anchors change how what surrounds them is rounded; they do not with "
+                "torch._inductor.config.emulate_precision_casts = True",
+            )
+
+    def _warn(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            _log.warning("anchorlib: %s", text)

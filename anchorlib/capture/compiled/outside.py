@@ -1,0 +1,27 @@
+"""Gradients of tensors that compiled code has handed out, as they look from outside.
+
+    @torch.compile
+    def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
+
+Outside, a hook on `h` sees only what reaches it from outside. With one output that is all there is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["PARTIAL", "is_partial"]
+
+PARTIAL = "a gradient that compiled code keeps a part of"
+_NODE = "CompiledFunctionBackward"  # of AOT autograd
+
+
+def is_partial(node: Any) -> bool:
+    """Whether gradients that reach `node`, a tensor's `grad_fn`, may be less than whole."""
+    if node is None or type(node).__name__ != _NODE:
+        return False
+    try:
+        outputs = node._forward_cls.metadata.output_info  # noqa: SLF001  # torch's only word on it
+        return sum(bool(output.requires_grad) for output in outputs) > 1
+    except AttributeError:
+        return True

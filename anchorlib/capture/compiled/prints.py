@@ -1,0 +1,111 @@
+"""`print_tensor` in compiled code: operators that print when they run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+from torch.compiler import assume_constant_result
+
+from anchorlib.capture.compiled import ops, tracing
+from anchorlib.capture.compiled.executions import in_backward
+from anchorlib.capture.compiled.leaves import newest
+from anchorlib.capture.compiled.operators import define
+from anchorlib.errors import AnchorError
+
+__all__ = ["connect_printer", "print_compiled"]
+
+Form = tuple[Any, ...]
+
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+_sites = count()
+_in_forward: set[int] = set()
+_printed: set[tuple[int, int, str]] = set()  # of leaves, in the last backward
+
+_check: Callable[[Form], object] = bool
+_write: Callable[[str, torch.Tensor, Form], None] = lambda *_: None
+
+
+def connect_printer(
+    check: Callable[[Form], object], write: Callable[[str, torch.Tensor, Form], None]
+) -> None:
+    """Let `write` print a tensor in a form that `check` accepts."""
+    global _check, _write  # noqa: PLW0603  # set once, at import
+    _check, _write = check, write
+
+
+def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form) -> None:  # noqa: FBT001
+    """Leave a `print_tensor` in the graph that is being traced."""
+    if torch.compiler.is_exporting():
+        return
+    other = "" if isinstance(x, torch.Tensor) else type(x).__name__
+    spelled, site, refusal = _spelled(form, other)
+    if refusal is not None:
+        ops.refuse(*refusal)
+        return
+    _value(x.detach(), title, spelled, site, torch.is_grad_enabled())
+    if not x.requires_grad:
+        return
+    if x.is_leaf:
+        x.register_hook(partial(_leaf_hook, title=title, spelled=spelled, wanted=print_gradient))
+    elif print_gradient:
+
+        def show(g: torch.Tensor | None) -> torch.Tensor | None:
+            if g is not None:
+                _gradient(g, title, spelled)
+            return g  # compiled autograd takes None for "there is no gradient"
+
+        hidden = tracing.hide_compiled_autograd()
+        x.register_hook(show)
+        tracing.show_compiled_autograd(hidden)
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def _spelled(form: Form, other: str) -> tuple[str, int, tuple[str, str] | None]:
+    if other:
+        return "", 0, ("NotATensorError", tracing.not_a_tensor("print_tensor", other))
+    try:
+        _check(form)
+    except AnchorError as fault:
+        return "", 0, (type(fault).__name__, str(fault))
+    return json.dumps(form), next(_sites), None
+
+
+def _leaf_hook(g: torch.Tensor, title: str, spelled: str, wanted: bool) -> torch.Tensor:  # noqa: FBT001
+    if torch.compiler.is_compiling():  # by compiled autograd
+        if wanted:
+            _gradient(g, title, spelled)
+        return g
+    given, leaf = newest(_leaf_hook, keep=True, title=title)
+    this = (_graph_task(), leaf, title)
+    if this not in _printed:
+        if any(task != this[0] for task, *_ in _printed):
+            _printed.clear()
+        _printed.add(this)
+        if given.get("wanted", wanted):
+            _gradient(g, title, given.get("spelled", spelled))
+    return g
+
+
+def _print_value(x: torch.Tensor, title: str, spelled: str, site: int, gradients: bool) -> None:  # noqa: FBT001
+    if not in_backward():
+        _in_forward.add(site)
+    elif gradients or site in _in_forward:
+        return  # activation checkpointing runs it again
+    _write(title, x, tuple(json.loads(spelled)))
+
+
+def _print_gradient(g: torch.Tensor, title: str, spelled: str) -> None:
+    _write(f"{title}_gradient", g, tuple(json.loads(spelled)))
+
+
+_value = define(
+    "print_value",
+    "(Tensor x, str title, str form, int site, bool gradients) -> ()",
+    _print_value,
+)
+_gradient = define("print_gradient", "(Tensor g, str title, str form) -> ()", _print_gradient)

@@ -1,0 +1,171 @@
+"""What dynamo saw, in program order, while it traced one graph.
+
+Inductor may run anchors in another order than the program has them. Their coordinates follow from
+the program: each graph has a `Program`, made while it is traced, and every execution of the graph
+reads its coordinates off it (see `executions`).
+
+A program is known by its number, which stands in the graph. Numbers count up from 0 in each
+process, so that a second process that compiles the same code the same way finds it in the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+from torch._guards import CompileContext
+
+__all__ = [
+    "Enter",
+    "Event",
+    "Leave",
+    "Phase",
+    "Place",
+    "Program",
+    "Spot",
+    "current_program",
+    "program_of",
+    "traced_in_backward",
+]
+
+
+class Spot(NamedTuple):
+    """What stands in a graph for a place: enough to record, whoever compiled the graph."""
+
+    name: str
+    modes: str
+    program: int
+    site: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An anchor, or a watched tensor.
+
+    name: "" for a place where nothing but the pass is noticed.
+    modes: canonical texts joined by commas, "" for the session's, or `watch:N`.
+    gradients: whether gradients were enabled there.
+    backward: whether it stands in a custom Function.backward.
+    """
+
+    name: str
+    modes: str
+    gradients: bool
+    backward: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """The forward of a watched root begins."""
+
+    watch: int
+    training: bool
+    gradients: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The forward of a watched root has ended."""
+
+    watch: int
+    training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """`session.phase(name)` begins; None: it ends."""
+
+    name: str | None
+
+
+Event: TypeAlias = Place | Enter | Leave | Phase
+
+
+@dataclass(slots=True)
+class Program:
+    """The events of one graph, in program order; an event's index is its site.
+
+    backend: torch.compile's name of it, "" where that cannot be told.
+    """
+
+    number: int
+    backend: str
+    events: list[Event] = field(default_factory=list)
+    _repeated: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    _counted: int = 0
+
+    def add(self, event: Event) -> int:
+        """The site of `event`."""
+        self.events.append(event)
+        return len(self.events) - 1
+
+    def event(self, site: int, name: str) -> Event | None:
+        """The event at `site`; None where that is another graph's, traced in another process."""
+        event = self.events[site] if site < len(self.events) else None
+        return event if getattr(event, "name", "") == name else None
+
+    def sites(self, name: str, modes: str) -> list[int]:
+        """The sites of one name, in program order."""
+        for site in range(self._counted, len(self.events)):
+            event = self.events[site]
+            if isinstance(event, Place):
+                self._repeated.setdefault((event.name, event.modes), []).append(site)
+        self._counted = len(self.events)
+        return self._repeated.get((name, modes), [])
+
+
+_programs: list[Program] = []
+# dynamo may trace a graph more than once: each attempt is a program of its own.
+_tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
+
+
+def program_of(number: int) -> Program | None:
+    """The program with this number; None where it was not traced in this process."""
+    return _programs[number] if 0 <= number < len(_programs) else None
+
+
+def current_program() -> Program:
+    """The program of the graph that dynamo is tracing."""
+    context = CompileContext.try_get()
+    if context is None:
+        return _new_program()
+    known = _tracing.get(context)
+    if known is not None and known[0] == context.attempt:
+        return known[1]
+    program = _new_program()
+    _tracing[context] = (context.attempt, program)
+    return program
+
+
+def _new_program() -> Program:
+    program = Program(len(_programs), _backend())
+    _programs.append(program)
+    return program
+
+
+def traced_in_backward() -> bool:
+    """Whether dynamo is tracing the backward of a custom Function."""
+    frame: Any = getattr(getattr(_tracer(), "output", None), "current_tx", None)
+    while frame is not None:
+        if frame.f_code.co_name == "backward":
+            return True
+        frame = frame.parent
+    return False
+
+
+def _backend() -> str:
+    """The name of the backend that dynamo is tracing for."""
+    wrapped = getattr(getattr(_tracer(), "output", None), "compiler_fn", None)
+    named = getattr(wrapped, "_torchdynamo_orig_backend", wrapped)
+    return str(getattr(named, "compiler_name", ""))
+
+
+def _tracer() -> Any:
+    """What traces the function that runs an anchor, if torch can tell."""
+    try:
+        from torch._dynamo.symbolic_convert import InstructionTranslator
+
+        return InstructionTranslator.current_tx()
+    except (ImportError, AttributeError):  # where nothing is traced, it has no current one
+        return None

@@ -1,0 +1,164 @@
+"""What is looked up while code is traced, and stands in the graph as constants.
+
+Each function here runs as plain Python, once for each place in the code, when dynamo traces it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.compiler import assume_constant_result
+
+from anchorlib.capture.compiled import ops
+from anchorlib.capture.compiled.programs import (
+    Enter,
+    Leave,
+    Phase,
+    Place,
+    current_program,
+    traced_in_backward,
+)
+from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
+from anchorlib.modes import ModeSpec, parse_modes
+from anchorlib.names import check_name
+
+__all__ = [
+    "MadeMode",
+    "Spelled",
+    "add_phase",
+    "chosen",
+    "count_skipped",
+    "enter",
+    "hide_compiled_autograd",
+    "leave",
+    "place_anchor",
+    "place_watched",
+    "show_compiled_autograd",
+]
+
+_OLDEST = (2, 13)
+_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+Spelled = tuple[str, str, int, int]  # the arguments of an operator: those of a Spot
+
+
+class MadeMode:
+    """Stands before the class and the fields of a mode that traced code has made."""
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def place_anchor(
+    name: Any,
+    described: Any,
+    other: str,
+    gradients: bool,  # noqa: FBT001  # called by dynamo
+) -> tuple[Spelled, tuple[str, str] | None]:
+    """The arguments of an anchor's operators; or the class and message of its refusal.
+
+    other: the class of what was anchored, if it is no tensor.
+    """
+    try:
+        if other:
+            raise NotATensorError(not_a_tensor(f"anchor({name!r})", other))
+        _check_version()
+        name = check_name(name)
+        modes = "" if described is None else ",".join(map(str, parse_modes(_restored(described))))
+    except AnchorError as fault:
+        return ("", "", 0, 0), (type(fault).__name__, str(fault))
+    observer = ops.current()
+    if observer is not None:
+        observer.declare(name)
+    return _placed(name, modes, gradients), None
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def chosen(watch: int, name: str) -> tuple[bool, bool]:
+    """Whether a watch chose the value and the gradient of `name`."""
+    observer = ops.current()
+    watched = None if observer is None else observer.watched.get(watch)
+    return (False, False) if watched is None else watched.wants(name)
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: FBT001
+    """The arguments of the operators for a watched tensor."""
+    return _placed(name, f"watch:{watch}", gradients)
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT001
+    """The forward of a watched root begins."""
+    program = current_program()
+    return "", "", program.number, program.add(Enter(watch, training, gradients))
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def leave(watch: int, training: bool) -> Spelled:  # noqa: FBT001
+    """The forward of a watched root has ended."""
+    program = current_program()
+    return "", "", program.number, program.add(Leave(watch, training))
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def add_phase(name: str | None) -> None:
+    """A phase begins; None: it ends."""
+    current_program().add(Phase(name))
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def count_skipped(name: str, reason: str) -> None:
+    """An anchor leaves nothing in what is being traced."""
+    observer = ops.current()
+    if observer is not None:
+        observer.skip(name, reason)
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def hide_compiled_autograd() -> bool:
+    """Let dynamo trace a hook into the backward graph of its own tensor; whether it would not.
+
+    Where compiled autograd is on, it would keep the hook for a backward that is compiled too, and
+    fail in one that is not. In the graph the hook runs in both.
+    """
+    state: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+    if not getattr(state, "compiled_autograd_enabled", False):
+        return False
+    state.compiled_autograd_enabled = False
+    return True
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
+    """Undo `hide_compiled_autograd`."""
+    if hidden:
+        state: Any = sys.modules["torch._dynamo.compiled_autograd"]
+        state.compiled_autograd_enabled = True
+
+
+def not_a_tensor(call: str, other: str) -> str:
+    """What is said where `call` is given an object of class `other`."""
+    return f"{call} takes a tensor, not {other}; wrap a number in torch.tensor(...)"
+
+
+def _placed(name: str, modes: str, gradients: bool) -> Spelled:  # noqa: FBT001
+    program = current_program()
+    place = Place(name, modes, gradients, traced_in_backward())
+    return name, modes, program.number, program.add(place)
+
+
+def _check_version() -> None:
+    if _VERSION < _OLDEST:
+        raise UnsupportedError(
+            f"anchors inside torch.compile need torch {_OLDEST[0]}.{_OLDEST[1]}, this is "
+            f"{torch.__version__}: run this model uncompiled, or anchor outside the compiled code"
+        )
+
+
+def _restored(described: Any) -> ModeSpec:
+    if not isinstance(described, tuple):
+        return described  # type: ignore[no-any-return]
+    if described and described[0] is MadeMode:
+        return described[1](*described[2:])  # type: ignore[no-any-return]
+    return [_restored(one) for one in described]  # type: ignore[misc]
