@@ -109,6 +109,11 @@ class Session:
         """The rank that this session records."""
         return self._settings.rank
 
+    @property
+    def current_step(self) -> int:
+        """The number of the step that is open."""
+        return self._clock.step
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"step {self._clock.step}"
         return f"<anchorlib.Session {self.run!r} rank {self.rank} in {self.store}: {state}>"

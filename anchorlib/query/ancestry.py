@@ -17,7 +17,7 @@ Site = tuple[str, int, int | None]
 class Link:
     """One parent of a record.
 
-    call: None for a parameter's kinds, which have none.
+    call: None for a parameter's kinds but pass_grad, which have none.
     pass_index: the pass it was made in; of a parameter's `value`, the last one at or before this
         pass counts, since it is recorded only where it changed.
     steps_back: how many steps before the child's.

@@ -193,10 +193,11 @@ class StepLineage:
     def _consumed(self, name: str, search: Search) -> None:
         """The gradient that the optimizer takes: all passes together."""
         for pass_index in sorted({site[1] for site in self._children if site[::2] == (name, None)}):
-            state = self._state(name, "pass_grad", pass_index, 0)
-            if state == "there":
-                search.reach(Link(name, "pass_grad", None, pass_index))
-            elif state != "absent":
+            # A second backward through one forward is a call of its own.
+            calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]
+            for call in calls:
+                search.reach(Link(name, "pass_grad", call, pass_index))
+            if not calls and self._state(name, "pass_grad", pass_index, 0) != "absent":
                 self._below((name, pass_index, None), (), search)
 
     def _update(self, name: str, search: Search) -> None:

@@ -7,5 +7,6 @@ run["fc2.bias@grad"].values()    (record, *shape)
 
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series
+from anchorlib.reading.tensors import as_tensor
 
-__all__ = ["Run", "Series", "open_run"]
+__all__ = ["Run", "Series", "as_tensor", "open_run"]
