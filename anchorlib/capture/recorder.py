@@ -64,7 +64,7 @@ NO_NOTE = Note()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase."""
 
-    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "values")
+    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "seen", "values")
 
     def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
         self.name = name
@@ -74,6 +74,42 @@ class Stream:
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.note = NO_NOTE  # of the last observation folded
         self.order = 0  # the same
+        self.seen: Seen | None = None
+
+
+class Seen:
+    """What was emitted of one tensor, kind and mode so far; the session's own listing."""
+
+    __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records", "shape")
+
+    def __init__(self, tensor: torch.Tensor, step: int) -> None:
+        self.dtype = dtype_name(tensor.dtype)
+        self.shape = tensor.shape  # of the last record
+        self.common: tuple[int | None, ...] | None = tuple(tensor.shape)
+        self.first_step = self.last_step = step
+        self.records = self.nbytes = 0
+
+    def merge(self, shape: torch.Size) -> None:
+        """A record has another shape than the one before it."""
+        self.shape = shape
+        if self.common is None or len(self.common) != len(shape):
+            self.common = None
+            return
+        pairs = zip(self.common, shape, strict=True)
+        self.common = tuple(a if a == b else None for a, b in pairs)
+
+    def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
+        """The listing's entry."""
+        return TensorInfo(
+            *key,
+            self.dtype,
+            self.common,
+            (rank,),
+            self.records,
+            self.first_step,
+            self.last_step,
+            self.nbytes,
+        )
 
 
 class Emitted:
@@ -210,7 +246,7 @@ class Recorder:
         self._streams: dict[tuple[str, str, str, str], Stream] = {}
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
-        self._seen: dict[tuple[str, str, str], TensorInfo] = {}
+        self._seen: dict[tuple[str, str, str], Seen] = {}
         self._order = 0
         self.bytes = 0
         self.skipped: Counter[str] = Counter()
@@ -297,22 +333,16 @@ class Recorder:
         self._queue.put(emitted)
 
     def _see(self, stream: Stream, at: At, tensor: torch.Tensor, nbytes: int) -> None:
-        key = (stream.name, stream.kind, stream.mode)
-        old = self._seen.get(key)
-        shape: tuple[int | None, ...] | None = tuple(tensor.shape)
-        kept = nbytes if stream.values else 0
-        if old is None:
-            self._seen[key] = TensorInfo(
-                *key, dtype_name(tensor.dtype), shape, (), 1, at.step, at.step, kept
-            )
-            return
-        self._seen[key] = replace(
-            old,
-            shape=old.shape if old.shape == shape else _merged(old.shape, shape),
-            records=old.records + 1,
-            last_step=max(old.last_step, at.step),
-            bytes=old.bytes + kept,
-        )
+        seen = stream.seen
+        if seen is None:
+            key = (stream.name, stream.kind, stream.mode)
+            seen = stream.seen = self._seen.setdefault(key, Seen(tensor, at.step))
+        seen.records += 1
+        seen.last_step = at.step
+        if stream.values:
+            seen.nbytes += nbytes
+        if tensor.shape != seen.shape:
+            seen.merge(tensor.shape)
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count an observation of no particular mode that could not be recorded."""
@@ -348,12 +378,4 @@ class Recorder:
     def tensors(self, rank: int) -> list[TensorInfo]:
         """What was emitted so far, in the order of first records."""
         with self._lock:
-            return [replace(info, ranks=(rank,)) for info in self._seen.values()]
-
-
-def _merged(
-    old: tuple[int | None, ...] | None, new: tuple[int | None, ...] | None
-) -> tuple[int | None, ...] | None:
-    if old is None or new is None or len(old) != len(new):
-        return None
-    return tuple(a if a == b else None for a, b in zip(old, new, strict=True))
+            return [seen.info(key, rank) for key, seen in self._seen.items()]
