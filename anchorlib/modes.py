@@ -312,14 +312,12 @@ class Fold(Generic[X, P]):
         return held
 
     def _add(self, held: Held[P], x: X) -> None:
-        held.count += 1
-        if held.refused is not None:
-            return
         shape, other = self._arithmetic.shapes(held.kept, x)
-        if shape != other:
+        if held.refused is None and shape != other:
             held.refused = (shape, other)
-            return
-        self._arithmetic.add(held.kept, x)
+        if held.refused is None:
+            self._arithmetic.add(held.kept, x)
+        held.count += 1  # last: what could not be added is not counted as part of the sum
 
 
 def _window_of(step: int, window: Window) -> int:

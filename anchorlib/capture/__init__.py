@@ -11,7 +11,7 @@ structure   names of a model's parts               choice      what a watch chos
 
 from __future__ import annotations
 
-from anchorlib.capture.hooks import anchor
+from anchorlib.capture.hooks import anchor, paused
 from anchorlib.capture.printing import print_tensor
 from anchorlib.capture.session import Counters, Session, active_session
 from anchorlib.capture.snapshot import BufferPool, TorchArithmetic
@@ -27,6 +27,7 @@ __all__ = [
     "anchor",
     "named_leaves",
     "parts_of",
+    "paused",
     "print_tensor",
     "record_into",
     "start",

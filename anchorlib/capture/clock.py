@@ -116,13 +116,21 @@ class Clock:
                 self._eval_roots = max(0, self._eval_roots - 1)
 
     def call(self, name: Hashable, *, backward: bool = False) -> At:
-        """An observation of `name`: its coordinates. One made inside backward opens no pass."""
+        """An observation of `name`: its coordinates. One made inside backward opens no pass.
+
+        name: what is counted, or something with `counters`, all of which it advances alike.
+        """
+        counters = getattr(name, "counters", None) or (name,)
         with self._lock:
             passes = self._current()
             if not (backward and passes.started):
                 self._open(passes)
-            n = passes.calls.get(name, 0)
-            passes.calls[name] = n + 1
+            calls = passes.calls
+            n = calls.get(counters[0], 0)
+            if len(counters) > 1:
+                n = max(calls.get(counter, 0) for counter in counters)
+            for counter in counters:
+                calls[counter] = n + 1
             return At(self.step, passes.index, n, self.phase)
 
     def now(self) -> At:

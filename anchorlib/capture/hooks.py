@@ -7,7 +7,8 @@ With no active session an anchor reads one module global and returns: about 20 n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,7 +19,7 @@ from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import check_name
 
-__all__ = ["Anchors", "activate", "anchor", "arm", "deactivate", "recording", "see_outside"]
+__all__ = ["Anchors", "activate", "anchor", "arm", "deactivate", "paused", "recording", "see_outside"]
 
 # The only thing that is read while nothing records.
 _active = False
@@ -82,7 +83,6 @@ class Anchors:
         plan = self._plans.get((name, given))
         if plan is None:
             plan = self._plans[name, given] = self._plan(name, given)
-        # Two modes of one name are two series, each with calls of its own.
         self._observer.value(plan, x, key=plan, grad=grad)
         if grad:
             see_outside(x, name)
@@ -101,7 +101,7 @@ class Anchors:
         def make(kind: str, phase: str) -> tuple[Stream, ...]:
             return recorder.streams(name, kind, modes if self._wanted(name, kind) else (), phase)
 
-        return Plan(name, make)
+        return Plan(name, make, lambda: modes)
 
     def _compiled_plan(self, name: str, modes: str) -> Plan | None:
         """The plan of an anchor or a watched tensor in compiled code; see `compiled.programs`."""
@@ -136,6 +136,17 @@ def arm(start: Callable[[], None]) -> None:
 def recording() -> bool:
     """Whether anchors do anything; code that is compiled after this was asked depends on it."""
     return _active
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """A context in which anchors do nothing: a model is tried, not run."""
+    global _active  # noqa: PLW0603
+    was, _active = _active, False
+    try:
+        yield
+    finally:
+        _active = was
 
 
 def see_outside(x: torch.Tensor, name: str) -> None:

@@ -69,7 +69,11 @@ class ModelWatch:
         """The plan of one name."""
         plan = self._plans.get(name)
         if plan is None:
-            plan = self._plans[name] = Plan(name, lambda kind, phase: self._make(name, kind, phase))
+            plan = self._plans[name] = Plan(
+                name,
+                lambda kind, phase: self._make(name, kind, phase),
+                lambda: (*self._chosen(name, "value"), *self._chosen(name, "grad")),
+            )
         return plan
 
     def _make(self, name: str, kind: str, phase: str) -> tuple[Stream, ...]:

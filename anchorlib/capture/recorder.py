@@ -214,14 +214,32 @@ class Summarised:
 
 
 class Plan:
-    """What is recorded of one name: for each kind and phase, its streams."""
+    """What is recorded of one name: for each kind and phase, its streams.
 
-    __slots__ = ("_make", "_streams", "name")
+    make: the streams of a kind and phase. modes: those that uses of the name are counted by.
+    """
 
-    def __init__(self, name: str, make: Callable[[str, str], tuple[Stream, ...]]) -> None:
+    __slots__ = ("_counters", "_make", "_modes", "_streams", "name")
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str, str], tuple[Stream, ...]],
+        modes: Callable[[], Iterable[Mode]],
+    ) -> None:
         self.name = name
         self._make = make
+        self._modes = modes
         self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
+        self._counters: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def counters(self) -> tuple[tuple[str, str], ...]:
+        """What the clock counts when the name is used: each series has calls of its own."""
+        if self._counters is None:
+            texts = dict.fromkeys(str(mode) for mode in self._modes())
+            self._counters = tuple((self.name, text) for text in texts) or ((self.name, ""),)
+        return self._counters
 
     def streams(self, kind: str, phase: str) -> tuple[Stream, ...]:
         """The streams of `kind` in `phase`; empty where nothing is recorded."""
@@ -233,6 +251,7 @@ class Plan:
     def forget(self) -> None:
         """What is recorded has changed: ask again."""
         self._streams.clear()
+        self._counters = None
 
 
 class Recorder:

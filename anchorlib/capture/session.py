@@ -35,7 +35,7 @@ from anchorlib.capture.snapshot import BufferPool
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
-from anchorlib.names import check_name, join
+from anchorlib.names import check_name
 from anchorlib.record import TensorInfo
 from anchorlib.sinks import MemorySink, RecordQueue, Sink, SinkOptions, open_sink
 
@@ -240,11 +240,9 @@ class Session:
         if not self._closed:
             self.flush()
         run = open_run(self.run, self.store)
-        lasts = [
-            series.record(len(series) - 1)
-            for info in run.tensors(join(name, kind))
-            for series in [run.series(info.name, info.kind, rank=self.rank, mode=info.mode)]
-        ]
+        modes = [one.mode for one in run.tensors() if (one.name, one.kind) == (name, kind)]
+        found = [run.series(name, kind, rank=self.rank, mode=mode) for mode in modes or [None]]
+        lasts = [series.record(len(series) - 1) for series in found]
         return np.array(max(lasts, key=lambda record: record.order).array)
 
     @property

@@ -511,14 +511,6 @@ def test_call_is_the_nth_use_of_the_name_inside_the_pass(store):
     assert places(run["loss@value"]) == [(s, p, 0) for s in range(2) for p in range(2)]
 
 
-UNIQUE = (
-    "anchorlib/capture/hooks.py, Anchors.take (key=plan) and anchorlib/capture/modules.py, "
-    "ModelWatch._observe (key=plan): calls are counted for each plan, so two plans of one name "
-    "give two records of one series the same coordinates"
-)
-
-
-@pytest.mark.xfail(strict=True, reason=UNIQUE)
 def test_uses_of_a_name_in_lists_of_modes_that_share_one_are_calls_of_its_series(store):
     def body(_: object) -> None:
         anchorlib.anchor(torch.tensor(1.0), "x", All)
@@ -529,7 +521,6 @@ def test_uses_of_a_name_in_lists_of_modes_that_share_one_are_calls_of_its_series
     assert places(series) == [(0, 0, 0), (0, 0, 1)]
 
 
-@pytest.mark.xfail(strict=True, reason=UNIQUE)
 def test_an_anchor_under_the_name_of_a_watched_module_is_another_call_of_it(store):
     net = Net()
 

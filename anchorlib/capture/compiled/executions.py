@@ -30,7 +30,9 @@ _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no pu
 _current_node = torch._C._current_autograd_node  # noqa: SLF001
 _sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
 
-_REMEMBERED = 256  # executions of one graph in one step whose backward may still come
+# Executions of one graph whose backward may still come: of the step that is open, and after it.
+_REMEMBERED = 256
+_KEPT = 16
 
 
 class Watched(Protocol):
@@ -80,10 +82,10 @@ class Executions:
         self._phases: list[AbstractContextManager[None]] = []
         self._running: dict[tuple[int, int], _Execution] = {}
         self._latest: dict[int, _Execution] = {}
-        # By program, and by the sequence number of the node that will run its backward; those of
-        # the step before are kept for a backward that comes late.
+        # By program, and by the sequence number of the node that will run its backward.
         self._recent: dict[int, dict[int, _Execution]] = {}
-        self._older: dict[int, dict[int, _Execution]] = {}
+        # By program, and by the sequence number of the node of reentrant checkpointing.
+        self._again: dict[tuple[int, int], _Execution] = {}
 
     def forward(self, program: Program, site: int) -> At | None:
         """An operator runs in forward: its coordinates."""
@@ -125,7 +127,10 @@ class Executions:
     def end_step(self) -> None:
         """A step has ended."""
         self._running.clear()
-        self._older, self._recent = self._recent, {}
+        self._again.clear()
+        for recent in self._recent.values():
+            for number in list(recent)[:-_KEPT]:
+                del recent[number]
 
     # -- the program, in its own order
 
@@ -165,6 +170,7 @@ class Executions:
     # -- backward
 
     def _bind(self, program: Program, execution: _Execution) -> None:
+        """AOT autograd has made the node that will run its backward: the newest there is."""
         recent = self._recent.setdefault(program.number, {})
         recent[_sequence() - 1] = execution
         execution.bound = True
@@ -172,44 +178,48 @@ class Executions:
             del recent[next(iter(recent))]
 
     def _of_node(self, program: Program) -> _Execution | None:
-        node: Any = _current_node()
-        return None if node is None else self._numbered(program, node._sequence_nr())  # noqa: SLF001
-
-    def _numbered(self, program: Program, number: int) -> _Execution | None:
-        recent = self._recent.get(program.number, {}).get(number)
-        return recent or self._older.get(program.number, {}).get(number)
+        return self._recent.get(program.number, {}).get(_node_number())
 
     def _repeated(self, program: Program, site: int) -> _Execution | None:
         """The execution that activation checkpointing runs again."""
         execution = self._of_node(program)
-        if execution is None and _current_node() is None:
+        if execution is None and _node_number() < 0:
             execution = self._last_not_repeated(program, site)  # compiled autograd tells no node
         elif execution is None:
-            execution = self._numbered(program, _sequence() - 1) or self._first_with_graph(program)
+            execution = self._of_reentrant(program, site)
         if execution is not None:
             execution.repeated.add(site)
         return execution
 
     def _last_not_repeated(self, program: Program, site: int) -> _Execution | None:
-        remembered = [*self._older.get(program.number, {}).values()]
-        remembered += self._recent.get(program.number, {}).values()
-        left = (one for one in reversed(remembered) if site not in one.repeated)
-        return next(left, None)
+        remembered = reversed(self._recent.get(program.number, {}).values())
+        return next((one for one in remembered if site not in one.repeated), None)
 
-    def _first_with_graph(self, program: Program) -> _Execution | None:
+    def _of_reentrant(self, program: Program, site: int) -> _Execution | None:
         """Reentrant checkpointing: another program ran forward, without gradients."""
+        key = (program.number, _node_number())
+        execution = self._again.get(key)
+        if execution is not None and site not in execution.repeated:
+            return execution
         at: dict[int, At] = {}
-        for site, event in enumerate(program.events):
+        for other, event in enumerate(program.events):
             if isinstance(event, Place):
-                key = self._key_of(event.name, event.modes)
-                found = None if key is None else self._observer.unfollowed(key)
+                call = self._key_of(event.name, event.modes)
+                found = None if call is None else self._observer.unfollowed(call)
                 if found is not None:
-                    at[site] = found
+                    at[other] = found
         if not at:
             return None
-        execution = _Execution(at)
-        self._bind(program, execution)
+        execution = self._again[key] = self._latest[program.number] = _Execution(at)
+        if not torch.is_grad_enabled():
+            self._bind(program, execution)
         return execution
+
+
+def _node_number() -> int:
+    """The sequence number of the autograd node that runs; -1 if none does."""
+    node: Any = _current_node()
+    return -1 if node is None else int(node._sequence_nr())  # noqa: SLF001
 
 
 def in_backward() -> bool:

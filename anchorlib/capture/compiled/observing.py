@@ -103,7 +103,10 @@ class CompiledObserver:
                 return
             self._taken[key] = task
             at = None if program is None else self._executions.latest(program, spot.site)
-            self._gradient(g, at, spot)
+            if at is None:
+                return  # the hook was left by another session
+            now = self._observer.clock.now()  # the leaf may be used in a pass that has no anchor
+            self._gradient(g, at if at[:2] == now[:2] else now, spot)
 
     def notice(self, where: torch.Tensor) -> None:
         """A gradient that is not recorded has come: its pass has one."""
