@@ -240,7 +240,9 @@ class Session:
         if not self._closed:
             self.flush()
         run = open_run(self.run, self.store)
-        modes = [one.mode for one in run.tensors() if (one.name, one.kind) == (name, kind)]
+        modes: list[str | None] = [
+            one.mode for one in run.tensors() if (one.name, one.kind) == (name, kind)
+        ]
         found = [run.series(name, kind, rank=self.rank, mode=mode) for mode in modes or [None]]
         lasts = [series.record(len(series) - 1) for series in found]
         return np.array(max(lasts, key=lambda record: record.order).array)
