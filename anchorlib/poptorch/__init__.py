@@ -1,0 +1,84 @@
+"""PopTorch's own programs, on torch: `import anchorlib.poptorch as poptorch`.
+
+    opts = poptorch.Options()
+    opts.anchorTensor("grad_bias", "Gradient___fc2.bias")
+    model = poptorch.trainingModel(net, opts, poptorch.optim.SGD(net.parameters(), lr=0.01))
+    output, loss = model(data, labels)
+    model.getAnchoredTensor("grad_bias")
+
+options    Options                             batching   micro-batches in, outputs out
+groups     the parts of Options                anchors    which tensor an anchor means
+executor   trainingModel, inferenceModel       recording  the session that anchors are recorded in
+modes      output modes as anchorlib's         tracing    names in the order of execution
+data       DataLoader                          ops        ipu_print_tensor, identity_loss, …
+optim      optimizers                          enums      OutputMode, …
+errors     Error, …
+
+Anchors are recorded by anchorlib's session: in the run that `anchorlib.start` (or ANCHOR_RUN) has
+opened, else in memory. What differs from PopTorch: anchors have modes of their own, which act;
+`EveryN` counts micro-batches; sums are taken in a wide dtype; a tensor that is made once in a
+weight update (`Accum___`, `UpdatedVar___`, `Accl___`, a weight) comes once an update, where
+PopTorch repeats it for each micro-batch; replicas are not run.
+"""
+
+from __future__ import annotations
+
+from anchorlib.poptorch import optim
+from anchorlib.poptorch.data import DataLoader
+from anchorlib.poptorch.enums import (
+    AnchorMode,
+    ConnectionType,
+    DataLoaderMode,
+    HalfFloatCastingBehavior,
+    MeanReductionStrategy,
+    OutputMode,
+    OverlapMode,
+    ReductionType,
+    SharingStrategy,
+    SyncPattern,
+)
+from anchorlib.poptorch.errors import Error
+from anchorlib.poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
+from anchorlib.poptorch.ops import (
+    BeginBlock,
+    Block,
+    NameScope,
+    identity_loss,
+    ipu_print_tensor,
+    ipuHardwareIsAvailable,
+    isRunningOnIpu,
+    nop,
+    recomputationCheckpoint,
+    set_available_memory,
+)
+from anchorlib.poptorch.options import Options
+
+__all__ = [
+    "AnchorMode",
+    "BeginBlock",
+    "Block",
+    "ConnectionType",
+    "DataLoader",
+    "DataLoaderMode",
+    "Error",
+    "HalfFloatCastingBehavior",
+    "MeanReductionStrategy",
+    "NameScope",
+    "Options",
+    "OutputMode",
+    "OverlapMode",
+    "PoplarExecutor",
+    "ReductionType",
+    "SharingStrategy",
+    "SyncPattern",
+    "identity_loss",
+    "inferenceModel",
+    "ipuHardwareIsAvailable",
+    "ipu_print_tensor",
+    "isRunningOnIpu",
+    "nop",
+    "optim",
+    "recomputationCheckpoint",
+    "set_available_memory",
+    "trainingModel",
+]

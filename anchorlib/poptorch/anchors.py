@@ -1,0 +1,117 @@
+"""Anchors: which tensor of a model an anchor's long name means, and how it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from anchorlib.capture import tensor_names
+from anchorlib.errors import UnknownTensorError
+from anchorlib.modes import Mode
+from anchorlib.names import join, matches, parse, quoted, select, split
+from anchorlib.poptorch.enums import OutputMode
+from anchorlib.poptorch.errors import MisuseError, UnknownAnchorError
+from anchorlib.poptorch.modes import Window, mode_for
+
+__all__ = ["LOSS", "Anchor", "Wanted", "names_its_loss", "resolve"]
+
+LOSS = "loss"
+"""What a training model's loss is called, where no module has that name."""
+
+_STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `Options.anchorTensor` was told; mode None: that of the model's outputs."""
+
+    long_name: str
+    mode: OutputMode | None
+    period: int
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """One anchored tensor of one model."""
+
+    name: str
+    kind: str
+    mode: Mode
+
+    @property
+    def selector(self) -> str:
+        """As `Session.watch` takes it."""
+        return join(self.name, self.kind)
+
+
+def names_its_loss(model: nn.Module) -> bool:
+    """Whether `model` has a tensor of its own that is called `loss`."""
+    return any(split(text)[0] == LOSS for text in tensor_names(model))
+
+
+def resolve(
+    wanted: Mapping[str, Wanted],
+    model: nn.Module,
+    optimizer: object,
+    window: Window,
+    default: tuple[OutputMode, int],
+) -> dict[str, Anchor]:
+    """The anchors of `model`, by their short names.
+
+    default: mode and return period of those that were given none.
+
+    Raises UnknownAnchorError for a name that no tensor has, MisuseError for one that several have
+    and for a return period that does not fit into a call.
+    """
+    known = [split(text) for text in tensor_names(model, optimizer)]
+    pairs = [(name, kind) for name, kind in known if kind]
+    if optimizer is not None and not names_its_loss(model):
+        pairs += [(LOSS, "value"), (LOSS, "grad")]
+    parameters = {name for name, kind in pairs if kind == "pass_grad"}
+    anchors = {}
+    for short, one in wanted.items():
+        what = f"anchor {quoted(short)}"
+        name, kind = _meant(one.long_name, pairs, parameters, what)
+        mode, period = default if one.mode in (None, OutputMode.Default) else (one.mode, one.period)
+        assert mode is not None
+        per_update = name in parameters and kind != "pass_grad"
+        anchors[short] = Anchor(
+            name, kind, mode_for(mode, period, window, what=what, per_update=per_update)
+        )
+    return anchors
+
+
+def _meant(
+    text: str, pairs: list[tuple[str, str]], parameters: Collection[str], what: str
+) -> tuple[str, str]:
+    try:
+        found = select([text], pairs, open_kinds=("opt.*",), open_outputs=True)
+    except UnknownTensorError as fault:
+        raise UnknownAnchorError(f"{what}: {fault}{_why_no_gradient(text, pairs)}") from None
+    found = found or _to_come(text, parameters)
+    if len({name for name, _ in found}) != 1:
+        names = ", ".join(sorted({quoted(name) for name, _ in found})[:3])
+        raise MisuseError(f"{what}: {quoted(text)} names several tensors ({names}, …), not one")
+    kinds = [kind for _, kind in found]
+    return found[0][0], "value" if "value" in kinds else kinds[0]
+
+
+def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:
+    """What only the first step can show: optimizer state, and further outputs of a module."""
+    selector = parse(text)
+    name, kind = split(text)
+    if kind:
+        return [(name, kind)]
+    plain = text.removeprefix("Gradient___")
+    candidates = [(one, state) for one in sorted(parameters) for state in _STATE_KINDS]
+    candidates += [(plain, "value" if plain == text else "grad")] if ":" in plain else []
+    return [pair for pair in candidates if matches(selector, *pair)]
+
+
+def _why_no_gradient(text: str, pairs: list[tuple[str, str]]) -> str:
+    name = text.removeprefix("Gradient___")
+    if name != text and any(name == one for one, _ in pairs):
+        return f"; {quoted(name)} is there, but takes part in no backward"
+    return ""

@@ -1,0 +1,139 @@
+"""A call's inputs cut into micro-batches, and its outputs put together again.
+
+PopTorch gives a call all its micro-batches at once, one after the other along dimension 0, and
+takes what the output mode selects of their outputs back in the same way:
+
+    mode      dimension 0 of an output whose micro-batch has T0
+    All       micro-batches · T0
+    EveryN    micro-batches / n · T0
+    Final     T0, of the last micro-batch
+    Sum       T0, added over all micro-batches
+
+A 0-d output becomes 1-d where there is more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+
+from anchorlib.capture import BufferPool, TorchArithmetic
+from anchorlib.modes import Fold, Mode
+from anchorlib.poptorch.errors import Error, MisuseError
+from anchorlib.poptorch.modes import Window
+
+__all__ = ["MicroBatch", "Outputs", "flattened", "micro_batches"]
+
+MicroBatch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+
+def micro_batches(
+    window: Window, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> Iterator[MicroBatch]:
+    """The arguments of each micro-batch, in order, on `device`.
+
+    Tensors are cut along dimension 0, wherever they are in lists, tuples and dicts; anything else
+    goes to each micro-batch as it is.
+    Raises MisuseError for a tensor that cannot be cut into equal parts.
+    """
+    count = window.batches
+    leaves, _ = tree_flatten((args, kwargs))
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            _check_size(leaf, window)
+    for index in range(count):
+        yield tree_map(lambda leaf, at=index: _part(leaf, at, count, device), (args, kwargs))
+
+
+def _check_size(tensor: torch.Tensor, window: Window) -> None:
+    size = tensor.shape[0] if tensor.dim() else 1
+    if size % window.batches:
+        raise MisuseError(
+            f"an input of shape {list(tensor.shape)} has {size} elements along dimension 0, which "
+            f"is no multiple of deviceIterations × gradientAccumulation = {window.batches}"
+        )
+
+
+def _part(leaf: Any, index: int, count: int, device: torch.device) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    leaf = leaf.detach()
+    if leaf.dim():
+        size = leaf.shape[0] // count
+        leaf = leaf[index * size : (index + 1) * size]
+    return leaf.to(device)
+
+
+class Outputs:
+    """The outputs of one call's micro-batches, folded by `mode` as they come."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+        self._arithmetic = TorchArithmetic(BufferPool(0))
+        self._streams: list[_Stream] = []
+        self._spec: TreeSpec | None = None
+        self._others: list[Any] = []
+
+    def take(self, output: Any) -> None:
+        """The output of the next micro-batch.
+
+        Raises Error where it is put together otherwise than the one before.
+        """
+        leaves, spec = tree_flatten(output)
+        if self._spec is None:
+            self._spec = spec
+            self._streams = [_Stream(self._mode, self._arithmetic) for _ in leaves]
+        elif spec != self._spec:
+            raise Error("the model's outputs are put together differently in each micro-batch")
+        self._others = leaves
+        for stream, leaf in zip(self._streams, leaves, strict=True):
+            if isinstance(leaf, torch.Tensor):
+                stream.take(leaf.detach())
+
+    def result(self) -> Any:
+        """All of them, structured as the model structured one; tensors on the CPU."""
+        assert self._spec is not None
+        leaves = [
+            stream.result() if isinstance(leaf, torch.Tensor) else leaf
+            for stream, leaf in zip(self._streams, self._others, strict=True)
+        ]
+        return tree_unflatten(leaves, self._spec)
+
+
+class _Stream:
+    """One output."""
+
+    def __init__(self, mode: Mode, arithmetic: TorchArithmetic) -> None:
+        self._fold = Fold(mode, arithmetic)
+        self._arithmetic = arithmetic
+        self._rows: list[torch.Tensor] = []
+        self._dtype = torch.float32
+
+    def take(self, x: torch.Tensor) -> None:
+        self._dtype = x.dtype
+        if not self._fold.wants(0):
+            return
+        if self._fold.holds:
+            self._fold.hold(0, None, x)
+        else:
+            self._rows.append(self._arithmetic.copy(x).tensor)
+
+    def result(self) -> torch.Tensor:
+        held = self._fold.close()
+        if held is None:
+            return flattened(self._rows, self._dtype)
+        if held.refused is not None:
+            first, other = held.refused
+            raise Error(f"outputs of shapes {list(first)} and {list(other)} cannot be summed")
+        return flattened([held.kept.tensor.cpu()], self._dtype)
+
+
+def flattened(rows: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """The rows one after the other along dimension 0, in `dtype`; a single 0-d row stays 0-d."""
+    if len(rows) == 1:
+        return rows[0].to(dtype)
+    return torch.cat([row.reshape(1) if row.dim() == 0 else row for row in rows]).to(dtype)

@@ -1,0 +1,29 @@
+"""What PopTorch's names raise here.
+
+Error                   (RuntimeError)                 as `poptorch.Error` is
+├── MisuseError         (AssertionError)               where PopTorch asserts
+├── FrozenOptionsError  (AttributeError)               options that a model was built from
+└── UnknownAnchorError  (UnknownTensorError, KeyError) a name that no tensor of the model has
+"""
+
+from __future__ import annotations
+
+from anchorlib.errors import AnchorError, UnknownTensorError
+
+__all__ = ["Error", "FrozenOptionsError", "MisuseError", "UnknownAnchorError"]
+
+
+class Error(AnchorError, RuntimeError):
+    """Whatever a program written for PopTorch would catch as `poptorch.Error`."""
+
+
+class MisuseError(Error, AssertionError):
+    """A call or an option that PopTorch refuses with an assertion."""
+
+
+class FrozenOptionsError(Error, AttributeError):
+    """Options were changed after a model had been built from them."""
+
+
+class UnknownAnchorError(Error, UnknownTensorError):
+    """An anchor names a tensor that the model does not have."""

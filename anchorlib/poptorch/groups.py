@@ -1,0 +1,207 @@
+# ruff: noqa: N802 - PopTorch's own names
+"""The parts of `Options`, and what they do with what does not act here.
+
+What only speaks of hardware is accepted and noted in the debug log, so that a program that says it
+runs; what would change numbers, and cannot be had, is told in a warning, or refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+from anchorlib.names import suggest
+from anchorlib.poptorch.enums import ReductionType
+from anchorlib.poptorch.errors import Error, FrozenOptionsError, MisuseError
+
+__all__ = [
+    "Distributed",
+    "Group",
+    "Jit",
+    "Popart",
+    "Precision",
+    "TensorLocations",
+    "Training",
+    "from_one",
+]
+
+_log = logging.getLogger("anchorlib")
+
+
+class Group:
+    """A part of the options; `owner` is what its methods are called on in a message."""
+
+    owner: ClassVar[str] = "Options"
+
+    # Methods that say something about hardware, compilation or logs alone.
+    ignored: ClassVar[frozenset[str]] = frozenset()
+
+    # Methods that change numbers, in ways that torch's devices do not have.
+    missed: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self) -> None:
+        self._frozen = False
+        self._built = 0  # models
+
+    def set_all(self, **values: Any) -> Self:
+        """Set options; raises FrozenOptionsError for those of a model."""
+        if self._frozen:
+            raise FrozenOptionsError(
+                f"Can't modify frozen Options: {self.owner} is the copy of a model that was built"
+            )
+        self.warn_built(" and ".join(values))
+        for name, value in values.items():
+            setattr(self, name, value)
+        return self
+
+    def warn_built(self, what: str) -> None:
+        """`what` is changed: say so if it comes too late for a model."""
+        if self._built:
+            _log.warning(
+                "anchorlib: %s of %s comes after a model was built from it: that model keeps what "
+                "it has, those built from now on get it",
+                what,
+                self.owner,
+            )
+
+    def freeze(self) -> None:
+        """Nobody can change it any more."""
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """It is nobody's yet."""
+        self._frozen, self._built = False, 0
+
+    def note_model(self) -> None:
+        """A model was built from it."""
+        self._built += 1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        mine = type(self)()
+        for name, value in vars(self).items():
+            setattr(mine, name, copy.deepcopy(value, memo))
+        mine.thaw()
+        return mine
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in self.ignored or name in self.missed:
+            return self._unheeded(name)
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        known = [*self.ignored, *self.missed, *(one for one in dir(type(self)) if one[0] != "_")]
+        raise AttributeError(
+            f"{self.owner} has no option {name!r} here{suggest(name, sorted(known))}"
+        )
+
+    def _unheeded(self, name: str) -> Callable[..., Any]:
+        def set_nothing(*values: Any, **named: Any) -> Any:
+            said = ", ".join([*map(repr, values), *(f"{k}={v!r}" for k, v in named.items())])
+            if name in self.missed and values != (False,):
+                _log.warning("anchorlib: %s.%s(%s) has no effect here", self.owner, name, said)
+            else:
+                _log.debug("anchorlib: %s.%s(%s) is not needed here", self.owner, name, said)
+            return self
+
+        return set_nothing
+
+
+class Training(Group):
+    """`Options.Training`."""
+
+    owner = "Options.Training"
+    ignored = frozenset(
+        {
+            "setConvolutionDithering",
+            "setMeanAccumulationAndReplicationReductionStrategy",
+        }
+    )
+    missed = frozenset({"setAutomaticLossScaling"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gradient_accumulation = 1
+        self.reduction = ReductionType.Mean
+
+    def gradientAccumulation(self, gradient_accumulation: int) -> Self:
+        """Micro-batches whose gradients are put together for one weight update."""
+        count = from_one("gradientAccumulation", gradient_accumulation)
+        return self.set_all(gradient_accumulation=count)
+
+    def accumulationAndReplicationReductionType(self, reduction_type: ReductionType) -> Self:
+        """How they are put together: their Mean (the default), or their Sum."""
+        if reduction_type not in (ReductionType.Mean, ReductionType.Sum):
+            raise MisuseError(
+                "accumulationAndReplicationReductionType takes ReductionType.Mean or "
+                f"ReductionType.Sum, not {reduction_type!r}"
+            )
+        return self.set_all(reduction=reduction_type)
+
+
+class Precision(Group):
+    """`Options.Precision`."""
+
+    owner = "Options.Precision"
+    ignored = frozenset({"enableFloatingPointExceptions", "runningStatisticsAlwaysFloat"})
+    missed = frozenset(
+        {
+            "autocastEnabled",
+            "autocastPolicy",
+            "enableStochasticRounding",
+            "halfFloatCasting",
+            "setPartialsType",
+        }
+    )
+
+
+class Distributed(Group):
+    """`Options.Distributed`."""
+
+    owner = "Options.Distributed"
+    ignored = frozenset({"disable", "IPUoFConfigFiles", "setEnvVarNames"})
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> Self:
+        """One process is what there is: several are torch.distributed's."""
+        if (process_id, num_processes) != (0, 1):
+            raise Error(
+                "Options.Distributed: several processes are not run here; use torch.distributed, "
+                "one session a rank"
+            )
+        return self
+
+
+class TensorLocations(Group):
+    """`Options.TensorLocations`."""
+
+    owner = "Options.TensorLocations"
+    ignored = frozenset(
+        {
+            "numIOTiles",
+            "setAccumulatorLocation",
+            "setActivationLocation",
+            "setOptimizerLocation",
+            "setWeightLocation",
+        }
+    )
+
+
+class Jit(Group):
+    """`Options.Jit`."""
+
+    owner = "Options.Jit"
+    ignored = frozenset({"traceModel"})
+
+
+class Popart(Group):
+    """`Options._Popart`."""
+
+    owner = "Options._Popart"
+    ignored = frozenset({"set", "setEngineOptions", "setPatterns"})
+
+
+def from_one(what: str, value: object) -> int:
+    """`value`, checked; raises MisuseError naming `what`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise MisuseError(f"{what} is a whole number from 1, not {value!r}")
+    return value

@@ -1,0 +1,95 @@
+"""PopTorch's output modes in terms of anchorlib's.
+
+PopTorch's window is one call of the model: `deviceIterations` weight updates, each of
+`gradientAccumulation` micro-batches. anchorlib's is a number of steps, one a weight update.
+
+    OutputMode      here, with W updates a call
+    All             All()
+    Sum             Sum(window=W)
+    Final           Final(window=W)
+    EveryN, n       EveryN(n, window=W): the n-th, 2n-th, … micro-batch, counted anew in each call
+
+What PopART checks when it compiles is checked here when a model is built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anchorlib.modes import All, EveryN, Final, Mode, Sum
+from anchorlib.poptorch.enums import OutputMode
+from anchorlib.poptorch.errors import MisuseError
+
+__all__ = ["Window", "check_mode", "mode_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One call of a model.
+
+    updates: weight updates (of an inference model: 1, its call is one step).
+    passes: micro-batches in each of them.
+    """
+
+    updates: int
+    passes: int
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches in a call."""
+        return self.updates * self.passes
+
+
+def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int:
+    """The checked return period of `mode` (1 where it has none).
+
+    Raises MisuseError for what is no mode, and for EveryN without a whole number from 1.
+    """
+    if mode is not None and not isinstance(mode, OutputMode):
+        raise MisuseError(f"{what}: {mode!r} is no poptorch.OutputMode")
+    if mode is not OutputMode.EveryN:
+        return 1
+    if not isinstance(period, int) or isinstance(period, bool) or period < 1:
+        raise MisuseError(
+            f"{what}: EveryN needs output_return_period, a whole number from 1, not {period!r}"
+        )
+    return period
+
+
+def mode_for(
+    mode: OutputMode, period: int, window: Window, *, what: str, per_update: bool = False
+) -> Mode:
+    """The mode that records what PopTorch gives back of one tensor.
+
+    per_update: it is made once in each weight update, not in each micro-batch: an EveryN that
+        comes due in the middle of updates cannot be had.
+
+    Raises MisuseError for a period that is longer than a call, or does not divide it.
+    """
+    if mode is OutputMode.All:
+        return All()
+    if mode is OutputMode.Sum:
+        return Sum(window.updates)
+    if mode is not OutputMode.EveryN:
+        return Final(window.updates)
+    _check_period(period, window, what)
+    if not per_update:
+        return EveryN(period, window=window.updates)
+    if window.passes % period and period % window.passes:
+        raise MisuseError(
+            f"{what}: it is made once in {window.passes} micro-batches, at the weight update; "
+            f"a return period of {period} has to divide that, or be a multiple of it"
+        )
+    return EveryN(max(1, period // window.passes), window=window.updates)
+
+
+def _check_period(period: int, window: Window, what: str) -> None:
+    batches = window.batches
+    told = f"the {batches} micro-batches of a call (deviceIterations × gradientAccumulation)"
+    if period > batches:
+        raise MisuseError(f"{what}: a return period of {period} has to be at most {told}")
+    if batches % period:
+        raise MisuseError(
+            f"{what}: a return period of {period} has to be a factor of {told}; otherwise every "
+            "call would give back other micro-batches"
+        )

@@ -1,0 +1,169 @@
+# ruff: noqa: N802 - PopTorch's own names
+"""Functions that models written for PopTorch call: printing, losses, annotations of hardware."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from anchorlib.capture import print_tensor
+from anchorlib.errors import NotATensorError
+from anchorlib.poptorch.errors import Error, MisuseError
+
+__all__ = [
+    "BeginBlock",
+    "Block",
+    "NameScope",
+    "identity_loss",
+    "ipuHardwareIsAvailable",
+    "ipu_print_tensor",
+    "isRunningOnIpu",
+    "loss_of",
+    "marked_losses",
+    "nop",
+    "recomputationCheckpoint",
+    "set_available_memory",
+]
+
+_REDUCTIONS = {"sum": 0, "mean": 1, "none": 2}
+
+
+def ipu_print_tensor(  # noqa: PLR0913  # PopTorch's arguments
+    tensor: torch.Tensor,
+    title: str = "",
+    print_gradient: bool = True,  # noqa: FBT001, FBT002
+    summarise_threshold: int = 1000,
+    edge_items: int = 3,
+    max_line_width: int = 80,
+    digits: int = 4,
+    float_format: str = "auto",
+    separator: str = ", ",
+    open_bracket: str = "(",
+    close_bracket: str = ")",
+) -> torch.Tensor:
+    """`anchorlib.print_tensor` under its PopTorch name; the return value may be ignored here."""
+    try:
+        return print_tensor(
+            tensor,
+            title,
+            print_gradient,
+            summarise_threshold,
+            edge_items,
+            max_line_width,
+            digits,
+            float_format,
+            separator,
+            open_bracket,
+            close_bracket,
+        )
+    except NotATensorError as fault:
+        raise Error(str(fault)) from None
+
+
+class _Marked(threading.local):
+    """The losses that this thread's forward has marked."""
+
+    def __init__(self) -> None:
+        self.losses: list[torch.Tensor] = []
+
+
+_marked = _Marked()
+
+
+def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
+    """`x` reduced by "sum" (0), "mean" (1) or "none" (2), and marked as the loss of the model."""
+    number = _REDUCTIONS.get(reduction, -1) if isinstance(reduction, str) else reduction
+    if number not in _REDUCTIONS.values():
+        raise MisuseError(f"a reduction is 'sum', 'mean' or 'none', not {reduction!r}")
+    loss = x.sum() if number == 0 else x.mean() if number == 1 else x
+    _marked.losses.append(loss)
+    return loss
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """The tensor that a model's training calls backward on: the marked one, else its last scalar.
+
+    Raises Error where there is none.
+    """
+    marked = marked_losses()
+    scalars = [
+        leaf
+        for leaf in tree_leaves(output)
+        if isinstance(leaf, torch.Tensor) and leaf.numel() == 1 and leaf.requires_grad
+    ]
+    losses = marked or scalars
+    if not losses:
+        raise Error(
+            "a training model has to return its loss, a scalar that was computed from its "
+            "parameters, or to mark it with poptorch.identity_loss"
+        )
+    if losses[-1].numel() != 1:
+        raise Error(f"the loss has shape {list(losses[-1].shape)}: reduce it to a scalar")
+    return losses[-1]
+
+
+def marked_losses() -> list[torch.Tensor]:
+    """The losses marked since the last question."""
+    losses, _marked.losses = _marked.losses, []
+    return losses
+
+
+def isRunningOnIpu() -> bool:
+    """Never."""
+    return False
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:  # noqa: ARG001
+    """There is none."""
+    return False
+
+
+class Block:
+    """Says on which device a part of a model runs; here a context that does nothing."""
+
+    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+        self.user_id = user_id
+        self.ipu_id = ipu_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class NameScope(Block):
+    """Puts a prefix before names of operations; tensors are named by module paths here."""
+
+
+def BeginBlock(
+    layer_to_call: torch.nn.Module,
+    user_id: str | None = None,  # noqa: ARG001
+    ipu_id: int | None = None,  # noqa: ARG001
+) -> torch.nn.Module:
+    """The module itself."""
+    return layer_to_call
+
+
+def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:  # noqa: ARG001
+    """The tensor itself."""
+    return tensor
+
+
+def recomputationCheckpoint(*tensors: Any) -> Any:
+    """The tensors themselves, one by itself."""
+    return tensors[0] if len(tensors) == 1 else tensors
+
+
+def nop(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself."""
+    return tensor

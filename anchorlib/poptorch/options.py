@@ -1,0 +1,186 @@
+# ruff: noqa: N802 - PopTorch's own names
+"""`Options`: what PopTorch's programs say of how a model runs.
+
+What changes which tensors come back, and when weights are updated, acts here as it does there.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import torch
+
+from anchorlib.names import quoted
+from anchorlib.poptorch.anchors import Wanted
+from anchorlib.poptorch.enums import OutputMode
+from anchorlib.poptorch.errors import Error, MisuseError
+from anchorlib.poptorch.groups import (
+    Distributed,
+    Group,
+    Jit,
+    Popart,
+    Precision,
+    TensorLocations,
+    Training,
+    from_one,
+)
+from anchorlib.poptorch.modes import Window, check_mode
+
+__all__ = ["Options"]
+
+
+class Options(Group):
+    """How a model runs, and which of its tensors are anchored.
+
+    opts = Options()
+    opts.deviceIterations(4)
+    opts.Training.gradientAccumulation(2)
+    opts.anchorTensor("grad_bias", "Gradient___fc2.bias", poptorch.OutputMode.All)
+    """
+
+    ignored = frozenset(
+        {
+            "appendToLocationExcludes",
+            "autoRoundNumIPUs",
+            "broadcastBuffers",
+            "connectionType",
+            "disableModuleNamescope",
+            "enableExecutableCaching",
+            "enableProfiling",
+            "enableStableNorm",
+            "inputReplicaGrouping",
+            "logCycleCount",
+            "logDir",
+            "maxRepeatLogs",
+            "modelName",
+            "relaxOptimizerAttributesChecks",
+            "setAvailableMemoryProportion",
+            "setExecutionStrategy",
+            "showCompilationProgressBar",
+            "sourceLocationExcludes",
+            "syncPattern",
+            "updatableNamedBuffers",
+            "useIpuId",
+            "useIpuModel",
+            "useOfflineIpuTarget",
+        }
+    )
+    missed = frozenset({"enableSyntheticData"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device_iterations = 1
+        self.replication_factor = 1
+        self.random_seed: int | None = None
+        self.output_mode = OutputMode.Default
+        self.output_return_period = 1
+        self.anchored_tensors: dict[str, Wanted] = {}
+        self.Training = Training()
+        self.Precision = Precision()
+        self.Distributed = Distributed()
+        self.TensorLocations = TensorLocations()
+        self.Jit = Jit()
+        self._Popart = Popart()
+
+    def deviceIterations(self, device_iterations: int) -> Self:
+        """Weight updates (of an inference model: micro-batches) in one call."""
+        return self.set_all(device_iterations=from_one("deviceIterations", device_iterations))
+
+    def replicationFactor(self, replication_factor: int) -> Self:
+        """Copies of the model that share a call: 1, nothing else. Raises Error."""
+        if from_one("replicationFactor", replication_factor) != 1:
+            raise Error(
+                f"replicationFactor({replication_factor}): a model is not replicated here; use "
+                "DistributedDataParallel, one session a rank, each of which records for itself"
+            )
+        return self
+
+    def randomSeed(self, random_seed: int) -> Self:
+        """Seeds torch's generators, now."""
+        if not isinstance(random_seed, int):
+            raise MisuseError(f"a random seed is a whole number, not {random_seed!r}")
+        torch.manual_seed(random_seed)
+        return self.set_all(random_seed=random_seed)
+
+    def outputMode(
+        self,
+        output_mode: OutputMode | None = None,
+        output_return_period: int | None = None,
+        **renamed: Any,
+    ) -> Self:
+        """Which micro-batches' outputs a call gives back; EveryN needs `output_return_period`."""
+        mode = _renamed("outputMode", renamed, "anchor_mode", output_mode)
+        period = _renamed("outputMode", renamed, "anchor_return_period", output_return_period)
+        if mode is None:
+            raise MisuseError("outputMode: None is no poptorch.OutputMode")
+        checked = check_mode(mode, period, what="outputMode")
+        return self.set_all(output_mode=mode, output_return_period=checked)
+
+    anchorMode = outputMode  # noqa: N815  # its name until PopTorch 2.3
+
+    def defaultOutputMode(self) -> bool:
+        """Whether no output mode was chosen."""
+        return self.output_mode is OutputMode.Default
+
+    def anchorTensor(
+        self,
+        short_name: str,
+        long_name: str,
+        output_mode: OutputMode | None = None,
+        output_return_period: int | None = None,
+        **renamed: Any,
+    ) -> None:
+        """Let the tensor `long_name` be had by `getAnchoredTensor(short_name)` after each call.
+
+        long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
+        output_mode: which micro-batches of it; None: as the model's outputs.
+        output_return_period: of EveryN.
+        (`anchor_mode` and `anchor_return_period`, their names until PopTorch 2.3, do as well.)
+
+        Raises MisuseError for a mode or period that cannot be, and for a short name that another
+        tensor has. A model that was built before does not have the anchor, and a warning says so.
+        """
+        what = f"anchor {quoted(short_name)}"
+        mode = _renamed("anchorTensor", renamed, "anchor_mode", output_mode)
+        period = _renamed("anchorTensor", renamed, "anchor_return_period", output_return_period)
+        wanted = Wanted(long_name, mode, check_mode(mode, period, what=what))
+        known = self.anchored_tensors.get(short_name)
+        if known is not None and known.long_name != long_name:
+            raise MisuseError(f"{what} is {quoted(known.long_name)} already")
+        self.anchored_tensors[short_name] = wanted
+        self.warn_built(what)
+
+    # -- for models
+
+    def for_model(self) -> Options:
+        """A copy for one model, which nobody can change any more."""
+        mine = self.clone()
+        for group in self.groups():
+            group.note_model()
+        for group in mine.groups():
+            group.freeze()
+        return mine
+
+    def groups(self) -> tuple[Group, ...]:
+        """Its parts, itself among them."""
+        return (self, self.Training, self.Precision, self.Distributed)
+
+    def window(self, *, training: bool) -> Window:
+        """What one call of a model is."""
+        if training:
+            return Window(self.device_iterations, self.Training.gradient_accumulation)
+        return Window(1, self.device_iterations)
+
+    def clone(self) -> Options:
+        """A copy that can be changed."""
+        return copy.deepcopy(self)
+
+
+def _renamed(call: str, given: dict[str, Any], old: str, value: Any) -> Any:
+    """The argument under its present name, or under the one it had before PopTorch 2.4."""
+    olds = {"anchor_mode", "anchor_return_period"}
+    unknown = set(given) - olds
+    if unknown:
+        raise TypeError(f"{call}() got an unexpected keyword argument {unknown.pop()!r}")
+    return given.get(old, value)

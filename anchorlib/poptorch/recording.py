@@ -1,0 +1,158 @@
+"""Where a model's anchors are recorded, and how those of its last call are found again.
+
+They are recorded by the one session of the process: the one that the program has started, and then
+they are in its run; else one in memory, which keeps those of the last call alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+from anchorlib.capture import Session, active_session, anchor, record_into, start
+from anchorlib.errors import AnchorError, SessionError, UnknownTensorError
+from anchorlib.modes import Mode
+from anchorlib.poptorch.anchors import LOSS, Anchor, names_its_loss
+from anchorlib.poptorch.errors import Error
+from anchorlib.poptorch.modes import Window
+from anchorlib.record import Record
+from anchorlib.sinks import MemorySink
+
+__all__ = ["Recording"]
+
+_log = logging.getLogger("anchorlib")
+
+
+class CallSink(MemorySink):
+    """Keeps records until they are taken."""
+
+    def take(self) -> list[Record]:
+        """All of them, which are then forgotten."""
+        records, self.records = self.records, []
+        self.gaps.clear()
+        self.lineage.clear()
+        return records
+
+
+_in_memory: tuple[Session, CallSink] | None = None
+
+
+def _session() -> tuple[Session, CallSink | None]:
+    """The session that records now, and its sink if it is ours."""
+    global _in_memory  # noqa: PLW0603  # one session a process
+    session = active_session()
+    if session is None and os.environ.get("ANCHOR_RUN"):
+        try:
+            session = start()
+        except AnchorError as fault:
+            _log.warning("anchorlib: ANCHOR_RUN is set, but nothing is stored: %s", fault)
+    if session is None:
+        sink = CallSink()
+        session = record_into(sink, "poptorch")
+        _in_memory = (session, sink)
+    ours = _in_memory is not None and _in_memory[0] is session
+    return session, _in_memory[1] if ours and _in_memory else None
+
+
+class Recording:
+    """The anchors of one model."""
+
+    def __init__(self, model: nn.Module, anchors: Collection[Anchor], window: Window) -> None:
+        self._model = model
+        self._anchors = list(dict.fromkeys(anchors))
+        self._window = window
+        self._losses: list[Mode] = []
+        self._watched: tuple[Session, object] | None = None
+        self._session: Session | None = None
+        self._steps = range(0)
+        self._records: list[Record] | None = []
+
+    def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """A call begins, at a step where its window begins too."""
+        if not self._anchors:
+            return
+        self._session, sink = session, _ = _session()
+        if sink is not None:
+            sink.take()
+        if self._watched != (session, optimizer):
+            self._watched = (session, optimizer)
+            self._watch(session, optimizer)
+        first = -(-session.current_step // self._window.updates) * self._window.updates
+        if first != session.current_step:
+            session.step(first)
+        self._steps = range(first, first + self._window.updates)
+
+    def _watch(self, session: Session, optimizer: torch.optim.Optimizer | None) -> None:
+        by_mode: dict[Mode, list[Anchor]] = {}
+        for one in self._anchors:
+            by_mode.setdefault(one.mode, []).append(one)
+        own = names_its_loss(self._model)
+        self._losses = []
+        for mode, anchors in by_mode.items():
+            selectors = [one.selector for one in anchors if own or one.name != LOSS]
+            if len(selectors) < len(anchors):
+                self._losses.append(mode)
+            if selectors:
+                session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
+
+    def see_loss(self, loss: torch.Tensor) -> None:
+        """What backward is about to be called on."""
+        if self._losses:
+            anchor(loss, LOSS, self._losses)
+
+    def end_step(self) -> None:
+        """A weight update was made, or an inference call has ended."""
+        if self._anchors and self._session is not None:
+            self._session.step()
+
+    def finish(self) -> None:
+        """The call has ended."""
+        if not self._anchors or self._session is None:
+            return
+        _, sink = _session()
+        self._records = None
+        if sink is not None:
+            self._session.flush()
+            self._records = sink.take()
+
+    def rows(self, one: Anchor) -> list[torch.Tensor]:
+        """What the last call recorded under an anchor, in order; tensors of their own."""
+        from anchorlib.reading import as_tensor  # the store is loaded where it is read
+
+        rows = []
+        for record in self._recorded(one):
+            if record.raw is None:
+                raise Error(
+                    f"values of {one.selector} were dropped because the queue was full; "
+                    "anchorlib.start(on_full='block') waits instead"
+                )
+            rows.append(as_tensor(record.raw.copy(), record.dtype))
+        return rows
+
+    def _recorded(self, one: Anchor) -> list[Record]:
+        found = self._stored(one) if self._records is None else self._records
+        return [
+            record
+            for record in found
+            if (record.name, record.kind, record.mode) == (one.name, one.kind, str(one.mode))
+            and record.coordinates.step in self._steps
+        ]
+
+    def _stored(self, one: Anchor) -> list[Record]:
+        from anchorlib.reading import open_run  # the store is loaded where it is read
+
+        session = self._session
+        assert session is not None
+        with contextlib.suppress(SessionError):  # closed: then all of it is there
+            session.flush()
+        try:
+            run = open_run(session.run, session.store)
+            series = run.series(one.name, one.kind, rank=session.rank, mode=one.mode)
+        except UnknownTensorError:
+            return []
+        return list(series.where(steps=self._steps).records())
