@@ -182,13 +182,13 @@ class Clock:
         self._end(self.step + 1)
         self._ended_by_optimizer = True
 
-    def end_step(self, number: int | None = None) -> None:
+    def end_step(self, number: object = None) -> None:
         """End the step by hand; from now on only this does.
 
         The first time it ends the step that the optimizer has just ended, not another.
         Raises OptionError for a number that no step can have.
         """
-        if number is not None and (not isinstance(number, int) or number < 0):
+        if not isinstance(number, int | None) or (number is not None and number < 0):
             raise OptionError(f"a step is a whole number from 0 on, not {number!r}")
         ended_already = self._ended_by_optimizer and not self._explicit
         self._explicit = True

@@ -131,7 +131,7 @@ def _ranks(ranks: Iterable[int] | None, own: int) -> set[int]:
     return {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
 
 
-def _selectors(tensors: Sequence[str] | str | None) -> tuple[Selector, ...] | None:
+def _selectors(tensors: object) -> tuple[Selector, ...] | None:
     if tensors is None:
         return _selectors_of_environment()
     texts = [tensors] if isinstance(tensors, str) else tensors
