@@ -13,13 +13,23 @@ from contextlib import contextmanager
 import torch
 
 from anchorlib.capture import compiled
+from anchorlib.capture.frames import natively
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.recorder import Plan, Stream
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import check_name
 
-__all__ = ["Anchors", "activate", "anchor", "arm", "deactivate", "paused", "recording", "see_outside"]
+__all__ = [
+    "Anchors",
+    "activate",
+    "anchor",
+    "arm",
+    "deactivate",
+    "paused",
+    "recording",
+    "see_outside",
+]
 
 # The only thing that is read while nothing records.
 _active = False
@@ -27,7 +37,7 @@ _anchors: Anchors | None = None
 _start: Callable[[], None] | None = None
 
 
-@compiled.natively
+@natively
 def anchor(
     x: torch.Tensor, name: str, mode: ModeSpec | None = None, *, grad: bool = True
 ) -> torch.Tensor:

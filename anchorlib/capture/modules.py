@@ -15,7 +15,8 @@ from torch import nn
 
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
-from anchorlib.capture.compiled import enter_root, leave_root, natively, watch_compiled
+from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
+from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.hooks import recording, see_outside
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside
@@ -276,6 +277,7 @@ class PassGradient:
         self._observer = observer
         self._plan = plan
 
+    @never_traced
     def __call__(self, gradient: torch.Tensor) -> None:
         """Record `gradient` with the coordinates of the pass that is open now."""
         self._observer.pass_gradient(self._plan, gradient)
@@ -291,6 +293,7 @@ class ShardGradient:
         self._plan = plan
         self._last: Callable[[], torch.Tensor | None] = lambda: None
 
+    @never_traced
     def __call__(self, parameter: torch.Tensor) -> None:
         """Record the gradient of the one pass that made it; a running sum is counted instead."""
         gradient = parameter.grad

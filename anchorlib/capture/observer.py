@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from anchorlib.capture.clock import At, Clock
+from anchorlib.capture.frames import never_traced
 from anchorlib.capture.lineage import LineageTracker
 from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Recorder
 from anchorlib.errors import UnsupportedError
@@ -44,6 +45,7 @@ class GradientHook:
         """Whether this hook records by `plan` for `observer`."""
         return self._observer is observer and self._plan is plan
 
+    @never_traced
     def __call__(self, gradient: torch.Tensor) -> None:
         """Record `gradient`; with no plan, only note that this pass has one."""
         self._observer.gradient(self._plan, self.at, gradient)
@@ -54,6 +56,7 @@ class LeafHook(GradientHook):
 
     __slots__ = ()
 
+    @never_traced
     def __call__(self, gradient: torch.Tensor) -> None:
         """Record `gradient` at its call, or where the open pass is."""
         at, now = self.at, self._observer.clock.now()

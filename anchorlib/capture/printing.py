@@ -12,10 +12,10 @@ import torch
 from anchorlib.capture.array_text import PrintFormat, format_edges
 from anchorlib.capture.compiled import (
     connect_printer,
-    natively,
     not_a_tensor,
     print_compiled,
 )
+from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.observer import recomputing
 from anchorlib.capture.snapshot import (
     dtype_name,
@@ -106,6 +106,7 @@ class _GradientPrinter:
         self.title = title
         self.form = form
 
+    @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         _write(f"{self.title}_gradient", gradient, self.form)
         # Compiled autograd takes a hook that returns None for "the gradient is None".

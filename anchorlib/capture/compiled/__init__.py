@@ -1,15 +1,14 @@
 """Anchors in code that `torch.compile` compiles.
 
-    anchors     what dynamo traces at an anchor      tracing     what stands in the graph as constants
-    ops         the operators that it leaves there   operators   how compiled code keeps them
-    observing   what they do when they run           programs    what dynamo saw, in program order
-    executions  where in a run they are              inorder     observations in program order
-    leaves      gradients of graph inputs            outside     gradients of graph outputs
-    caches      code compiled without our hooks      frames      what dynamo leaves alone
-    prints      print_tensor
+    anchors     what dynamo traces at an anchor        tracing    constants in the graph
+    ops         the operators that it leaves there     operators  how compiled code keeps them
+    observing   what they do when they run             programs   what dynamo saw, in its order
+    executions  where in a run they are                inorder    observations in that order
+    leaves      gradients of graph inputs              outside    gradients of graph outputs
+    caches      code compiled without our hooks        prints     print_tensor
 
-The rest of `capture` comes in by this door; of it, observer, recorder, clock and snapshot are used
-here.
+The rest of `capture` comes in by this door. Observer, recorder, clock, snapshot and frames of
+`capture` are used here, nothing above them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from anchorlib.capture.compiled.anchors import (
 )
 from anchorlib.capture.compiled.caches import forget_compiled_code, take_hooks_inside
 from anchorlib.capture.compiled.executions import Watched
-from anchorlib.capture.compiled.frames import natively
 from anchorlib.capture.compiled.observing import CompiledObserver
 from anchorlib.capture.compiled.operators import define
 from anchorlib.capture.compiled.ops import connect
@@ -41,7 +39,6 @@ __all__ = [
     "enter_root",
     "forget_compiled_code",
     "leave_root",
-    "natively",
     "not_a_tensor",
     "print_compiled",
     "take_hooks_inside",

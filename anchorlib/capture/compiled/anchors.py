@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from anchorlib.capture.compiled import ops
-from anchorlib.capture.compiled import tracing
+from anchorlib.capture.compiled import ops, tracing
 from anchorlib.capture.compiled.leaves import leaf_hook, see_input
 from anchorlib.capture.compiled.tracing import MadeMode
 from anchorlib.modes import All, EveryN, Final, ModeSpec, Sum, Summary
@@ -32,8 +31,8 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
     if torch.compiler.is_exporting():
         tracing.count_skipped(name, "torch.export")
         return
-    other = "" if isinstance(x, torch.Tensor) else type(x).__name__
-    known = name if isinstance(name, _CONSTANTS) else type(name)
+    other = "" if isinstance(x, torch.Tensor) else type(x).__name__  # type: ignore[redundant-expr]
+    known = name if isinstance(name, _CONSTANTS) else type(name)  # type: ignore[redundant-expr]
     gradients = torch.is_grad_enabled()
     spot, refusal = tracing.place_anchor(known, _described(mode), other, gradients)
     if refusal is None:
@@ -78,7 +77,9 @@ class TracedPhase:
 
     def __enter__(self) -> None:
         """From here on records carry the phase `name`."""
-        tracing.add_phase(self._name)
+        refusal = tracing.add_phase(self._name if isinstance(self._name, str) else "")
+        if refusal is not None:
+            ops.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
         """The phase before is back."""
@@ -113,7 +114,7 @@ def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: st
 def _described(mode: Any) -> Any:
     """`mode` in terms of constants: dynamo cannot hand over an object that traced code made."""
     if isinstance(mode, list | tuple):
-        return tuple([_described(one) for one in mode])  # noqa: C409
+        return tuple([_described(one) for one in mode])
     if isinstance(mode, Sum | Final):
         return (MadeMode, type(mode), mode.window)
     if isinstance(mode, EveryN):

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import torch
 
 from anchorlib.capture.clock import At
-from anchorlib.capture.observer import Observer
 from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
+from anchorlib.capture.observer import Observer
 from anchorlib.capture.recorder import Plan
 
 __all__ = ["Executions", "Watched", "in_backward"]

@@ -14,12 +14,14 @@ import torch
 
 from anchorlib.capture.compiled import ops
 from anchorlib.capture.compiled.programs import Spot
+from anchorlib.capture.frames import natively
 
 __all__ = ["leaf_hook", "newest", "see_input"]
 
 _current_node = torch._C._current_autograd_node  # noqa: SLF001  # torch has no public name for it
 
 
+@natively
 def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -> torch.Tensor:
     """A hook on a leaf, as a partial with all but the gradient."""
     if torch.compiler.is_compiling():  # by compiled autograd
@@ -33,6 +35,7 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
     return g
 
 
+@natively
 def see_input(name: str) -> None:
     """The hook of an input that is no leaf runs."""
     observer = ops.current()

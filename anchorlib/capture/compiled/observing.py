@@ -20,9 +20,9 @@ import torch
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
 from anchorlib.capture.compiled.inorder import Lines, depends_on_order
-from anchorlib.capture.observer import Observer
 from anchorlib.capture.compiled.outside import PARTIAL, is_partial
 from anchorlib.capture.compiled.programs import Place, Spot, program_of
+from anchorlib.capture.observer import Observer
 from anchorlib.capture.recorder import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape
@@ -53,7 +53,7 @@ class CompiledObserver:
         self._serial = next(_serials)
         self._phases: list[str] = []
         self._lines = Lines()
-        self._taken: dict[tuple[str, str, int], int] = {}
+        self._taken: dict[tuple[Spot, int], int] = {}  # leaves, and the backward that had them
         self._declared: dict[str, int] = {}
         self._warned: set[str] = set()
 
@@ -97,14 +97,12 @@ class CompiledObserver:
         leaf: what tells leaves of one name apart.
         """
         program, task = program_of(spot.program), _graph_task()
-        key = (spot.name, spot.modes, spot.site if leaf == -1 else leaf)
+        key = (spot, -1) if leaf == -1 else (Spot(spot.name, spot.modes, -1, -1), leaf)
         with self._lock:
-            if self._taken.get(key) == task != -1:
-                return
-            self._taken[key] = task
             at = None if program is None else self._executions.latest(program, spot.site)
-            if at is None:
-                return  # the hook was left by another session
+            if at is None or self._taken.get(key) == task != -1:
+                return  # the hook was left by another session, or this is a second one
+            self._taken[key] = task
             now = self._observer.clock.now()  # the leaf may be used in a pass that has no anchor
             self._gradient(g, at if at[:2] == now[:2] else now, spot)
 
@@ -210,7 +208,7 @@ class CompiledObserver:
         sites = [] if program is None else program.sites(spot.name, spot.modes)
         if not streams:
             return
-        if len(sites) < 2 or not depends_on_order(streams):  # noqa: PLR2004  # one needs no order
+        if len(sites) < 2 or not depends_on_order(streams):  # one needs no order
             self._observe(streams, kind, at, x)
             return
         # Backward comes to the last call first.

@@ -47,7 +47,7 @@ def _call(name: str, modes: str, program: int, site: int) -> torch.Tensor:
     return _value(None, name, modes, program, site)
 
 
-def _gradient(  # noqa: PLR0913  # the operator's arguments
+def _gradient(  # the operator's arguments
     g: torch.Tensor, where: torch.Tensor, name: str, modes: str, program: int, site: int
 ) -> None:
     observer = current()

@@ -15,6 +15,7 @@ from anchorlib.capture.compiled import ops, tracing
 from anchorlib.capture.compiled.executions import in_backward
 from anchorlib.capture.compiled.leaves import newest
 from anchorlib.capture.compiled.operators import define
+from anchorlib.capture.frames import natively
 from anchorlib.errors import AnchorError
 
 __all__ = ["connect_printer", "print_compiled"]
@@ -26,23 +27,21 @@ _sites = count()
 _in_forward: set[int] = set()
 _printed: set[tuple[int, int, str]] = set()  # of leaves, in the last backward
 
-_check: Callable[[Form], object] = bool
-_write: Callable[[str, torch.Tensor, Form], None] = lambda *_: None
+_connected: dict[str, Callable[..., object]] = {}
 
 
 def connect_printer(
     check: Callable[[Form], object], write: Callable[[str, torch.Tensor, Form], None]
 ) -> None:
     """Let `write` print a tensor in a form that `check` accepts."""
-    global _check, _write  # noqa: PLW0603  # set once, at import
-    _check, _write = check, write
+    _connected.update(check=check, write=write)
 
 
 def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form) -> None:  # noqa: FBT001
     """Leave a `print_tensor` in the graph that is being traced."""
     if torch.compiler.is_exporting():
         return
-    other = "" if isinstance(x, torch.Tensor) else type(x).__name__
+    other = "" if isinstance(x, torch.Tensor) else type(x).__name__  # type: ignore[redundant-expr]
     spelled, site, refusal = _spelled(form, other)
     if refusal is not None:
         ops.refuse(*refusal)
@@ -69,12 +68,13 @@ def _spelled(form: Form, other: str) -> tuple[str, int, tuple[str, str] | None]:
     if other:
         return "", 0, ("NotATensorError", tracing.not_a_tensor("print_tensor", other))
     try:
-        _check(form)
+        _connected["check"](form)
     except AnchorError as fault:
         return "", 0, (type(fault).__name__, str(fault))
     return json.dumps(form), next(_sites), None
 
 
+@natively
 def _leaf_hook(g: torch.Tensor, title: str, spelled: str, wanted: bool) -> torch.Tensor:  # noqa: FBT001
     if torch.compiler.is_compiling():  # by compiled autograd
         if wanted:
@@ -96,11 +96,11 @@ def _print_value(x: torch.Tensor, title: str, spelled: str, site: int, gradients
         _in_forward.add(site)
     elif gradients or site in _in_forward:
         return  # activation checkpointing runs it again
-    _write(title, x, tuple(json.loads(spelled)))
+    _connected["write"](title, x, tuple(json.loads(spelled)))
 
 
 def _print_gradient(g: torch.Tensor, title: str, spelled: str) -> None:
-    _write(f"{title}_gradient", g, tuple(json.loads(spelled)))
+    _connected["write"](f"{title}_gradient", g, tuple(json.loads(spelled)))
 
 
 _value = define(

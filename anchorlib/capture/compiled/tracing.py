@@ -102,9 +102,13 @@ def leave(watch: int, training: bool) -> Spelled:  # noqa: FBT001
 
 
 @assume_constant_result  # type: ignore[untyped-decorator]
-def add_phase(name: str | None) -> None:
-    """A phase begins; None: it ends."""
-    current_program().add(Phase(name))
+def add_phase(name: Any) -> tuple[str, str] | None:
+    """A phase begins; None: it ends. The class and message of a refusal."""
+    try:
+        current_program().add(Phase(None if name is None else check_name(name)))
+    except AnchorError as fault:
+        return type(fault).__name__, str(fault)
+    return None
 
 
 @assume_constant_result  # type: ignore[untyped-decorator]

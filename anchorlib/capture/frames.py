@@ -18,7 +18,7 @@ try:
 except ImportError:  # torch before 2.8
     set_code_exec_strategy = None  # type: ignore[assignment]
 
-__all__ = ["natively"]
+__all__ = ["natively", "never_traced"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,5 +28,11 @@ def natively(function: Callable[P, R]) -> Callable[P, R]:
     """Let dynamo run `function`, and what it calls, as plain Python where it is a frame's own."""
     if set_code_exec_strategy is not None:
         skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-        set_code_exec_strategy(function.__code__, skip)  # type: ignore[attr-defined]
+        set_code_exec_strategy(function.__code__, skip)
     return function
+
+
+def never_traced(function: Callable[P, R]) -> Callable[P, R]:
+    """The same, and code that would inline `function` breaks its graph there."""
+    vars(function)["_torchdynamo_disable"] = True  # as torch.compiler.disable does
+    return natively(function)
