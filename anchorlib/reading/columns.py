@@ -7,20 +7,32 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.record import Flag
 from anchorlib.store import RankReader
 
 __all__ = ["COLUMN_NAMES", "Columns"]
 
 COLUMN_NAMES = (
     "step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest",
-    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2",
+    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2", "flags", "scale",
 )  # fmt: skip
+FLAG_WORDS = {
+    Flag.STEP_SKIPPED: "skipped",
+    Flag.VALUE_DROPPED: "values dropped",
+    Flag.SCALED: "scaled",
+}
 
 Array = np.ndarray[Any, Any]
 
 
 class Columns(Mapping[str, Array]):
-    """One entry per record: integers, floats, and text for `phase` and `digest` (32 hex digits)."""
+    """One entry per record: integers, floats, and text.
+
+    phase: its name.  digest: 32 hex digits.
+    flags: "skipped" (the optimizer skipped the step), "values dropped" (the summary alone was
+        kept), "scaled" (it still carries the loss scale), joined by commas; mostly "".
+    scale: that loss scale, 1.0 where there is none.
+    """
 
     def __init__(self, reader: RankReader, rows: Array) -> None:
         self._reader = reader
@@ -35,6 +47,8 @@ class Columns(Mapping[str, Array]):
             return phases[codes].astype(str) if len(codes) else np.empty(0, "U1")
         if name == "digest":
             return self._digests()
+        if name == "flags":
+            return self._flags()
         values: Array = self._reader.column(name)[self._rows]
         # Signed, so that users may subtract; nothing here comes near 2**63.
         return values.astype(np.int64) if values.dtype.kind == "u" else values
@@ -46,7 +60,16 @@ class Columns(Mapping[str, Array]):
         return len(COLUMN_NAMES)
 
     def __repr__(self) -> str:
-        return f"Columns({', '.join(COLUMN_NAMES)}; {len(self._rows)} records)"
+        records = f"{len(self._rows)} record{'s' * (len(self._rows) != 1)}"
+        return f"Columns({', '.join(COLUMN_NAMES)}; {records})"
+
+    def _flags(self) -> Array:
+        codes: Array = self._reader.column("flags")[self._rows]
+        # Few combinations occur, so each is spelled once.
+        found, places = np.unique(codes, return_inverse=True)
+        texts = np.array([flag_text(code) for code in found.tolist()], dtype=np.str_)
+        spelled: Array = texts[places] if len(codes) else np.empty(0, "U1")
+        return spelled
 
     def _digests(self) -> Array:
         high, low = (
@@ -54,3 +77,8 @@ class Columns(Mapping[str, Array]):
         )
         pairs = zip(high, low, strict=True)
         return np.array([f"{one:016x}{two:016x}" for one, two in pairs], "U32")
+
+
+def flag_text(code: int) -> str:
+    """What a record's flags say, joined by commas; of a later format's flags, nothing."""
+    return ",".join(word for flag, word in FLAG_WORDS.items() if code & flag)

@@ -209,7 +209,7 @@ class Series:
         )
 
     def __repr__(self) -> str:
-        return f"Series({self}, {len(self)} records)"
+        return f"Series({self}, {len(self)} record{'s' * (len(self) != 1)})"
 
     def __str__(self) -> str:
         return f"{escape(join(self.name, self.kind))} (mode {escape(self.mode)}, rank {self.rank})"

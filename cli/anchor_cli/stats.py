@@ -53,9 +53,14 @@ _COLUMNS = [
     Column("order", right=True, spare=True),
     Column("time_ns", right=True, spare=True),
     Column("digest", spare=True),
+    Column("flags"),
+    Column("scale", right=True),
 ]
 _STORED = {"pass": "pass_index"}
-_FLOATS = ("min", "max", "sum", "l2")
+_FLOATS = {"min": ".4g", "max": ".4g", "sum": ".4g", "l2": ".4g", "scale": ".10g"}
+"""How people see them; programs get every digit."""
+_USUAL = {"flags": "-", "scale": "1"}
+"""Columns that people see only where some record is not so."""
 
 
 def show_stats(  # noqa: PLR0913  # one parameter for each option
@@ -111,12 +116,17 @@ def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
     for column in _COLUMNS:
         value = entry[_STORED.get(column.title, column.title)]
         if column.title in _FLOATS:
-            cells.append(f"{value:.4g}" if screen.human else repr(value))
+            cells.append(format(value, _FLOATS[column.title]) if screen.human else repr(value))
         else:
-            cells.append(escape(str(value)))
+            cells.append(escape(str(value)) or "-")
     return cells
 
 
 def _table(rows: Sequence[Sequence[str]], screen: Screen, *, several: bool) -> Iterator[str]:
-    skip = 0 if several else 1  # one tensor need not be named in every row
-    return written(_COLUMNS[skip:], [row[skip:] for row in rows], screen)
+    shown = [
+        i
+        for i, column in enumerate(_COLUMNS)
+        if not (column.title == "tensor" and not several)  # one need not be named in every row
+        and not (screen.human and {row[i] for row in rows} <= {_USUAL.get(column.title)})
+    ]
+    return written([_COLUMNS[i] for i in shown], [[row[i] for i in shown] for row in rows], screen)

@@ -36,6 +36,9 @@ def record(
     order: int = 0,
     time_ns: int = 1_700_000_000_000_000_000,
     dropped: np.ndarray | None = None,
+    flags: Flag = Flag.NONE,
+    scale: float = 1.0,
+    count: int = 1,
     **where: Any,
 ) -> Record:
     """A record at `where` (step, pass_index, call, phase); `dropped` keeps a summary alone."""
@@ -54,7 +57,9 @@ def record(
         raw=raw,
         summary=summarise(np.ascontiguousarray(array), element),
         rank=rank,
-        flags=Flag.NONE if raw is not None or mode == "summary" else Flag.VALUE_DROPPED,
+        flags=flags if raw is not None or mode == "summary" else flags | Flag.VALUE_DROPPED,
+        scale=scale,
+        count=count,
     )
 
 

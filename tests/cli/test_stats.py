@@ -7,13 +7,13 @@ import pytest
 
 from anchor_cli import stats
 from anchor_cli.terminal import Screen
-from anchorlib.record import Gap
+from anchorlib.record import Flag, Gap
 from anchorlib.summary import summarise
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
 COLUMNS = {
     "step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest",
-    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2",
+    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2", "flags", "scale",
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_a_pipe_has_every_column_and_exact_figures(store):
     head, first, _ = done.out.splitlines()
     assert head.split() == [
         "step", "pass", "call", "rank", "phase", "min", "max", "sum", "l2", "zero", "nan", "inf",
-        "subnormal", "count", "attempt", "order", "time_ns", "digest",
+        "subnormal", "count", "attempt", "order", "time_ns", "digest", "flags", "scale",
     ]  # fmt: skip
     cells = dict(zip(head.split(), first.split(), strict=True))
     assert float(cells["l2"]) == summarise(BIAS, "float32").l2
@@ -65,6 +65,40 @@ def test_a_narrow_terminal_keeps_the_figures(store, monkeypatch):
     lines = anchor("stats", "run1", "--store", store, "-t", "fc2.bias").out.splitlines()
     assert max(map(len, lines)) <= 70
     assert {"step", "min", "max", "l2", "zero", "nan", "inf"} <= set(lines[0].split())
+
+
+@pytest.fixture
+def scaled(tmp_path):
+    """What GradScaler leaves: a step that it skipped, and a lower scale after it."""
+    amp = {"kind": "pass_grad", "flags": Flag.SCALED, "scale": 65536.0}
+    skipped = {**amp, "raw": np.float32([np.inf] * 4), "flags": Flag.SCALED | Flag.STEP_SKIPPED}
+    later = {**amp, "scale": 32768.0, "step": 2}
+    make_run(tmp_path, [record(**amp), record(**skipped, step=1), record(**later)])
+    return tmp_path
+
+
+def test_a_skipped_step_and_a_loss_scale_are_seen(scaled, monkeypatch):
+    where = ("stats", "run1", "--store", scaled, "-t", "fc2.bias")
+    rows = anchor(*where, "--json").json
+    assert [(row["flags"], row["scale"]) for row in rows] == [
+        ("scaled", 65536.0), ("skipped,scaled", 65536.0), ("scaled", 32768.0),
+    ]  # fmt: skip
+    told = [line.split()[-2:] for line in anchor(*where).out.splitlines()]
+    assert told[:3] == [["flags", "scale"], ["scaled", "65536.0"], ["skipped,scaled", "65536.0"]]
+    monkeypatch.setattr(stats, "this_screen", lambda: Screen(80))
+    lines = anchor(*where).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[-2:] for line in lines[1:]] == [
+        ["scaled", "65536"], ["skipped,scaled", "65536"], ["scaled", "32768"],
+    ]  # fmt: skip
+
+
+def test_people_see_no_column_that_says_nothing(store, monkeypatch):
+    monkeypatch.setattr(stats, "this_screen", lambda: Screen(80))
+    head = anchor("stats", "run1", "--store", store, "-t", "fc2.bias").out.splitlines()[0]
+    assert "l2" in head
+    assert "flags" not in head
+    assert "scale" not in head
 
 
 def test_hostile_names_and_phases_reach_no_terminal(tmp_path):

@@ -24,7 +24,7 @@ from tests.anchorlib.reading.runs import make_run
 from tests.anchorlib.store.records import filled, floats, record, written
 
 NAMES = ["step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest"]
-NAMES += ["zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2"]
+NAMES += ["zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2", "flags", "scale"]
 
 
 def test_columns_hold_one_entry_per_record(tmp_path: Path) -> None:
@@ -57,6 +57,25 @@ def test_columns_hold_one_entry_per_record(tmp_path: Path) -> None:
         assert len(digest) == 32
     with pytest.raises(KeyError):
         columns["no_such_column"]
+
+
+def test_columns_say_what_else_is_true_of_a_record(tmp_path: Path) -> None:
+    flags = [Flag.NONE, Flag.STEP_SKIPPED | Flag.SCALED, Flag.SCALED]
+    scales = [1.0, 65536.0, 32768.0]
+    written(
+        tmp_path,
+        [
+            replace(record("x", step, floats(step)), flags=flag, scale=scale)
+            for step, (flag, scale) in enumerate(zip(flags, scales, strict=True))
+        ]
+        + [record("x", 3, floats(3), values=False)],
+    )
+    columns = open_run("run1", tmp_path)["x"].columns
+    assert columns["flags"].tolist() == ["", "skipped,scaled", "scaled", "values dropped"]
+    assert columns["scale"].tolist() == [*scales, 1.0]
+    nothing = open_run("run1", tmp_path)["x"].where(steps=[77]).columns
+    assert (nothing["flags"].tolist(), nothing["scale"].tolist()) == ([], [])
+    assert nothing["flags"].dtype.kind == "U"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -223,6 +242,14 @@ def test_a_series_that_is_narrowed_to_nothing_says_so(tmp_path: Path) -> None:
     assert series.histogram() == Log2Histogram()
     with pytest.raises(UnknownTensorError, match="no record"):
         series.values()
+
+
+def test_one_record_is_counted_as_one(tmp_path: Path) -> None:
+    written(tmp_path, [record("x", 0, floats(1)), record("y", 0, floats(1))])
+    series = open_run("run1", tmp_path)["x"]
+    assert repr(series).endswith(", 1 record)")
+    assert repr(series.where(steps=[9])).endswith(", 0 records)")
+    assert repr(series.columns).endswith("; 1 record)")
 
 
 def test_names_are_escaped_where_they_are_shown(tmp_path: Path) -> None:
