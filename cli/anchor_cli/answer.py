@@ -11,13 +11,13 @@ from typing import IO
 
 from anchor_cli.bars import drawn, percent, strip
 from anchor_cli.measured import Measured, Target, measured, pooled
-from anchor_cli.names import spans_of
 from anchor_cli.panel import Panel, Picture
 from anchor_cli.png import write_png
 from anchor_cli.selected import Selected
 from anchor_cli.svg import write_html
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, plain
+from anchor_cli.words import counted, steps_of
 from anchorlib.names import escape, join
 from anchorlib.summary import FORMATS
 
@@ -93,13 +93,15 @@ class Answer:
 
     def picture(self) -> Picture:
         """A panel a tensor; too many of them are one, pooled."""
-        parts = self.parts if len(self.parts) <= _MOST_PANELS else [self.whole]
+        titled = [(_name(part), part) for part in self.parts]
+        if len(titled) > _MOST_PANELS:
+            titled = [(self._title, self.whole)]
         panels = [
-            Panel(_name(part), [_figures(part), *self._remarks(part)], part.histogram)
-            for part in parts
+            Panel(title, [_figures(part), *self._remarks(part)], part.histogram)
+            for title, part in titled
         ]
-        steps = spans_of(self.whole.first_step, self.whole.last_step)
-        heading = f"{self.whole.run}, steps {steps}: elements in each power of two"
+        when = steps_of(self.whole.first_step, self.whole.last_step)
+        heading = f"{self.whole.run}, {when}: elements in each power of two"
         return Picture(heading, panels, self.formats, self.scale)
 
     @property
@@ -147,11 +149,13 @@ def _name(part: Measured) -> str:
 
 
 def _figures(part: Measured) -> str:
-    steps = spans_of(part.first_step, part.last_step)
-    return (
-        f"steps {steps}, {part.records:,} records, {part.histogram.numel:,} elements, "
-        f"{percent(part.histogram.zero, part.histogram.numel)} zero"
+    figures = (
+        steps_of(part.first_step, part.last_step),
+        counted(part.records, "record"),
+        counted(part.histogram.numel, "element"),
+        f"{percent(part.histogram.zero, part.histogram.numel)} zero",
     )
+    return ", ".join(figures)
 
 
 def _write_json(answer: Answer, file: IO[bytes]) -> None:

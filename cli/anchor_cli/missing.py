@@ -7,17 +7,52 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from anchor_cli.selection import Selection
+from anchor_cli.words import counted, steps_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names import escape, join, select
 
 if TYPE_CHECKING:
     from anchor_cli.selected import Selected
-    from anchorlib import Run
+    from anchorlib import Run, TensorInfo
     from anchorlib.record import Gap
 
-__all__ = ["lost"]
+__all__ = ["Gaps", "lost", "told"]
 
 Pair = tuple[str, str]
+_MOST = 5  # tensors that one line names
+
+
+class Gaps:
+    """The gaps of a run, or of one rank of it, by tensor and kind."""
+
+    def __init__(self, run: Run, rank: int | None = None) -> None:
+        self._run = run
+        self._found: dict[Pair, list[Gap]] = {}
+        for gap in run.gaps(rank):
+            self._found.setdefault((gap.name, gap.kind), []).append(gap)
+
+    def of(self, info: TensorInfo) -> list[Gap]:
+        """Those of a tensor; one that was lost before its mode was known is of all its modes."""
+        those = self._found.get((info.name, info.kind), ())
+        return [gap for gap in those if gap.mode in ("", info.mode)]
+
+    def count(self, info: TensorInfo) -> int:
+        """How many observations of a tensor were not recorded, or not with their values."""
+        return sum(gap.count for gap in self.of(info))
+
+    @property
+    def total(self) -> int:
+        """The same, of all tensors."""
+        return sum(gap.count for those in self._found.values() for gap in those)
+
+    def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
+        """Tensors that the selectors name and that have gaps but no record at all."""
+        recorded = {(info.name, info.kind) for info in self._run.tensors()} if self._found else ()
+        found: dict[Pair, list[Gap]] = {}
+        for selector in selectors:
+            with contextlib.suppress(UnknownTensorError):
+                found |= {pair: self._found[pair] for pair in select([selector], self._found)}
+        return {pair: those for pair, those in found.items() if pair not in recorded}
 
 
 def lost(
@@ -28,43 +63,33 @@ def lost(
     A gap also counts records whose values alone were left out: those rows are there, with their
     summaries, and are subtracted.
     """
-    gaps: dict[Pair, list[Gap]] = {}
-    for gap in run.gaps(selection.rank):
-        gaps.setdefault((gap.name, gap.kind), []).append(gap)
-    return "; ".join([*_of_tensors(gaps, found, selection), *_of_none(run, gaps, selectors, found)])
+    gaps = Gaps(run, selection.rank)
+    names = {part.info.name for part in found}
+    # Of a name that is answered for, the kinds that were not asked for are no gap.
+    others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
+    return "; ".join([*_of_tensors(gaps, found, selection), *told(others)])
 
 
-def _of_tensors(
-    gaps: dict[Pair, list[Gap]], found: Iterable[Selected], selection: Selection
-) -> Iterator[str]:
+def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> Iterator[str]:
     """Tensors that have records, but not all."""
     for part in found:
-        info = part.info
-        those = [g for g in gaps.get((info.name, info.kind), ()) if g.mode in ("", info.mode)]
+        those = gaps.of(part.info)
         missing = sum(gap.count for gap in those)
-        if info.mode != "summary":
+        if part.info.mode != "summary":
             missing -= sum(int((~one.kept).sum()) for one in part.whole)
         if missing > 0 and any(selection.meets(g.first_step, g.last_step) for g in those):
-            yield f"{part.title} lacks {missing} records of {_where(those)}"
+            yield f"{part.title} lacks {counted(missing, 'record')} of {_where(those)}"
 
 
-def _of_none(
-    run: Run, gaps: dict[Pair, list[Gap]], selectors: Sequence[str], found: Sequence[Selected]
-) -> Iterator[str]:
-    """Tensors that the selectors name and that have no record at all."""
-    if not gaps:
-        return
-    names = {part.info.name for part in found}
-    recorded = {(info.name, info.kind) for info in run.tensors()}
-    for selector in selectors:
-        with contextlib.suppress(UnknownTensorError):
-            for pair in select([selector], gaps):
-                # Of a name that is answered for, the kinds that were not asked for are no gap.
-                if pair not in recorded and pair[0] not in names:
-                    yield f"{escape(join(*pair))} has no record: lost were {_where(gaps[pair])}"
+def told(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
+    """A clause for each tensor that has no record; many of them are counted."""
+    for pair in list(unrecorded)[:_MOST]:
+        yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"
+    if len(unrecorded) > _MOST:
+        yield f"{len(unrecorded) - _MOST:,} more have none"
 
 
 def _where(gaps: Sequence[Gap]) -> str:
     first, last = min(gap.first_step for gap in gaps), max(gap.last_step for gap in gaps)
     reasons = ", ".join(dict.fromkeys(escape(gap.reason) for gap in gaps))
-    return f"steps {first}-{last} ({reasons})"
+    return f"{steps_of(first, last)} ({reasons})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,12 +11,14 @@ from anchor_cli import complete
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
 from anchor_cli.table import Column, written
-from anchor_cli.terminal import Screen, document, emit, size, this_screen
+from anchor_cli.terminal import Screen, document, emit, note, size, this_screen
+from anchor_cli.words import spans_of
 
 if TYPE_CHECKING:
-    from anchorlib import TensorInfo
+    from anchor_cli.missing import Gaps
+    from anchorlib import Run, TensorInfo
 
-__all__ = ["EXAMPLES", "show_names"]
+__all__ = ["EXAMPLES", "GAPS", "show_names", "spans"]
 
 EXAMPLES = examples("anchor names run1", "anchor names run1 'fc*@grad' 're:.*[.]bias' --json")
 
@@ -31,6 +34,8 @@ _COLUMNS = [
     Column("steps", cut=True),
     Column("size", right=True),
 ]
+GAPS = Column("gaps", right=True)
+"""How many observations were not recorded, or not with their values; shown where any were."""
 
 
 def show_names(
@@ -47,40 +52,76 @@ def show_names(
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
-    """List the tensors of a run in execution order."""
+    """List the tensors of a run in execution order.
+
+    Where observations were not recorded, or not with their values, a column says how many; a
+    tensor of which nothing was recorded is told on stderr.
+    """
+    from anchor_cli.missing import Gaps, told
     from anchorlib.reading import open_run
 
-    tensors = open_run(run, store=store).tensors(*(selector or ()))
+    opened = open_run(run, store=store)
+    gaps = Gaps(opened)
+    entries = [_entry(info, gaps) for info in _listed(opened, selector or (), gaps)]
     if as_json:
-        document([_entry(info) for info in tensors])
+        document(entries)
     else:
         screen = this_screen()
-        emit(written(_COLUMNS, [_row(info, screen) for info in tensors], screen))
+        emit(_table(entries, screen))
+    if problem := "; ".join(told(gaps.unrecorded(selector or ("*",)))):
+        note(problem)
     return ExitCode.DONE
 
 
-def _entry(info: TensorInfo) -> dict[str, object]:
+def _listed(run: Run, selectors: Sequence[str], gaps: Gaps) -> list[TensorInfo]:
+    """What the selectors name; one that names only what was lost adds nothing."""
+    from anchorlib.errors import UnknownTensorError
+
+    if not selectors:
+        return run.tensors()
+    known = []
+    for selector in selectors:
+        try:
+            run.tensors(selector)
+        except UnknownTensorError:
+            if not gaps.unrecorded([selector]):
+                raise
+        else:
+            known.append(selector)
+    return run.tensors(*known) if known else []
+
+
+def _entry(info: TensorInfo, gaps: Gaps) -> dict[str, Any]:
     return {
         **{field: getattr(info, field) for field in _FIELDS},
         "first_step": info.first_step,
         "last_step": info.last_step,
         "bytes": info.bytes,
+        "gaps": gaps.count(info),
     }
 
 
-def _row(info: TensorInfo, screen: Screen) -> list[str]:
+def _table(entries: Sequence[Mapping[str, Any]], screen: Screen) -> Iterator[str]:
+    rows = [_row(entry, screen) for entry in entries]
+    if not any(entry["gaps"] for entry in entries):
+        return written(_COLUMNS, rows, screen)
+    with_gaps = [[*row, str(entry["gaps"])] for row, entry in zip(rows, entries, strict=True)]
+    return written([*_COLUMNS, GAPS], with_gaps, screen)
+
+
+def _row(entry: Mapping[str, Any], screen: Screen) -> list[str]:
     from anchorlib.names import escape
 
     return [
-        escape(info.name),
-        escape(info.kind),
-        info.mode,
-        info.dtype,
-        shown_shape(info.shape),
-        spans(info.ranks),
-        str(info.records),
-        spans_of(info.first_step, info.last_step),
-        size(info.bytes, screen),
+        escape(entry["name"]),
+        escape(entry["kind"]),
+        entry["mode"],
+        entry["dtype"],
+        shown_shape(entry["shape"]),
+        spans(entry["ranks"]),
+        str(entry["records"]),
+        spans_of(entry["first_step"], entry["last_step"]),
+        size(entry["bytes"], screen),
     ]
 
 
@@ -89,11 +130,6 @@ def shown_shape(shape: tuple[int | None, ...] | None) -> str:
     if shape is None:
         return "?"
     return "x".join("?" if extent is None else str(extent) for extent in shape) or "()"
-
-
-def spans_of(first: int, last: int) -> str:
-    """The steps first … last, as 0-99."""
-    return str(first) if first == last else f"{first}-{last}"
 
 
 def spans(numbers: tuple[int, ...]) -> str:

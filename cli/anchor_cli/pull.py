@@ -24,6 +24,7 @@ from anchor_cli.options import (
 )
 from anchor_cli.selection import Selection
 from anchor_cli.terminal import document, note
+from anchor_cli.words import counted
 
 if TYPE_CHECKING:
     from anchor_cli.extract import Extract
@@ -94,7 +95,8 @@ def pull_tensor(  # noqa: PLR0913  # one parameter for each option
         _print(extract)
     problems = [lost(opened, [tensor], [found], selection)]
     if left_out:
-        problems.append(f"{found.title}: the values of {left_out} records were not kept")
+        values = f"the values of {counted(left_out, 'record')}"
+        problems.append(f"{found.title}: {values} were not kept")
     return _said("; ".join(filter(None, problems)))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anchor_cli.exits import ExitCode
-from anchor_cli.names import spans
+from anchor_cli.names import GAPS, spans
 from anchor_cli.options import JsonOption, StoreOption, examples
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, document, emit, moment, note, size, this_screen
+from anchor_cli.words import counted
 
 __all__ = ["EXAMPLES", "show_runs"]
 
@@ -25,9 +27,17 @@ _COLUMNS = [
 ]
 
 
+_FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What is said of a run; `when` is its start, nanoseconds since the epoch."""
+    """What is said of a run.
+
+    when: its start, nanoseconds since the epoch.
+    gaps: how many observations were not recorded, or not with their values.
+    unrecorded: of how many tensors nothing was recorded.
+    """
 
     name: str
     state: str
@@ -36,11 +46,13 @@ class _Line:
     tensors: int
     bytes: int
     when: int
+    gaps: int
+    unrecorded: int
 
     def document(self) -> dict[str, object]:
         """As JSON has it."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "when": moment(self.when, Screen())}
+        fields = {name: getattr(self, name) for name in _FIELDS}
+        return {**fields, "when": moment(self.when, Screen()), "gaps": self.gaps}
 
     def cells(self, screen: Screen) -> list[str]:
         """As a table has it."""
@@ -70,16 +82,37 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
         document([line.document() for line in lines])
     else:
         screen = this_screen()
-        emit(written(_COLUMNS, [line.cells(screen) for line in lines], screen))
-    for problem in unreadable:
+        emit(_table(lines, screen))
+    for problem in [*unreadable, *_told(lines)]:
         note(problem)
     return ExitCode.INCOMPLETE if unreadable else ExitCode.DONE
 
 
+def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
+    rows = [line.cells(screen) for line in lines]
+    if not any(line.gaps for line in lines):
+        return written(_COLUMNS, rows, screen)
+    with_gaps = [[*row, str(line.gaps)] for row, line in zip(rows, lines, strict=True)]
+    return written([*_COLUMNS, GAPS], with_gaps, screen)
+
+
+def _told(lines: Sequence[_Line]) -> Iterator[str]:
+    """One sentence about all tensors of which nothing was recorded."""
+    clauses = [
+        f"{line.name} has no record of {counted(line.unrecorded, 'tensor')}"
+        for line in lines
+        if line.unrecorded
+    ]
+    if clauses:
+        yield f"{'; '.join(clauses)}: see `anchor names RUN`"
+
+
 def _line(name: str, store: str) -> _Line:
+    from anchor_cli.missing import Gaps
     from anchorlib.reading import open_run
 
     run = open_run(name, store=store)
+    gaps = Gaps(run)
     return _Line(
         name=run.name,
         state=run.state,
@@ -88,4 +121,6 @@ def _line(name: str, store: str) -> _Line:
         tensors=len(run.tensors()),
         bytes=run.bytes,
         when=run.started_ns,
+        gaps=gaps.total,
+        unrecorded=len(gaps.unrecorded()),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from anchor_cli.missing import lost
 from anchor_cli.selection import Selection
+from anchor_cli.words import steps_of
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.names import escape, join
 from anchorlib.query import gradients_first
@@ -79,7 +80,7 @@ def selected(
     first, last = min(i.first_step for i in infos), max(i.last_step for i in infos)
     raise UnknownTensorError(
         f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
-        f"its records are of steps {first} to {last}"
+        f"its records are of {steps_of(first, last)}"
     )
 
 

@@ -225,7 +225,7 @@ class TestGaps:
         assert anchor(*where, "fc2.bias").code == 0
         done = anchor(*where, "fc*", "--json")
         assert (done.code, done.json["tensor"]) == (3, "fc2.bias")
-        said = "fc3.bias@grad has no record: lost were steps 0-6 (line full)"
+        said = "fc3.bias@grad has no record: lost at steps 0-6 (line full)"
         assert done.err == f"anchor: incomplete: {said}\n"
         alone = anchor(*where, "fc3.bias")
         assert (alone.code, alone.err) == (2, f"anchor: {said}\n")

@@ -183,7 +183,7 @@ def test_errors_have_their_exit_codes(store, monkeypatch, error, code):
 
 
 def test_a_defect_is_one_line_with_its_own_exit_code(store, monkeypatch):
-    def fail(_):
+    def fail(*_):
         raise RuntimeError("of our own\nmaking")
 
     monkeypatch.setattr(names, "_entry", fail)
@@ -196,7 +196,7 @@ def test_a_defect_is_one_line_with_its_own_exit_code(store, monkeypatch):
 
 
 def test_a_defect_shows_its_traceback_on_request(store, monkeypatch):
-    monkeypatch.setattr(names, "_entry", lambda _: 1 // 0)
+    monkeypatch.setattr(names, "_entry", lambda *_: 1 // 0)
     monkeypatch.setenv("ANCHOR_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         anchor("names", "run1", "--store", store, "--json")
@@ -271,7 +271,7 @@ def test_a_full_disk_behind_stdout_is_one_line(store, unbuffered):
 def test_ctrl_c_ends_a_command_with_130_and_no_word(store):
     code = (
         "import sys, time; from anchor_cli import main, names\n"
-        "def slow(_): sys.stderr.write('here\\n'); sys.stderr.flush(); time.sleep(60)\n"
+        "def slow(*_): sys.stderr.write('here\\n'); sys.stderr.flush(); time.sleep(60)\n"
         "names._entry = slow\n"
         f"sys.exit(main.main(['names', 'run1', '--json', '--store', {str(store)!r}]))"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anchor_cli.names import spans
+from anchorlib.record import Gap
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
 WEIGHT = np.ones((2, 3), np.float32)
@@ -48,6 +49,7 @@ def test_names_as_json_have_exactly_these_fields(tmp_path):
             "first_step": 0,
             "last_step": 1,
             "bytes": 72,
+            "gaps": 0,
         }
     ]
 
@@ -117,6 +119,7 @@ def test_runs_as_json(tmp_path):
         "steps": 2,
         "tensors": 3,
         "bytes": 82,
+        "gaps": 0,
     }
     assert when.endswith("+00:00")
 
@@ -128,8 +131,66 @@ def test_an_empty_store_has_no_runs(tmp_path):
 
 def test_a_folder_that_only_looks_like_a_run_does_not_hide_the_others(tmp_path):
     make_run(tmp_path, [record()])
-    (tmp_path / "broken.zarr").mkdir()
+    (tmp_path / "broken.zarr" / "rank0").mkdir(parents=True)
+    (tmp_path / "folder.zarr").mkdir()
     done = anchor("runs", "--store", tmp_path, "--json")
     assert [run["name"] for run in done.json] == ["run1"]
     assert done.code == 3
     assert done.err.startswith("anchor: broken cannot be read")
+
+
+class TestGaps:
+    """What was lost is told where a run is listed."""
+
+    LINE_FULL = ("line full", 3, 4, 6)
+
+    def make(self, store):
+        gaps = [
+            Gap("fc2.bias", "grad", "all", *self.LINE_FULL),
+            Gap("fc2.bias", "grad", "", "not dense", 2, 1, 1),
+            Gap("fc3\x1b", "grad", "", "line full", 1, 7, 7),
+        ]
+        make_run(store, [record(), record("loss", "value")], gaps=gaps)
+        make_run(store, [record()], run="whole")
+
+    def test_names_have_a_column_for_them(self, tmp_path):
+        self.make(tmp_path)
+        done = anchor("names", "run1", "--store", tmp_path)
+        assert done.code == 0
+        assert [line.split()[-1] for line in done.out.splitlines()] == ["gaps", "5", "0"]
+        told = anchor("names", "run1", "--store", tmp_path, "--json").json
+        assert [(one["name"], one["gaps"]) for one in told] == [("fc2.bias", 5), ("loss", 0)]
+
+    def test_a_whole_run_has_no_such_column(self, tmp_path):
+        self.make(tmp_path)
+        done = anchor("names", "whole", "--store", tmp_path)
+        assert (done.code, done.err) == (0, "")
+        assert "gaps" not in done.out
+
+    def test_a_tensor_without_any_record_is_told_in_one_line(self, tmp_path):
+        self.make(tmp_path)
+        said = "anchor: fc3\\x1b@grad has no record: lost at step 7 (line full)\n"
+        for selectors in ([], ["*"], ["loss", "fc3*"]):
+            done = anchor("names", "run1", *selectors, "--store", tmp_path)
+            assert (done.code, done.err) == (0, said)
+        assert anchor("names", "run1", "fc2*", "--store", tmp_path).err == ""
+        alone = anchor("names", "run1", "fc3*", "--store", tmp_path, "--json")
+        assert (alone.code, alone.json, alone.err) == (0, [], said)
+        assert anchor("names", "run1", "fc4*", "--store", tmp_path).code == 2
+
+    def test_many_of_them_are_counted(self, tmp_path):
+        gaps = [Gap(f"t{n}", "grad", "", *self.LINE_FULL) for n in range(9)]
+        make_run(tmp_path, [record()], gaps=gaps)
+        done = anchor("names", "run1", "--store", tmp_path)
+        assert done.err.count("\n") == 1
+        assert "t4@grad has no record: lost at steps 4-6 (line full); 4 more have none" in done.err
+
+    def test_runs_have_a_column_for_them_and_one_line(self, tmp_path):
+        self.make(tmp_path)
+        done = anchor("runs", "--store", tmp_path)
+        assert [line.split()[-1] for line in done.out.splitlines()] == ["gaps", "6", "0"]
+        said = "anchor: run1 has no record of 1 tensor: see `anchor names RUN`\n"
+        assert (done.code, done.err) == (0, said)
+        told = anchor("runs", "--store", tmp_path, "--json")
+        assert [run["gaps"] for run in told.json] == [6, 0]
+        assert (told.code, told.err) == (0, said)

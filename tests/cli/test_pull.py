@@ -170,9 +170,7 @@ def test_values_that_were_dropped_are_told_and_the_rest_comes(tmp_path):
     make_run(tmp_path, [record(), record(raw=None, dropped=BIAS, step=1)], gaps=[gap])
     done = anchor("pull", "run1", "--store", tmp_path, "-t", "fc2.bias", "--json")
     assert (done.code, done.json["step"]) == (3, [0])
-    assert done.err == (
-        "anchor: incomplete: fc2.bias@grad: the values of 1 records were not kept\n"
-    )
+    assert done.err == ("anchor: incomplete: fc2.bias@grad: the values of 1 record were not kept\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,20 @@
+"""Numbers in sentences: one record, two records; step 4, steps 4-5."""
+
+from __future__ import annotations
+
+__all__ = ["counted", "spans_of", "steps_of"]
+
+
+def counted(number: int, word: str) -> str:
+    """As "1 record" or "2,000 records"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def steps_of(first: int, last: int) -> str:
+    """As "step 4" or "steps 4-5"."""
+    return f"step{'' if first == last else 's'} {spans_of(first, last)}"
+
+
+def spans_of(first: int, last: int) -> str:
+    """The numbers first … last, as 0-99."""
+    return str(first) if first == last else f"{first}-{last}"
