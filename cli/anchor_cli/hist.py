@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ from anchor_cli.terminal import document, emit, note, this_screen
 
 if TYPE_CHECKING:
     from anchor_cli.measured import Target
+    from anchor_cli.selected import Selected
 
 __all__ = ["EXAMPLES", "show_histogram"]
 
@@ -89,10 +91,27 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         document(answer.document())
     elif output is None:
         emit(answer.lines(this_screen()))
+    if remark := _scales(found):
+        note(remark)
     if problem := lost(opened, tensor, found, selection):
         note(f"incomplete: {problem}")
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
+
+
+def _scales(found: Sequence[Selected]) -> str:
+    """That gradients of different loss scales were counted together; "" where none were."""
+    mixed = [one for one in found if len(one.scales) > 1]
+    scales = {scale for one in mixed or found for scale in one.scales}
+    if len(scales) < 2:
+        return ""
+    titles = ", ".join(one.title for one in mixed[:5]) or "what was pooled"
+    more = f" and {len(mixed) - 5} more" if len(mixed) > 5 else ""
+    return (
+        f"loss scales from {min(scales):.10g} to {max(scales):.10g} are counted together in "
+        f"{titles}{more}, so equal bins are not equal gradients: narrow it with --step, as "
+        "`anchor stats` shows the scales"
+    )
 
 
 def _target(fmt: str | None, scale: float | None) -> Target | None:

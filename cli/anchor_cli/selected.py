@@ -54,6 +54,11 @@ class Selected:
         """The last step with a selected record."""
         return max(int(one.columns["step"].max()) for one in self.series)
 
+    @property
+    def scales(self) -> list[float]:
+        """The loss scales that its selected records carry, ascending; 1.0 for none."""
+        return sorted({scale for one in self.series for scale in one.columns["scale"].tolist()})
+
 
 def selected(
     run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False

@@ -13,7 +13,7 @@ import anchorlib
 from anchor_cli.bars import bar, drawn, percent, strip
 from anchor_cli.limits import limits_of, limits_within
 from anchor_cli.terminal import Screen
-from anchorlib.record import Gap
+from anchorlib.record import Flag, Gap
 from anchorlib.summary import Log2Histogram, shares_as
 from tests.cli.made import BIAS, anchor, make_run, record
 
@@ -155,6 +155,33 @@ def test_summaries_are_enough(tmp_path):
     make_run(tmp_path, [record(raw=None, dropped=BIAS, mode="summary")])
     done = anchor("hist", "run1", "--store", tmp_path, "-t", "fc2.bias", "--json")
     assert (done.code, done.json["count"]) == (0, 3)
+
+
+class TestLossScales:
+    """Gradients that still carry the loss scale cannot be compared across scales."""
+
+    def ask(self, tmp_path, *options):
+        amp = {"kind": "pass_grad", "flags": Flag.SCALED}
+        records = [record(step=n, scale=65536.0 / 2**n, **amp) for n in range(3)]
+        make_run(tmp_path, [*records, *(record("b", step=n, **amp) for n in range(3))])
+        return anchor("hist", "run1", "--store", tmp_path, *options)
+
+    def test_different_ones_are_told_in_one_line(self, tmp_path):
+        done = self.ask(tmp_path, "-t", "fc2.bias", "--json")
+        assert (done.code, done.json["numel"]) == (0, 12)
+        said = "anchor: loss scales from 16384 to 65536 are counted together in fc2.bias@pass_grad,"
+        assert done.err.startswith(said)
+        assert done.err.count("\n") == 1
+
+    def test_one_is_not_worth_a_word(self, tmp_path):
+        assert self.ask(tmp_path, "-t", "fc2.bias", "--step", "1").err == ""
+        assert anchor("hist", "run1", "--store", tmp_path, "-t", "b").err == ""
+
+    def test_of_pooled_tensors_those_are_named_that_carry_several(self, tmp_path):
+        done = self.ask(tmp_path, "-t", "*")
+        assert "from 16384 to 65536 are counted together in fc2.bias@pass_grad, so" in done.err
+        done = anchor("hist", "run1", "--store", tmp_path, "-t", "*", "--step", "0")
+        assert "from 1 to 65536 are counted together in what was pooled, so" in done.err
 
 
 class TestAs:
