@@ -14,11 +14,12 @@ from anchorlib.errors import RaggedError
 if TYPE_CHECKING:
     from anchorlib.record import Record
 
-__all__ = ["COORDINATES", "Extract"]
+__all__ = ["PLACE", "Extract"]
 
 Array = np.ndarray[Any, Any]
 
-COORDINATES = ("step", "pass_index", "call", "rank")
+PLACE = ("step", "pass_index", "call", "rank", "phase", "count", "attempt")
+"""What every format tells of a record beside its values."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,19 @@ class Extract:
     records: Sequence[Record]
 
     @cached_property
-    def coordinates(self) -> dict[str, Array]:
-        """step, pass_index, call and rank, each int64, one entry a record."""
-        where = [(*_place(record), record.rank) for record in self.records]
-        table = np.array(where, np.int64).reshape(-1, len(COORDINATES))
+    def place(self) -> dict[str, Array]:
+        """The columns of PLACE, one entry a record: `phase` is text, all others are int64."""
+        columns = zip(*map(_place, self.records), strict=True)
         # Each its own memory: safetensors refuses tensors that share theirs.
-        return {name: table[:, i].copy() for i, name in enumerate(COORDINATES)}
+        return {
+            name: np.array(values, np.str_ if name == "phase" else np.int64)
+            for name, values in zip(PLACE, columns, strict=True)
+        }
+
+    @property
+    def numbers(self) -> dict[str, Array]:
+        """The same without text, for formats that hold numbers alone."""
+        return {name: values for name, values in self.place.items() if name != "phase"}
 
     @property
     def dtypes(self) -> list[str]:
@@ -69,6 +77,6 @@ class Extract:
             yield record.raw if raw and record.raw is not None else array
 
 
-def _place(record: Record) -> tuple[int, int, int]:
+def _place(record: Record) -> tuple[int | str, ...]:
     at = record.coordinates
-    return at.step, at.pass_index, at.call
+    return (at.step, at.pass_index, at.call, record.rank, at.phase, record.count, at.attempt)

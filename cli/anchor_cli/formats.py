@@ -1,11 +1,15 @@
 """The file formats of `anchor pull`: each writes an Extract into an open binary file.
 
-    .npz          value (or value_0, value_1 … when ragged), step, pass_index, call, rank
+PLACE is step, pass_index, call, rank, phase, count and attempt, one entry a record.
+
+    .npz          value (or value_0, value_1 … when ragged), and PLACE
     .npy          the values alone
-    .csv          one row an element: step, pass_index, call, rank, i0, i1 …, value
-    .pt           a dict of torch tensors with npz's names, in the dtype that was recorded
-    .safetensors  the same tensors
-    .parquet      one row a record: the coordinates, shape, and the values as a list
+    .csv          one row an element: PLACE, i0, i1 …, value
+    .pt           a dict of torch tensors with npz's names, in the dtype that was recorded;
+                  `phase` is a list of texts
+    .safetensors  the same tensors; it holds no text, so `phase` are numbers, and the metadata's
+                  `anchor.phases` is the JSON list whose entries they count from 0
+    .parquet      one row a record: PLACE, shape, and the values as a list
 
 npz, npy, csv and parquet hold bfloat16 and fp8 as float32, exactly.
 """
@@ -14,13 +18,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import IO, Any
 
 import numpy as np
 
-from anchor_cli.extract import COORDINATES, Extract
+from anchor_cli.extract import PLACE, Extract
 from anchorlib.errors import MissingExtraError, UnsupportedError
 
 __all__ = ["WRITERS", "csv_rows", "write_csv"]
@@ -29,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _write_npz(extract: Extract, file: IO[bytes]) -> None:
-    arrays: dict[str, Any] = {**extract.named(), **extract.coordinates}
+    arrays: dict[str, Any] = {**extract.named(), **extract.place}
     np.savez(file, **arrays)
 
 
@@ -48,22 +53,26 @@ def write_csv(extract: Extract, file: IO[bytes]) -> None:
 def csv_rows(extract: Extract) -> Iterator[list[str]]:
     """The head, then a row an element, in the shortest text that reads back exactly."""
     ndim = max((len(record.shape) for record in extract.records), default=0)
-    yield [*COORDINATES, *(f"i{axis}" for axis in range(ndim)), "value"]
+    yield [*PLACE, *(f"i{axis}" for axis in range(ndim)), "value"]
     for number, record in enumerate(extract.records):
-        place = [str(extract.coordinates[name][number]) for name in COORDINATES]
+        place = [str(extract.place[name][number]) for name in PLACE]
         unused = [""] * (ndim - len(record.shape))
         for index, value in zip(np.ndindex(record.shape), record.array.ravel(), strict=True):
             yield [*place, *map(str, index), *unused, str(value)]
 
 
 def _write_pt(extract: Extract, file: IO[bytes]) -> None:
-    import_module("torch").save(_tensors(extract), file)
+    phases = extract.place["phase"].tolist()
+    import_module("torch").save({**_tensors(extract), "phase": phases}, file)
 
 
 def _write_safetensors(extract: Extract, file: IO[bytes]) -> None:
     safetensors = _extra("safetensors.torch", "safetensors")
+    phases, codes = np.unique(extract.place["phase"], return_inverse=True)
+    about = {**_about(extract), "anchor.phases": json.dumps(phases.tolist())}
+    tensors = {**_tensors(extract), "phase": import_module("torch").from_numpy(codes)}
     try:
-        file.write(safetensors.save(_tensors(extract), metadata=dict(_about(extract))))
+        file.write(safetensors.save(tensors, metadata=about))
     except (KeyError, ValueError, import_module("safetensors").SafetensorError) as error:
         raise UnsupportedError(
             f"safetensors cannot hold {', '.join(extract.dtypes)} ({error}); write .pt or .npz"
@@ -80,7 +89,7 @@ def _tensors(extract: Extract) -> dict[str, Any]:
         name: torch.from_numpy(np.require(raw, requirements=["C", "W"])).view(getattr(torch, dtype))
         for (name, raw), dtype in zip(values.items(), dtypes, strict=False)
     }
-    return tensors | {name: torch.from_numpy(c) for name, c in extract.coordinates.items()}
+    return tensors | {name: torch.from_numpy(column) for name, column in extract.numbers.items()}
 
 
 def _write_parquet(extract: Extract, file: IO[bytes]) -> None:
@@ -94,7 +103,7 @@ def _write_parquet(extract: Extract, file: IO[bytes]) -> None:
     shapes = [list(array.shape) for array in arrays]
     element = pyarrow.from_numpy_dtype(common)
     columns = {
-        **extract.coordinates,
+        **extract.place,
         "shape": pyarrow.array(shapes, pyarrow.list_(pyarrow.int64())),
         "value": pyarrow.array(values, pyarrow.list_(element)),
     }

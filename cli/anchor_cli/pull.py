@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -150,9 +151,12 @@ def _write(extract: Extract, path: Path, run: str, *, as_json: bool) -> None:
 
 def _print(extract: Extract) -> None:
     from anchor_cli.formats import csv_rows
+    from anchorlib.names import escape
 
-    for row in csv_rows(extract):
-        sys.stdout.write(",".join(row) + "\n")
+    rows = csv_rows(extract)
+    if sys.stdout.isatty():
+        rows = ([escape(cell) for cell in row] for row in rows)
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
 
 
 def _about(extract: Extract, run: str) -> dict[str, object]:
@@ -168,4 +172,4 @@ def _about(extract: Extract, run: str) -> dict[str, object]:
 
 def _with_values(extract: Extract, run: str) -> dict[str, object]:
     values = [record.array for record in extract.records]
-    return {**_about(extract, run), **extract.coordinates, "value": values}
+    return {**_about(extract, run), **extract.place, "value": values}

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchor_cli import pull
 from anchor_cli.extract import Extract
 from anchor_cli.formats import WRITERS
 from anchorlib.dtypes import decode
@@ -19,14 +20,26 @@ from anchorlib.record import Gap
 from tests.cli.made import BIAS, anchor, make_run, record
 from tests.strategies import storage_arrays
 
-COORDINATES = {"step": [0, 1, 1, 2], "pass_index": [0, 0, 1, 0], "call": [0] * 4, "rank": [0] * 4}
+PLACE = {
+    "step": [0, 1, 1, 2],
+    "pass_index": [0, 0, 1, 0],
+    "call": [0] * 4,
+    "rank": [0] * 4,
+    "phase": ["train", "train", "eval, \x1b", "train"],
+    "count": [1, 1, 1, 5],
+    "attempt": [0] * 4,
+}
 VALUES = np.stack([BIAS, BIAS + 1, BIAS * 2, np.float32([np.nan, np.inf, -0.0, 0.1])])
 
 
 @pytest.fixture
 def store(tmp_path):
-    places = zip(COORDINATES["step"], COORDINATES["pass_index"], VALUES, strict=True)
-    records = [record(raw=raw, step=step, pass_index=n) for step, n, raw in places]
+    places = [dict(zip(PLACE, values, strict=True)) for values in zip(*PLACE.values(), strict=True)]
+    told = ("step", "pass_index", "phase", "count")
+    records = [
+        record(raw=raw, **{name: place[name] for name in told})
+        for place, raw in zip(places, VALUES, strict=True)
+    ]
     half = record("half", raw=np.array([0x3F80, 1], np.uint16), dtype="bfloat16")
     ragged = [record("ragged"), record("ragged", raw=BIAS[:2], step=1)]
     make_run(tmp_path, [*records, half, *ragged])
@@ -46,16 +59,16 @@ def same(found, wanted):
 
 def test_npz_has_values_and_coordinates(store):
     with np.load(pulled(store, ".npz")) as found:
-        assert set(found) == {"value", *COORDINATES}
+        assert set(found) == {"value", *PLACE}
         assert found["value"].dtype == np.float32
         same(found["value"], VALUES)
-        for name, wanted in COORDINATES.items():
+        for name, wanted in PLACE.items():
             assert found[name].tolist() == wanted
 
 
 def test_npz_of_records_that_differ_in_shape_has_one_value_each(store):
     with np.load(pulled(store, ".npz", tensor="ragged")) as found:
-        assert set(found) == {"value_0", "value_1", *COORDINATES}
+        assert set(found) == {"value_0", "value_1", *PLACE}
         assert found["value_1"].tolist() == BIAS[:2].tolist()
 
 
@@ -73,19 +86,39 @@ def test_npy_of_records_that_differ_in_shape_says_what_to_do(store):
 
 def test_csv_has_a_row_for_each_element(store):
     rows = list(csv.DictReader(pulled(store, ".csv").read_text().splitlines()))
-    assert list(rows[0]) == ["step", "pass_index", "call", "rank", "i0", "value"]
+    assert list(rows[0]) == [*PLACE, "i0", "value"]
     assert len(rows) == VALUES.size
     same(np.array([row["value"] for row in rows], np.float32), VALUES.ravel())
-    assert [int(row["pass_index"]) for row in rows[::4]] == COORDINATES["pass_index"]
+    for name, wanted in PLACE.items():
+        assert [row[name] for row in rows[::4]] == list(map(str, wanted))
 
 
 def test_a_dash_is_csv_on_stdout(store):
     done = anchor("pull", "run1", "--store", store, "-t", "fc2.bias", "-o", "-", "--step", "0")
     assert done.out == (
-        "step,pass_index,call,rank,i0,value\n"
-        "0,0,0,0,0,0.0\n0,0,0,0,1,0.5\n0,0,0,0,2,-0.25\n0,0,0,0,3,3.0\n"
+        "step,pass_index,call,rank,phase,count,attempt,i0,value\n"
+        "0,0,0,0,train,1,0,0,0.0\n0,0,0,0,train,1,0,1,0.5\n"
+        "0,0,0,0,train,1,0,2,-0.25\n0,0,0,0,train,1,0,3,3.0\n"
     )
     assert done.out == anchor("pull", "run1", "--store", store, "-t", "fc2.bias", "--step", "0").out
+
+
+def test_csv_on_stdout_is_the_file_byte_for_byte_and_quotes_what_needs_it(store):
+    done = anchor("pull", "run1", "--store", store, "-t", "fc2.bias")
+    assert done.out == pulled(store, ".csv").read_text()
+    assert ',"eval, \x1b",' in done.out
+
+
+def test_csv_on_a_terminal_obeys_no_phase(store, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    made = Terminal()
+    monkeypatch.setattr(pull.sys, "stdout", made)
+    pull._print(Extract("x", "value", [record("x", "value", BIAS, phase="\x1b[1m")]))
+    assert "\\x1b[1m" in made.getvalue()
+    assert "\x1b" not in made.getvalue()
 
 
 def test_pt_has_tensors_of_the_recorded_dtype(store):
@@ -94,6 +127,19 @@ def test_pt_has_tensors_of_the_recorded_dtype(store):
     assert found["value"].dtype == torch.bfloat16
     assert found["value"].view(torch.uint16).tolist() == [[0x3F80, 1]]
     assert found["step"].tolist() == [0]
+
+
+def test_pt_and_safetensors_tell_where_each_record_is_from(store):
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors")
+    whole = torch.load(pulled(store, ".pt"), weights_only=True)
+    assert {name: list(whole[name]) for name in PLACE} == PLACE
+    with safetensors.safe_open(pulled(store, ".safetensors"), "pt") as found:
+        for name in set(PLACE) - {"phase"}:
+            assert found.get_tensor(name).tolist() == PLACE[name]
+        phases = json.loads(found.metadata()["anchor.phases"])
+        codes = found.get_tensor("phase").tolist()
+    assert [phases[code] for code in codes] == PLACE["phase"]
 
 
 def test_safetensors_has_tensors_of_the_recorded_dtype(store):
@@ -109,6 +155,8 @@ def test_parquet_has_a_row_for_each_record(store):
     assert found["step"] == [0, 1]
     assert found["shape"] == [[4], [2]]
     assert found["value"] == [BIAS.tolist(), BIAS[:2].tolist()]
+    whole = parquet.read_table(pulled(store, ".parquet")).to_pydict()
+    assert {name: whole[name] for name in PLACE} == PLACE
 
 
 def test_json_with_a_file_says_what_was_written(store):
@@ -128,7 +176,7 @@ def test_json_with_a_file_says_what_was_written(store):
 
 def test_json_without_a_file_has_the_values_and_null_for_what_is_not_finite(store):
     done = anchor("pull", "run1", "--store", store, "-t", "fc2.bias", "--step", "2", "--json")
-    assert done.json["step"] == [2]
+    assert (done.json["step"], done.json["phase"], done.json["count"]) == ([2], ["train"], [5])
     assert done.json["value"] == [[None, None, -0.0, pytest.approx(0.1)]]
 
 
@@ -136,7 +184,7 @@ def test_json_without_a_file_has_the_values_and_null_for_what_is_not_finite(stor
     ("options", "steps"),
     [
         (["--step", "1"], [1, 1]), (["--step", "1:"], [1, 1, 2]), (["--pass", "1"], [1]),
-        (["--call", "0", "--step", ":1"], [0]), (["--rank", "0", "--phase", "train"], [0, 1, 1, 2]),
+        (["--call", "0", "--step", ":1"], [0]), (["--rank", "0", "--phase", "train"], [0, 1, 2]),
     ],
 )  # fmt: skip
 def test_options_narrow_it(store, options, steps):
@@ -227,6 +275,15 @@ def test_npz_and_csv_read_back_exactly(data, dtype):
 def test_a_single_number_has_no_index(tmp_path):
     make_run(tmp_path, [record("loss", "value", np.float32(2.5).reshape(()))])
     done = anchor("pull", "run1", "--store", tmp_path, "-t", "loss")
-    assert done.out == "step,pass_index,call,rank,value\n0,0,0,0,2.5\n"
+    assert done.out == (
+        "step,pass_index,call,rank,phase,count,attempt,value\n0,0,0,0,train,1,0,2.5\n"
+    )
     document = json.loads(anchor("pull", "run1", "--store", tmp_path, "-t", "loss", "--json").out)
     assert (document["shape"], document["value"]) == ([], [2.5])
+
+
+def test_what_a_resumed_run_recorded_again_says_so():
+    again = [record(attempt=attempt, rank=3, step=attempt) for attempt in (0, 2)]
+    extract = Extract("x", "value", again)
+    assert extract.place["attempt"].tolist() == [0, 2]
+    assert extract.place["rank"].tolist() == [3, 3]
