@@ -143,6 +143,8 @@ class PoplarExecutor:
         first = next(batches)
         self._keep_flags()
         self._recording.begin(self._optimizer)
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()  # of a call that was broken off, or of other code
         outputs = Outputs(self._output_mode)
         with self._as_compiled():
             trace = Trace(self._model) if self._traced is None else None
@@ -284,7 +286,12 @@ class PoplarExecutor:
         """Nothing to do."""
 
     def destroy(self) -> None:
-        """Forget what was compiled and recorded; a further call begins anew."""
+        """Forget what was compiled and recorded; a further call begins anew.
+
+        The session in memory is closed when no model uses it any more: `anchorlib.start` may open
+        another then.
+        """
+        self._recording.release()
         self._traced = None
         self._flags.clear()
         self._called = False

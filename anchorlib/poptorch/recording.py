@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -40,10 +41,12 @@ class CallSink(MemorySink):
 
 
 _in_memory: tuple[Session, CallSink] | None = None
+_users: WeakSet[Recording] = WeakSet()  # of the session in memory
+_in_call: WeakSet[Session] = WeakSet()
 
 
-def _session() -> tuple[Session, CallSink | None]:
-    """The session that records now, and its sink if it is ours."""
+def _session() -> Session:
+    """The session that records now."""
     global _in_memory  # noqa: PLW0603  # one session a process
     session = active_session()
     if session is None and os.environ.get("ANCHOR_RUN"):
@@ -55,8 +58,12 @@ def _session() -> tuple[Session, CallSink | None]:
         sink = CallSink()
         session = record_into(sink, "poptorch")
         _in_memory = (session, sink)
-    ours = _in_memory is not None and _in_memory[0] is session
-    return session, _in_memory[1] if ours and _in_memory else None
+    return session
+
+
+def _sink_of(session: Session) -> CallSink | None:
+    """Where `session` records, if it is ours."""
+    return _in_memory[1] if _in_memory is not None and _in_memory[0] is session else None
 
 
 class Recording:
@@ -76,12 +83,17 @@ class Recording:
         """A call begins, at a step where its window begins too."""
         if not self._anchors:
             return
-        self._session, sink = session, _ = _session()
+        self._session = session = _session()
+        sink = _sink_of(session)
         if sink is not None:
             sink.take()
+            _users.add(self)
         if self._watched != (session, optimizer):
             self._watched = (session, optimizer)
             self._watch(session, optimizer)
+        if session in _in_call:  # that call was broken off: its window is not ours
+            session.step()
+        _in_call.add(session)
         first = -(-session.current_step // self._window.updates) * self._window.updates
         if first != session.current_step:
             session.step(first)
@@ -114,11 +126,19 @@ class Recording:
         """The call has ended."""
         if not self._anchors or self._session is None:
             return
-        _, sink = _session()
+        _in_call.discard(self._session)
         self._records = None
+        sink = _sink_of(self._session)
         if sink is not None:
             self._session.flush()
             self._records = sink.take()
+
+    def release(self) -> None:
+        """Nothing more is recorded here; the session in memory ends with its last user."""
+        _users.discard(self)
+        self._records, self._watched = [], None
+        if _in_memory is not None and not _users:
+            _in_memory[0].close()
 
     def rows(self, one: Anchor) -> list[torch.Tensor]:
         """What the last call recorded under an anchor, in order; tensors of their own."""

@@ -492,6 +492,48 @@ def test_without_anchors_no_session_is_opened():
     assert "anchorlib-drain" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_the_session_in_memory_ends_with_its_last_model(tmp_path):
+    options = poptorch.Options()
+    options.anchorTensor("g", "Gradient___fc2.bias")
+    first, second = (poptorch.trainingModel(net(), options) for _ in range(2))
+    first(*data())
+    second(*data())
+    first.destroy()
+    assert active_session().run == "poptorch"
+    second.destroy()
+    assert active_session() is None
+    with anchorlib.start("run1", store=tmp_path):
+        first(*data())
+    assert len(anchorlib.open_run("run1", tmp_path)["fc2.bias@pass_grad"]) == 1
+
+
+def test_a_call_that_was_broken_off_leaves_nothing_behind():
+    class Fails(Net):
+        fail = False
+
+        def forward(self, x, label=None):
+            if self.fail and x[0, 0] > 0:
+                raise ZeroDivisionError
+            return super().forward(x, label)
+
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(2)
+    options.anchorTensor("g", "Gradient___fc2.bias", OutputMode.All)
+    torch.manual_seed(0)
+    broken, whole = Fails(), net()
+    model, other = (poptorch.trainingModel(one, options) for one in (broken, whole))
+    x, y = data()
+    x[:2, 0], x[2:, 0] = -1, 1
+    broken.fail = True
+    with pytest.raises(ZeroDivisionError):
+        model(x, y)
+    broken.fail = False
+    model(x, y)
+    other(x, y)
+    assert torch.equal(model.getAnchoredTensor("g"), other.getAnchoredTensor("g"))
+    assert all(map(torch.equal, broken.parameters(), whole.parameters()))
+
+
 def test_memory_holds_the_last_call_alone():
     from anchorlib.poptorch import recording
 
