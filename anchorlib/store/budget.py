@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["REASONS", "Budget"]
+__all__ = ["REASONS", "Budget", "Room"]
 
 REASONS = ("max_bytes", "disk")
 """Why values are left out: the run's own bound, or a file system that is nearly full."""
@@ -15,23 +17,44 @@ RECHECK_BYTES = 64 << 20
 RECHECK_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a run may take: `max_bytes`, or all but a twentieth of the file system.
+
+    wait: where the file system is full, nothing is left out: it is an error, and may pass.
+    """
+
+    max_bytes: int | None = None
+    wait: bool = False
+
+
 class Budget:
     """Counts what is written, and says when values have to be left out.
 
     The file system is asked once a second or 64 MiB at most.
     """
 
-    def __init__(self, path: Path, max_bytes: int | None, used: int) -> None:
+    def __init__(self, path: Path, room: Room, used: int) -> None:
         self.used = used
+        self.waits = room.wait
         self._path = path
-        self._max_bytes = max_bytes
+        self._max_bytes = room.max_bytes
         self._room = 0
         self._asked_at = -RECHECK_SECONDS
         self._used_then = used
         self._refused_until = 0.0
 
     def refusal(self, nbytes: int) -> str | None:
-        """Why `nbytes` more would be too much ("max_bytes" or "disk"), or None."""
+        """Why `nbytes` more would be too much ("max_bytes" or "disk"), or None.
+
+        Raises OSError (ENOSPC) instead of "disk" where the writer's caller waits for room.
+        """
+        reason = self._reason(nbytes)
+        if reason == "disk" and self.waits:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return reason
+
+    def _reason(self, nbytes: int) -> str | None:
         if self._max_bytes is not None and self.used + nbytes > self._max_bytes:
             return "max_bytes"
         now = time.monotonic()

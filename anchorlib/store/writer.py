@@ -21,7 +21,7 @@ from typing import Any
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap, Record
-from anchorlib.store.budget import Budget
+from anchorlib.store.budget import Budget, Room
 from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line
 from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
@@ -59,6 +59,7 @@ class Writer:
         writer_id: bytes = b"",
         fsync: bool = False,
         max_bytes: int | None = None,
+        wait_for_room: bool = False,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
@@ -70,6 +71,8 @@ class Writer:
         fsync: wait for the disk before each batch is committed, so that it survives power loss.
         max_bytes: of this rank on disk, beyond which values are left out and summaries kept;
             None leaves a twentieth of the file system free.
+        wait_for_room: a file system that is full is a StoreError, not a reason to leave values
+            out: for callers that keep what was not written, and come again.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -88,7 +91,7 @@ class Writer:
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
                 reader = place.take(writer_id, resume=resume, overwrite=overwrite)
-                writer = cls(place, lock, reader, max_bytes)
+                writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
             except BaseException:
                 lock.release()
                 raise
@@ -99,9 +102,7 @@ class Writer:
                 raise
         return writer
 
-    def __init__(
-        self, place: Place, lock: RankLock, reader: RankReader, max_bytes: int | None
-    ) -> None:
+    def __init__(self, place: Place, lock: RankLock, reader: RankReader, room: Room) -> None:
         self._place = place
         self._lock = lock
         self._reader = reader
@@ -117,7 +118,7 @@ class Writer:
         self._table = RowTable(
             place.path / "records", reader.committed, self._resumed.pairs, fsync=place.fsync
         )
-        self._budget = Budget(place.path, max_bytes, self._resumed.nbytes)
+        self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
         self._publisher = Publisher(place.path, place.tree, fsync=place.fsync)
         self._published = (catalogue.published, -1)
@@ -173,7 +174,7 @@ class Writer:
             try:
                 self._write(records)
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if error.errno not in NO_ROOM or self._budget.waits:
                     raise
                 self._budget.exhaust()
                 self._write(records)

@@ -33,17 +33,26 @@ from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import STOPPING, Failure, failure
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.limits import (
+    AHEAD_BYTES,
+    DEFINED_BYTES,
     FRAME_BYTES,
+    HANDSHAKE_SECONDS,
     HEADER_BYTES,
+    HELLO_SECONDS,
+    IDLE_SECONDS,
     LISTED_BYTES,
     MESSAGE_BYTES,
     PROTOCOL,
     READ_BYTES,
     RECORD_BYTES,
+    STALL_SECONDS,
+    STREAMS,
+    UNFINISHED_SHARE,
     WINDOW,
 )
 from anchorlib.wire.lineage import read_lineage
-from anchorlib.wire.outbox import Outbox
+from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
+from anchorlib.wire.numbering import Row, defined, first_of, renumbered
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
 from anchorlib.wire.services import push_handler
@@ -68,18 +77,26 @@ from anchorlib.wire.v1.collector_pb2_grpc import (
 )
 
 __all__ = [
+    "AHEAD_BYTES",
     "DEFAULT_PORT",
+    "DEFINED_BYTES",
     "DURABILITY_POWER",
     "DURABILITY_PROCESS",
     "FRAME_BYTES",
+    "HANDSHAKE_SECONDS",
     "HEADER_BYTES",
+    "HELLO_SECONDS",
+    "IDLE_SECONDS",
     "KEEPALIVE_SECONDS",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
+    "STALL_SECONDS",
     "STOPPING",
+    "STREAMS",
+    "UNFINISHED_SHARE",
     "WINDOW",
     "Ack",
     "Address",
@@ -92,12 +109,14 @@ __all__ = [
     "Failure",
     "Flushed",
     "FrameError",
+    "Frames",
     "Framed",
     "GetReply",
     "GetRequest",
     "Hello",
     "ListReply",
     "ListRequest",
+    "MemoryFrames",
     "Outbox",
     "PushReply",
     "PushRequest",
@@ -105,9 +124,14 @@ __all__ = [
     "ReaderClient",
     "ReaderServicer",
     "Resume",
+    "Row",
     "add_ReaderServicer_to_server",
+    "close_request",
+    "defined",
     "failure",
+    "first_of",
     "frame_weight",
+    "gap_requests",
     "is_address",
     "is_loopback",
     "open_channel",
@@ -116,5 +140,6 @@ __all__ = [
     "push_handler",
     "read_gaps",
     "read_lineage",
+    "renumbered",
     "writer_name",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,9 +27,11 @@ KEEPALIVE_SECONDS: Final = 20
 class Credentials:
     """What a client shows, and what it trusts.
 
-    token: the bearer token; never part of a repr.
+    token: the bearer token; never part of a repr, nor of any message.
     ca_file: certificates to trust instead of the system's.
     cert_file, key_file: the client's own, for a collector that asks for one.
+
+    Raises OptionError for a token that cannot be, and for half a pair.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -40,16 +43,22 @@ class Credentials:
         token = self.token
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise OptionError("the token is empty, or has characters that a header cannot carry")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise OptionError(
+                "a client's certificate and its key go together: set both ANCHOR_CLIENT_CERT and "
+                "ANCHOR_CLIENT_KEY, or neither"
+            )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials:
         """What ANCHOR_TOKEN (or _TOKEN_FILE), _CA_FILE, _CLIENT_CERT and _CLIENT_KEY say.
 
-        Raises OptionError for a token that cannot be, or a token file that cannot be read.
+        Raises OptionError for a token that cannot be, and for a token file that cannot be read or
+        that others than its owner can read.
         """
         token = environ.get("ANCHOR_TOKEN")
         if not token and (file := environ.get("ANCHOR_TOKEN_FILE")):
-            token = (_read(Path(file)) or b"").decode(errors="replace").strip()
+            token = _token_of(Path(file))
         return cls(
             token or None,
             _path(environ, "ANCHOR_CA_FILE"),
@@ -66,8 +75,14 @@ class Credentials:
 def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
     """A channel of its own (it shares no connection); connects at the first call.
 
-    Raises OptionError where a certificate file cannot be read.
+    Raises OptionError where a certificate file cannot be read or is none, and where a token would
+    cross a network that anyone on the way can read.
     """
+    if credentials.token is not None and not address.tls and not is_loopback(address.host):
+        raise OptionError(
+            f"the token would go to {address} in plain text; write grpcs://{address.target}, or "
+            "reach the collector through a tunnel that ends on this machine"
+        )
     options = [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -85,9 +100,42 @@ def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
 
 
 def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(
-        _read(credentials.ca_file), _read(credentials.key_file), _read(credentials.cert_file)
-    )
+    ca, key, cert = map(_read, (credentials.ca_file, credentials.key_file, credentials.cert_file))
+    # gRPC takes whatever it is given, and fails at the first call without saying why.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if credentials.ca_file is not None:
+        _check(credentials.ca_file, lambda: context.load_verify_locations(credentials.ca_file))
+    if (file := credentials.cert_file) is not None:
+        _check(file, lambda: context.load_cert_chain(file, credentials.key_file, _no_password))
+    return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+def _check(file: Path, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "no PEM file"
+        raise OptionError(f"{file} holds no certificate that can be used: {reason}") from None
+
+
+def _no_password() -> str:
+    return ""  # nobody is there to be asked for the password of a key
+
+
+def _token_of(file: Path) -> str:
+    """The one line in a file that its owner alone can read."""
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+        shared = file.stat().st_mode & 0o077
+    except UnicodeDecodeError:
+        token, shared = "", 0
+    except OSError as error:
+        raise OptionError(f"cannot read the token in {file}: {error.strerror}") from error
+    if shared:
+        raise OptionError(f"{file} can be read by others than its owner: chmod 600 {file}")
+    if not token or not token.isascii() or not token.isprintable():
+        raise OptionError(f"{file} holds no token: write one line of printable ASCII into it")
+    return token
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:

@@ -58,6 +58,8 @@ def _sentence(address: Address, code: grpc.StatusCode, details: str) -> str:
     if details.startswith(STOPPING):
         return f"{details} ({address})"
     if code in _SILENT:
+        if mistake := _mistake(address, details):
+            return f"cannot talk to the collector at {address}: {mistake}"
         return (
             f"no collector answers at {address} ({_cause(details)}); is `anchor serve` running "
             "there, and is the address right?"
@@ -69,14 +71,41 @@ def _sentence(address: Address, code: grpc.StatusCode, details: str) -> str:
     return f"the collector at {address} refused: {details or code.name}"
 
 
+def _mistake(address: Address, details: str) -> str:
+    """What is wrong between two ends that could reach each other; "" where that is not it."""
+    for sign, words in _TLS_MISTAKES:
+        if sign in details:
+            return words.format(host=address.host, target=address.target)
+    if "failed to connect" in details and "Socket closed" in details:
+        return _HUNG_UP[address.tls].format(target=address.target)
+    return ""
+
+
+_TLS_MISTAKES: Final = (
+    ("certificate has expired", "its certificate has expired; renew it there"),
+    ("certificate is not yet valid", "its certificate is not valid yet; are both clocks right?"),
+    ("Hostname Verification", "its certificate is for another host than {host}"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not trusted here; set ANCHOR_CA_FILE to the file of who signed it",
+    ),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS; write grpc://{target} if that is meant to be"),
+    ("andshake failed", "the TLS handshake failed"),
+)
+# All that a client sees where the other end refuses its way of beginning: no reason comes with it.
+_HUNG_UP: Final = {
+    False: "it hung up at once; if it speaks TLS, write grpcs://{target}",
+    True: "it hung up in the TLS handshake; if it asks for certificates, set ANCHOR_CLIENT_CERT "
+    "and ANCHOR_CLIENT_KEY to one that it accepts and that has not expired",
+}
+
+
 def _cause(details: str) -> str:
     """gRPC's own words, where there are none that people use."""
     for sign, words in (
         ("Connection refused", "connection refused"),
         ("DNS resolution failed", "its name is unknown"),
         ("Deadline Exceeded", "no answer in time"),
-        ("andshake", "the TLS handshake failed"),
-        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
     ):
         if sign in details:
             return words

@@ -1,12 +1,30 @@
-"""What the two ends of the wire agree on, and what a collector accepts at most."""
+"""What the two ends of the wire agree on, and what a collector accepts at most.
+
+Every bound is checked before memory is taken for what it bounds. What a client may spend:
+
+    one message                      MESSAGE_BYTES     gRPC refuses it, also what unpacks to more
+    one text, dims, elements         TEXT_BYTES, MAX_DIMS, MAX_ELEMENTS
+    one record                       RECORD_BYTES
+    one stream: what it defines      TABLE_ENTRIES, DEFINED_BYTES
+    one stream: read ahead           AHEAD_BYTES
+    all streams: unfinished records  UNFINISHED_SHARE of the machine's memory
+    streams, calls                   STREAMS, and as many calls as wait in line
+    silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS
+    one rank on disk                 `max_bytes`, else all but a twentieth of the file system
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 __all__ = [
+    "AHEAD_BYTES",
+    "DEFINED_BYTES",
     "FRAME_BYTES",
+    "HANDSHAKE_SECONDS",
     "HEADER_BYTES",
+    "HELLO_SECONDS",
+    "IDLE_SECONDS",
     "LISTED_BYTES",
     "MAX_DIMS",
     "MAX_ELEMENTS",
@@ -14,8 +32,11 @@ __all__ = [
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
+    "STALL_SECONDS",
+    "STREAMS",
     "TABLE_ENTRIES",
     "TEXT_BYTES",
+    "UNFINISHED_SHARE",
     "WINDOW",
 ]
 
@@ -44,4 +65,13 @@ MAX_DIMS: Final = 64  # numpy's own limit
 MAX_ELEMENTS: Final = 1 << 40
 TEXT_BYTES: Final = 1024  # of a name, kind, mode, phase or reason, in UTF-8
 HEADER_BYTES: Final = 4 << 20  # of a run header, as JSON
-TABLE_ENTRIES: Final = 1 << 22  # series, layouts or phases that one stream defines
+TABLE_ENTRIES: Final = 1 << 20  # series, layouts or phases that one stream defines
+DEFINED_BYTES: Final = 256 << 20  # of messages that define them
+AHEAD_BYTES: Final = 16 << 20  # of messages that arrived and are not dealt with, but for one
+UNFINISHED_SHARE: Final = 0.25  # of memory, for records of which fragments are still to come
+STREAMS: Final = 128
+
+HANDSHAKE_SECONDS: Final = 10  # from a connection to its first call's settings
+HELLO_SECONDS: Final = 10.0  # from a stream's beginning to its Hello
+STALL_SECONDS: Final = 60.0  # between two fragments of one record
+IDLE_SECONDS: Final = 600  # of a connection without any call

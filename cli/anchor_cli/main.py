@@ -21,7 +21,8 @@ from typing import Annotated
 
 import typer
 
-from anchor_cli import hist, names, pull, runs, serve, stats
+from anchor_cli import hist, names, pull, runs, serve, stats, verify
+from anchor_cli.bash import asked_by_bash
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import examples
 from anchor_cli.terminal import emit, note
@@ -47,6 +48,7 @@ app.command("names", epilog=names.EXAMPLES)(names.show_names)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
 app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)
 app.command("stats", epilog=stats.EXAMPLES)(stats.show_stats)
+app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)
 
 
 @app.callback(invoke_without_command=True)
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `anchor` with these arguments (default: the process's own); the exit code."""
     _prepare()
     try:
-        with _speaking():
+        with asked_by_bash(), _speaking():
             code = _answer(arguments)
         sys.stdout.flush()  # here, where a closed pipe is caught; at exit it would be reported
     except BrokenPipeError:

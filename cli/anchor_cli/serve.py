@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,14 +19,15 @@ from anchor_cli.options import JsonOption, examples
 from anchor_cli.terminal import document, emit, note
 
 if TYPE_CHECKING:
-    from anchor_server import Collector, ServerTLS
+    from anchor_server import Collector, Identity, ServerTLS
 
 __all__ = ["EXAMPLES", "run_collector"]
 
 EXAMPLES = examples(
     "anchor serve --store anchors",
-    "anchor serve --bind 127.0.0.1:0 --json",
+    "anchor serve --bind 0.0.0.0:50051 --self-signed",
     "anchor serve --bind 0.0.0.0:50051 --token-file token --tls-cert c.pem --tls-key k.pem",
+    "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
 )
 
 _GRACE = 30.0  # seconds that streams have to end once a signal came
@@ -54,6 +58,12 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="F", help="Its private key, PEM.")
     ] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option(
+            "--self-signed", help="Make certificate and token, and say what clients have to set."
+        ),
+    ] = False,
     client_ca: Annotated[
         Path | None,
         typer.Option("--client-ca", metavar="F", help="Clients need a certificate signed by it."),
@@ -61,24 +71,52 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without protection.")
     ] = False,
+    durability: Annotated[
+        Literal["process", "power"],
+        typer.Option("--durability", help="What acknowledged records survive: kill -9, or more."),
+    ] = "process",
+    metrics_bind: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-bind", metavar="HOST:PORT", help="Answer Prometheus at /metrics there."
+        ),
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option("--log-format", help="Log every stream on stderr; without it, trouble only."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Collect what training processes send, into a directory.
 
-    Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, then end it.
+    Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, then end it; a
+    second one ends it at once.
     """
-    tls = _tls(tls_cert, tls_key, client_ca)
+    from anchor_server import log_to_stderr
+
+    log_to_stderr(log_format)
+    directory = _directory(store)
+    tls = _tls(tls_cert, tls_key, client_ca, self_signed=self_signed)
     token = _token(token_file)
-    collector = _listening(_directory(store), bind, tls=tls, token=token, insecure=insecure)
+    identity = None
+    if self_signed:
+        identity, tls = _own(directory, bind, client_ca)
+        token = token or _token(identity.token_file)
+    settings = {"tls": tls, "token": token, "insecure": insecure, "fsync": durability == "power"}
+    collector = _listening(directory, bind, **settings)
     if collector is None:
         return ExitCode.USAGE
     stop = _on_signals()
     try:
-        collector.start()
-        _say_ready(collector, as_json=as_json)
-        stop.wait()
+        with _metrics(collector, metrics_bind, insecure=insecure):
+            collector.start()
+            if identity is not None:
+                _say_exports(collector, identity, token_file)
+            _say_ready(collector, as_json=as_json)
+            stop.wait()
+            collector.stop(_GRACE)
     finally:
-        collector.stop(_GRACE)
+        collector.stop(_GRACE)  # where it did not come so far
     return ExitCode.DONE
 
 
@@ -95,6 +133,22 @@ def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
         return None
 
 
+@contextmanager
+def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Iterator[None]:
+    """The metrics' port, if one was asked for."""
+    if bind is None:
+        yield
+        return
+    from anchor_server import MetricsPort
+
+    port = MetricsPort(bind, collector.tally, collector.store, insecure=insecure)
+    try:
+        note(f"metrics on http://{port.address}/metrics")
+        yield
+    finally:
+        port.close()
+
+
 def _directory(store: str) -> Path:
     from anchorlib.errors import OptionError
 
@@ -103,10 +157,18 @@ def _directory(store: str) -> Path:
     return Path(store)
 
 
-def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerTLS | None:
+def _tls(
+    cert: Path | None, key: Path | None, client_ca: Path | None, *, self_signed: bool = False
+) -> ServerTLS | None:
     from anchor_server import ServerTLS
     from anchorlib.errors import OptionError
 
+    if self_signed:
+        if (cert, key) != (None, None):
+            raise OptionError(
+                "--self-signed makes the certificate: leave out --tls-cert, --tls-key"
+            )
+        return None
     if cert is not None and key is not None:
         return ServerTLS(cert, key, client_ca)
     if (cert, key, client_ca) != (None, None, None):
@@ -114,26 +176,21 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ServerT
     return None
 
 
+def _own(store: Path, bind: str, client_ca: Path | None) -> tuple[Identity, ServerTLS]:
+    """A certificate of the collector's own making."""
+    from anchor_server import ServerTLS, own_identity
+
+    identity = own_identity(store, bind.rpartition(":")[0])
+    return identity, ServerTLS(identity.cert_file, identity.key_file, client_ca)
+
+
 def _token(file: Path | None) -> str | None:
     """What clients must show: of --token-file, ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never told."""
-    from anchorlib.errors import OptionError
+    from anchorlib.wire import Credentials
 
-    if file is None:
-        if token := os.environ.get("ANCHOR_TOKEN"):
-            return token
-        if not (named := os.environ.get("ANCHOR_TOKEN_FILE")):
-            return None
-        file = Path(named)
-    try:
-        shared = file.stat().st_mode & 0o077
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"cannot read the token in {file}: {error}") from error
-    if shared:
-        raise OptionError(f"{file} can be read by others than its owner: chmod 600 {file}")
-    if not token or not token.isascii() or not token.isprintable():
-        raise OptionError(f"{file} holds no token: write one line of printable ASCII into it")
-    return token
+    given = os.environ if file is None else {"ANCHOR_TOKEN_FILE": str(file)}
+    names = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")  # a client's certificates are no business here
+    return Credentials.from_environment({n: given[n] for n in names if n in given}).token
 
 
 def _on_signals() -> threading.Event:
@@ -142,12 +199,29 @@ def _on_signals() -> threading.Event:
 
     def handle(number: int, frame: object) -> None:  # noqa: ARG001  # as signal calls it
         if stop.is_set():
-            raise KeyboardInterrupt
+            # Threads that are in the middle of something would be waited for otherwise. What was
+            # acknowledged is in the store all the same.
+            os._exit(ExitCode.INTERRUPTED)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
     return stop
+
+
+def _say_exports(collector: Collector, identity: Identity, token_file: Path | None) -> None:
+    """What a client's shell needs, to be copied; the token itself is never shown."""
+    host = f"[{identity.host}]" if ":" in identity.host else identity.host
+    port = collector.address.rpartition(":")[2]
+    lines = [f"ANCHOR_STORE=grpcs://{host}:{port}", f"ANCHOR_CA_FILE={identity.cert_file}"]
+    if token_file is not None:
+        lines.append(f"ANCHOR_TOKEN_FILE={token_file.absolute()}")
+    elif not (os.environ.get("ANCHOR_TOKEN") or os.environ.get("ANCHOR_TOKEN_FILE")):
+        lines.append(f"ANCHOR_TOKEN_FILE={identity.token_file}")
+    note("what clients have to set; on another machine, copy the files there (the token chmod 600)")
+    for name, _, value in (line.partition("=") for line in lines):
+        sys.stderr.write(f"export {name}={shlex.quote(value)}\n")
+    sys.stderr.flush()
 
 
 def _say_ready(collector: Collector, *, as_json: bool) -> None:

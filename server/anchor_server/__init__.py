@@ -3,16 +3,34 @@
     trainer ══Push══▶ PushService ─▶ Ranks ─▶ Writer ─▶ <store>/<run>.zarr
     reader  ◀══Get═══ ReaderService ◀──────────────────┘
 
-collector  the gRPC server and its life
-push       one stream: what it says, in which order, and what it is answered
-inbox      a stream's requests, read ahead
-ranks      who writes which rank
-files      the reader's service
-refusals   errors as status codes
-auth       bearer tokens and certificates
+collector     the gRPC server and its life
+push          one stream: what it says, in which order, and what it is answered
+inbox         a stream's requests, read ahead
+room          memory for records that come in fragments
+ranks         who writes which rank
+files         the reader's service
+refusals      errors as status codes
+auth          bearer tokens and certificates
+certificates  a certificate and a token made here
+ports         who holds a port
+tally         what a collector counts about itself
+metrics       the same for Prometheus
+logs          the log on stderr
 """
 
 from anchor_server.auth import ServerTLS
+from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
+from anchor_server.logs import LogFormat, log_to_stderr
+from anchor_server.metrics import MetricsPort
 
-__all__ = ["Collector", "ServerTLS", "serve"]
+__all__ = [
+    "Collector",
+    "Identity",
+    "LogFormat",
+    "MetricsPort",
+    "ServerTLS",
+    "log_to_stderr",
+    "own_identity",
+    "serve",
+]

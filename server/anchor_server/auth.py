@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,9 @@ from anchorlib.errors import OptionError
 
 __all__ = ["BearerToken", "ServerTLS"]
 
-_HEALTH = "/grpc.health.v1.Health/"
+_log = logging.getLogger("anchor_server")
+
+_PROBE = "/grpc.health.v1.Health/Check"  # Watch would hold a call for whoever asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +33,35 @@ class ServerTLS:
     client_ca_file: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the port; OptionError where a file cannot be read."""
+        """For the port; OptionError where a file cannot be read, or is not what it should be."""
         pair = (_read(self.key_file), _read(self.cert_file))
+        self._check()
         if self.client_ca_file is None:
             return grpc.ssl_server_credentials([pair])
         return grpc.ssl_server_credentials(
             [pair], root_certificates=_read(self.client_ca_file), require_client_auth=True
         )
 
+    def _check(self) -> None:
+        # gRPC would say only that the port cannot be had.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        file = self.cert_file
+        try:
+            context.load_cert_chain(file, self.key_file, lambda: "")  # nobody is there to be asked
+            if self.client_ca_file is not None:
+                file = self.client_ca_file
+                _read(file)
+                context.load_verify_locations(file)
+        except (ssl.SSLError, ValueError) as error:
+            reason = getattr(error, "reason", None) or "no PEM file"
+            raise OptionError(
+                f"{file} cannot be used: {reason}; it has to be a certificate in PEM form"
+                + ("" if file is self.client_ca_file else f" for the key in {self.key_file}")
+            ) from None
+
 
 class BearerToken(grpc.ServerInterceptor):
-    """Refuses every call without `authorization: Bearer <token>`, but for the health service's."""
+    """Refuses every call without `authorization: Bearer <token>`, but for a health check."""
 
     def __init__(self, token: str) -> None:
         self._wanted = f"Bearer {token}".encode()
@@ -51,13 +73,10 @@ class BearerToken(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Let the call pass, or answer it in the handler's place."""
         handler = continuation(handler_call_details)
-        shown = dict(handler_call_details.invocation_metadata).get("authorization", "")
-        held = shown if isinstance(shown, bytes) else shown.encode()
-        if handler_call_details.method.startswith(_HEALTH) or hmac.compare_digest(
-            held, self._wanted
-        ):
-            return handler
-        return _refusing(handler)
+        shown = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
+        held = shown if isinstance(shown, bytes) else shown.encode(errors="replace")
+        fits = hmac.compare_digest(held, self._wanted)
+        return handler if fits or handler_call_details.method == _PROBE else _refusing(handler)
 
 
 def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethodHandler[Any, Any]:
@@ -68,6 +87,7 @@ def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethod
 
 
 def _refuse(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG001  # not looked at
+    _log.info("refused a call without the token", extra={"peer": context.peer()})
     context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
 
 

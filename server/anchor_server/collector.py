@@ -7,6 +7,7 @@ with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,13 +20,18 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from anchor_server.auth import BearerToken, ServerTLS
 from anchor_server.files import ReaderService
+from anchor_server.ports import listener
 from anchor_server.push import PushService
 from anchor_server.ranks import Ranks
+from anchor_server.tally import Tally
 from anchorlib.errors import CollectorError, OptionError, StoreError
 from anchorlib.wire import (
+    HANDSHAKE_SECONDS,
+    IDLE_SECONDS,
     KEEPALIVE_SECONDS,
     MESSAGE_BYTES,
     RECORD_BYTES,
+    STREAMS,
     add_ReaderServicer_to_server,
     is_loopback,
     push_handler,
@@ -37,6 +43,7 @@ DEFAULT_BIND: Final = "127.0.0.1:50051"
 
 _SPARE_THREADS = 16  # for everything that is not a stream
 _WAITING_CALLS = 256
+_LAST_WORDS = 0.5  # seconds that calls have at least to be answered
 _PATIENCE = 2.0  # seconds that a stream which ended may take to give its rank back
 
 
@@ -52,6 +59,8 @@ class Collector:
     max_bytes: of one rank on disk; None leaves a twentieth of the disk free.
     record_bytes: the most raw storage of one record.
 
+    What else bounds a client stands in `anchorlib.wire.limits`.
+
     Raises OptionError for settings that cannot be, CollectorError where the port cannot be bound,
     StoreError where the directory cannot be made.
     """
@@ -65,7 +74,7 @@ class Collector:
         token: str | None = None,
         insecure: bool = False,
         fsync: bool = False,
-        max_streams: int = 128,
+        max_streams: int = STREAMS,
         max_bytes: int | None = None,
         record_bytes: int = RECORD_BYTES,
     ) -> None:
@@ -73,8 +82,9 @@ class Collector:
         host = _checked_host(bind, tls, token, insecure=insecure)
         _make(self.store)
         self._ranks = Ranks(self.store, fsync=fsync, max_bytes=max_bytes, patience=_PATIENCE)
+        self.tally = Tally()
         self._push = PushService(
-            self._ranks, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
+            self._ranks, self.tally, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
         )
         self._health = health.HealthServicer()
         self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
@@ -95,17 +105,21 @@ class Collector:
     def stop(self, grace: float = 10.0) -> None:
         """Write and acknowledge what has arrived, publish, give all ranks back, end.
 
-        After `grace` seconds calls that are still going on are cancelled. A second call waits for
-        the first.
+        Meanwhile readers are answered, and the health service says NOT_SERVING. After `grace`
+        seconds calls that are still going on are cancelled. A second call waits for the first.
         """
         with self._stop_lock:
             if self._stopped.is_set():
                 return
+            over = time.monotonic() + grace
             self._health.enter_graceful_shutdown()
             self._push.stop()
-            self._server.stop(grace).wait(grace + 1.0)
             self._ranks.wait_idle(grace)
-            self._push.wait_idle(grace)
+            self._push.wait_idle(max(over - time.monotonic(), 0.0))
+            left = max(over - time.monotonic(), _LAST_WORDS)
+            self._server.stop(left).wait(left + 1.0)
+            self._ranks.wait_idle(_PATIENCE)
+            self._push.wait_idle(_PATIENCE)
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._stopped.set()
 
@@ -141,8 +155,9 @@ class Collector:
             return self._server.add_secure_port(bind, tls.credentials())
         except RuntimeError:
             raise CollectorError(
-                f"cannot listen on {bind}: another collector may be running there; stop it, or "
-                "choose another port with --bind (port 0 picks one)"
+                f"cannot listen on {bind}: {listener(int(bind.rpartition(':')[2]))} holds that "
+                "port, or the address is not this machine's; stop it, or choose another with "
+                "--bind (port 0 picks one)"
             ) from None
 
 
@@ -154,6 +169,10 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A connection that says nothing, or one thing for ever, holds nothing for long.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+    ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
+    ("grpc.max_concurrent_streams", STREAMS),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
 ]
 

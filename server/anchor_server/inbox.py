@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from anchor_server.refusals import Refusal
+from anchorlib.wire import AHEAD_BYTES
 
 __all__ = ["Inbox"]
 
@@ -29,6 +30,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._on_over = on_over
         self._waiting: deque[bytes] = deque()
+        self._bytes = 0
         self._over = False
         self._ending: Refusal | None = None
         self._thread = threading.Thread(
@@ -37,26 +39,30 @@ class Inbox:
         self._thread.start()
 
     def first(self, timeout: float) -> bytes | None:
-        """The first request; None where the stream ended, or said nothing in `timeout` seconds."""
-        with self._changed:
-            self._changed.wait_for(self._ready, timeout)
-            if not self._waiting and self._ending is not None:
-                raise self._ending
-            message = self._waiting.popleft() if self._waiting else None
-            self._changed.notify_all()
-            return message
+        """The first request; None where the stream ended. Refusal after `timeout` seconds."""
+        batch = self._take(timeout, 1)
+        return batch[0] if batch else None
 
-    def batches(self) -> Iterator[list[bytes]]:
-        """What has arrived, together, until the stream ends; raises Refusal if it was told to."""
-        while batch := self._take():
+    def batches(self, patience: Callable[[], float | None]) -> Iterator[list[bytes]]:
+        """What has arrived, together, until the stream ends.
+
+        patience: how many seconds the client may be silent just now; None: for ever.
+        Raises Refusal after that, or where the stream was told to end.
+        """
+        while batch := self._take(patience(), _BATCH):
             yield batch
 
-    def _take(self) -> list[bytes]:
+    def _take(self, timeout: float | None, most: int) -> list[bytes]:
         with self._changed:
-            self._changed.wait_for(self._ready)
+            if not self._changed.wait_for(self._ready, timeout):
+                raise Refusal(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"the stream said nothing for {timeout:g} s in the middle of a sentence",
+                )
             if not self._waiting and self._ending is not None:
                 raise self._ending
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), most))]
+            self._bytes -= sum(map(len, batch))
             self._changed.notify_all()
             return batch
 
@@ -69,14 +75,19 @@ class Inbox:
     def _ready(self) -> bool:
         return bool(self._waiting or self._over or self._ending)
 
+    @property
+    def _has_room(self) -> bool:
+        return len(self._waiting) < _BATCH and self._bytes < AHEAD_BYTES
+
     def _read(self, requests: Iterator[bytes]) -> None:
         try:
             for message in requests:
                 with self._changed:
-                    self._changed.wait_for(lambda: len(self._waiting) < _BATCH or self._ending)
+                    self._changed.wait_for(lambda: self._has_room or self._ending)
                     if self._ending:
                         return
                     self._waiting.append(message)
+                    self._bytes += len(message)
                     self._changed.notify_all()
         except grpc.RpcError:
             pass  # the client is gone: what it sent is dealt with, and the stream ends

@@ -9,6 +9,7 @@ Close ─▶ Closed              the rank is closed; the stream ends
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -16,15 +17,23 @@ import grpc
 
 from anchor_server.inbox import Inbox
 from anchor_server.ranks import Ranks, Tenancy
-from anchor_server.refusals import Refusal, abort
-from anchorlib.record import Record
+from anchor_server.refusals import Refusal, abort, status
+from anchor_server.room import Room
+from anchor_server.tally import Tally
+from anchorlib.errors import AnchorError
+from anchorlib.record import Gap, Record
 from anchorlib.wire import (
+    DEFINED_BYTES,
     DURABILITY_POWER,
     DURABILITY_PROCESS,
+    HELLO_SECONDS,
     PROTOCOL,
+    RECORD_BYTES,
+    STALL_SECONDS,
     STOPPING,
     Ack,
     Closed,
+    DamagedError,
     Decoder,
     Flushed,
     Framed,
@@ -40,7 +49,9 @@ from anchorlib.wire import (
 
 __all__ = ["PushService"]
 
-_HELLO_SECONDS = 10.0  # a stream that says nothing for so long is not a writer's
+_log = logging.getLogger("anchor_server")
+
+_DIGEST_BYTES = 16  # a row
 
 
 class PushService:
@@ -50,8 +61,12 @@ class PushService:
     record_bytes: the most raw storage of one record.
     """
 
-    def __init__(self, ranks: Ranks, *, max_streams: int, record_bytes: int, fsync: bool) -> None:
+    def __init__(
+        self, ranks: Ranks, tally: Tally, *, max_streams: int, record_bytes: int, fsync: bool
+    ) -> None:
         self._ranks = ranks
+        self._tally = tally
+        self._room = Room()
         self._max_streams = max_streams
         self._record_bytes = record_bytes
         self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
@@ -68,7 +83,9 @@ class PushService:
         try:
             yield from self._serve(inbox, context.peer())
         except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
-            abort(context, error)
+            code, text = status(error)
+            _log.info("stream ended: %s", text, extra={"peer": context.peer(), "code": code.name})
+            abort(context, Refusal(code, text))
         finally:
             inbox.end(Refusal(grpc.StatusCode.CANCELLED, "the stream is over"))
 
@@ -95,15 +112,17 @@ class PushService:
                 )
             inbox = Inbox(requests, on_over=self._over)
             self._inboxes.add(inbox)
+            self._tally.streams = len(self._inboxes)
             return inbox
 
     def _over(self, inbox: Inbox) -> None:
         with self._changed:
             self._inboxes.discard(inbox)
+            self._tally.streams = len(self._inboxes)
             self._changed.notify_all()
 
     def _serve(self, inbox: Inbox, peer: str) -> Iterator[PushReply]:
-        message = inbox.first(_HELLO_SECONDS)
+        message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
         hello = _hello(message)
@@ -111,18 +130,23 @@ class PushService:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
-            stream = _Stream(tenancy, Decoder(hello.rank, record_bytes=self._record_bytes))
-            for batch in inbox.batches():
-                yield from stream.replies(batch)
-                if tenancy.closed:
-                    return
-                yield PushReply(
-                    ack=Ack(
-                        committed=writer.committed,
-                        frames=stream.frames,
-                        durability=self._durability,
-                    )
-                )
+            decoder = Decoder(hello.rank, record_bytes=self._record_bytes)
+            stream = _Stream(tenancy, decoder, self._room, self._tally)
+            try:
+                yield from self._answers(inbox, stream, hello)
+            finally:
+                stream.leave()
+                self._tally.forget(hello.run, hello.rank)
+
+    def _answers(self, inbox: Inbox, stream: _Stream, hello: Hello) -> Iterator[PushReply]:
+        for batch in inbox.batches(stream.patience):
+            yield from stream.replies(batch)
+            if stream.closed:
+                return
+            committed = stream.committed
+            self._tally.ack(hello.run, hello.rank, committed)
+            ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
+            yield PushReply(ack=ack)
 
 
 class _Stream:
@@ -131,13 +155,37 @@ class _Stream:
     frames: dealt with so far.
     """
 
-    def __init__(self, tenancy: Tenancy, decoder: Decoder) -> None:
+    def __init__(self, tenancy: Tenancy, decoder: Decoder, room: Room, tally: Tally) -> None:
         self.frames = 0
         self._tenancy = tenancy
         self._writer = tenancy.writer
         self._decoder = decoder
+        self._room = room
+        self._tally = tally
         self._next = self._writer.committed
         self._records: list[Record] = []
+        self._defined = 0
+        self._unfinished = 0  # bytes of the record of which fragments are still to come
+        self._left_out = self._writer.left_out.records
+        self._gaps: dict[tuple[str, str, str, str], int] = {}
+
+    @property
+    def committed(self) -> int:
+        """Records of its writer that are in the store."""
+        return self._writer.committed
+
+    @property
+    def closed(self) -> bool:
+        """Whether its rank was closed."""
+        return self._tenancy.closed
+
+    def patience(self) -> float | None:
+        """Seconds that the client may be silent: training may rest, a record may not."""
+        return STALL_SECONDS if self._unfinished else None
+
+    def leave(self) -> None:
+        """Give back what an unfinished record held."""
+        self._finished()
 
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
         """Deals with requests that arrived together; their records are written in one go."""
@@ -152,10 +200,10 @@ class _Stream:
     def _other(self, request: PushRequest) -> Iterator[PushReply]:
         said = request.WhichOneof("message")
         if said == "define":
-            self._decoder.define(request.define)
+            self._define(request)
         elif said == "gaps":
             self._write()
-            self._writer.gap(read_gaps(request.gaps))
+            self._gap(read_gaps(request.gaps))
         elif said == "lineage":
             self._writer.edges(read_lineage(request.lineage))
         elif said == "flush":
@@ -170,22 +218,73 @@ class _Stream:
         else:
             raise FrameError(f"{said or 'nothing'} is not what a stream says here")
 
+    def _define(self, request: PushRequest) -> None:
+        self._defined += request.ByteSize()
+        if self._defined > DEFINED_BYTES:
+            raise FrameError(
+                f"one stream defines at most {DEFINED_BYTES} bytes of names and shapes"
+            )
+        self._decoder.define(request.define)
+
+    def _gap(self, gaps: list[Gap]) -> None:
+        self._writer.gap(gaps)
+        for gap in gaps:
+            key = (gap.name, gap.kind, gap.mode, gap.reason)
+            self._tally.drop(gap.reason, max(gap.count - self._gaps.get(key, 0), 0))
+            self._gaps[key] = gap.count
+
     def _frame(self, frame: Framed) -> None:
         self.frames += 1
         first = frame.head.first
-        if first > self._next:
-            raise Refusal(
-                grpc.StatusCode.OUT_OF_RANGE,
-                f"record {first} came where {self._next} was due",
-            )
-        records = self._decoder.decode(frame)
-        self._records += records[self._next - first :]
+        rows = len(frame.head.columns.digest) // _DIGEST_BYTES
+        try:
+            if first > self._next:
+                raise Refusal(
+                    grpc.StatusCode.OUT_OF_RANGE,
+                    f"record {first} came where {self._next} was due",
+                )
+            records = self._decode(frame)
+        except DamagedError:
+            self._tally.damage()
+            self._tally.add("rejected", rows)
+            raise
+        except (FrameError, Refusal):
+            self._tally.add("rejected", rows)
+            raise
+        known = min(max(self._next - first, 0), len(records))
+        self._tally.add("dup", known)
+        self._records += records[known:]
         self._next = max(self._next, first + len(records))
 
+    def _decode(self, frame: Framed) -> list[Record]:
+        if not frame.head.HasField("fragment"):
+            return self._decoder.decode(frame)
+        total = frame.head.fragment.total
+        if not self._unfinished and total <= RECORD_BYTES:
+            self._room.take(total)
+            self._unfinished = total
+        if records := self._decoder.decode(frame):
+            self._finished()
+        return records
+
+    def _finished(self) -> None:
+        held, self._unfinished = self._unfinished, 0
+        self._room.give_back(held)
+
     def _write(self) -> None:
-        if self._records:
-            records, self._records = self._records, []
-            self._writer.write(records)
+        if not self._records:
+            return
+        records, self._records = self._records, []
+        try:
+            with self._tally.commit():
+                self._writer.write(records)
+        except AnchorError:
+            self._tally.add("rejected", len(records))
+            raise
+        self._tally.add("stored", len(records), sum(record.nbytes for record in records))
+        left_out, self._left_out = self._left_out, self._writer.left_out.records
+        if self._left_out > left_out:
+            self._tally.drop("no room in the store", self._left_out - left_out)
 
 
 def _hello(message: bytes) -> Hello:

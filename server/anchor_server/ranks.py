@@ -24,7 +24,6 @@ __all__ = ["Ranks", "Tenancy"]
 _log = logging.getLogger("anchor_server")
 
 _WRITER_ID_BYTES = 16
-_TAKEN_OVER = "another stream of this writer took over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,11 @@ class Tenancy:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.closed = False
+
+    @property
+    def committed(self) -> int:
+        """Records of this writer in the store."""
+        return self.writer.committed
 
     def close(self) -> None:
         """The session is over: mark the rank closed and give it back."""
@@ -91,10 +95,19 @@ class Ranks:
         self._take(key, _Claim(hello.writer_id, f"{owner} ({peer})", end))
         try:
             tenancy = Tenancy(self._open(hello, header))
+            said = {
+                "run": hello.run,
+                "rank": hello.rank,
+                "writer": hello.writer_id.hex(),
+                "peer": peer,
+            }
+            _log.info("stream begins", extra={**said, "seq": tenancy.writer.committed})
             try:
                 yield tenancy
             finally:
                 tenancy.leave()
+                how = "rank closed" if tenancy.closed else "stream over, rank left open"
+                _log.info(how, extra={**said, "seq": tenancy.committed})
         finally:
             with self._changed:
                 del self._claims[key]
@@ -133,6 +146,8 @@ class Ranks:
             writer_id=hello.writer_id,
             fsync=self._fsync,
             max_bytes=min(limits, default=None),
+            # Who sent it has it still, and sends it again until there is room.
+            wait_for_room=True,
         )
 
 

@@ -10,6 +10,7 @@ from anchorlib.wire import Address, Credentials, open_channel
 
 def test_the_environment_names_token_and_certificates(tmp_path):
     (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
     found = Credentials.from_environment(
         {
             "ANCHOR_TOKEN_FILE": str(tmp_path / "token"),
@@ -38,7 +39,7 @@ def test_a_token_that_a_header_cannot_carry_is_refused_and_not_repeated(token):
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(OptionError, match="cannot read /nowhere"):
+    with pytest.raises(OptionError, match="cannot read the token in /nowhere"):
         Credentials.from_environment({"ANCHOR_TOKEN_FILE": "/nowhere"})
     with pytest.raises(OptionError, match=r"no\.pem"):
         open_channel(Address("host", tls=True), Credentials(ca_file=tmp_path / "no.pem"))

@@ -1,0 +1,237 @@
+"""`anchor verify`: every stored value against the digest that was made where it was captured."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.terminal import Screen, document, emit, size, this_screen
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anchorlib.record import Gap
+    from anchorlib.store import FoundRun, RankReader
+
+__all__ = ["EXAMPLES", "verify_run"]
+
+EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
+
+_BLOCK_BYTES = 16 << 20
+_RANK = re.compile(r"rank(0|[1-9]\d{0,9})/")
+_SHOWN = 20  # damaged values named one by one; --json names all
+
+
+def verify_run(
+    run: RunArgument, *, store: StoreOption = "anchors", as_json: JsonOption = False
+) -> int:
+    """Read every stored value again and compare it with its digest.
+
+    Exit code 1 where one does not fit, else 3 where observations were not recorded, else 0.
+    """
+    from anchorlib.store import find_run
+
+    found = find_run(run, store)
+    with _progress(found.name) as tick:
+        report = _verified(found, tick)
+    if as_json:
+        document(report.as_json())
+    else:
+        emit(report.lines(this_screen()))
+    if report.damaged:
+        return ExitCode.DIFFERENCE
+    return ExitCode.INCOMPLETE if report.gaps else ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Damage:
+    """What does not fit: one value, or a rank as a whole (then without a name)."""
+
+    rank: int
+    reason: str
+    name: str | None = None
+    kind: str | None = None
+    mode: str | None = None
+    step: int | None = None
+    pass_index: int | None = None
+    call: int | None = None
+    phase: str | None = None
+    attempt: int | None = None
+
+    def line(self) -> str:
+        """Which value, and what is wrong with it."""
+        from anchorlib.names import escape, join
+
+        if self.name is None or self.kind is None:
+            return f"rank {self.rank}: {escape(self.reason)}"
+        return (
+            f"{escape(join(self.name, self.kind))} ({self.mode}) rank {self.rank} step {self.step} "
+            f"pass {self.pass_index} call {self.call}: {escape(self.reason)}"
+        )
+
+
+@dataclass(slots=True)
+class _Report:
+    """What was looked at, and what was found.
+
+    records: committed rows. values: of them, those whose values are kept. bytes: of those values.
+    """
+
+    run: str
+    records: int
+    values: int
+    bytes: int
+    damaged: list[_Damage]
+    gaps: list[Gap]
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of --json."""
+        return {
+            **{name: getattr(self, name) for name in ("run", "records", "values", "bytes")},
+            "damaged": [asdict(one) for one in self.damaged],
+            "gaps": [asdict(gap) for gap in self.gaps],
+        }
+
+    def lines(self, screen: Screen) -> Iterator[str]:
+        """The same for people: what is wrong first, the sum last."""
+        from anchorlib.names import escape, join
+
+        yield from (one.line() for one in self.damaged[:_SHOWN])
+        if len(self.damaged) > _SHOWN:
+            yield f"and {len(self.damaged) - _SHOWN} more: --json names them all"
+        for gap in self.gaps[:_SHOWN]:
+            steps = f"steps {gap.first_step}-{gap.last_step}"
+            what = escape(join(gap.name, gap.kind))
+            yield f"{what} lacks {gap.count} of {steps}: {escape(gap.reason)}"
+        verdict = f"{len(self.damaged)} damaged" if self.damaged else "all fit their digests"
+        missing = f"; {sum(gap.count for gap in self.gaps)} not recorded" if self.gaps else ""
+        yield (
+            f"{self.run}: {self.values} values ({size(self.bytes, screen)}) of {self.records} "
+            f"records: {verdict}{missing}"
+        )
+
+
+class _Tick(Protocol):
+    """Takes how many values were looked at, of how many."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+def _verified(found: FoundRun, tick: _Tick) -> _Report:
+    from anchorlib.errors import RunNotFoundError, StoreError
+    from anchorlib.store import RankReader
+
+    report = _Report(found.name, 0, 0, 0, [], [])
+    # Not through a Run: of that, one rank that cannot be read would hide the others.
+    named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
+    for rank in sorted(int(entry[1]) for entry in named if entry):
+        try:
+            reader = RankReader(found.location, rank)
+        except (StoreError, RunNotFoundError) as error:
+            report.damaged.append(_Damage(rank, str(error)))
+            continue
+        _verify_rank(reader, report, tick)
+    return report
+
+
+def _verify_rank(reader: RankReader, report: _Report, tick: _Tick) -> None:
+    import numpy as np
+
+    report.records += reader.committed
+    report.gaps += reader.gaps()
+    published = reader.catalogue.published
+    if reader.committed < published:
+        reason = f"{published - reader.committed} of {published} rows cannot be read any more"
+        report.damaged.append(_Damage(reader.rank, reason))
+    every = np.arange(reader.committed)
+    rows = every[reader.kept(every)]
+    report.values += len(rows)
+    done = 0
+    for part in _parts(reader, rows):
+        report.bytes += _verify_part(reader, part, report)
+        done += len(part)
+        tick(done, len(rows))
+
+
+def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """The rows, variant by variant, in parts whose values are read in one go."""
+    import numpy as np
+
+    numbers = reader.column("variant")[rows]
+    for number in np.unique(numbers):
+        own = rows[numbers == number]
+        variant = reader.catalogue.variants[int(number)]
+        count = 1
+        if not variant.flat:
+            one = int(np.prod(variant.shape or (), dtype=np.int64)) * _itemsize(variant.dtype)
+            count = max(_BLOCK_BYTES // max(one, 1), 1)
+        yield from (own[start : start + count] for start in range(0, len(own), count))
+
+
+def _itemsize(dtype: str) -> int:
+    from anchorlib.dtypes import dtype as named
+
+    return named(dtype).storage.itemsize
+
+
+def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report) -> int:
+    """Bytes that were read; what does not fit goes into the report."""
+    from anchorlib.errors import StoreError
+
+    try:
+        stack = [reader.raw(int(rows[0]))] if len(rows) == 1 else reader.stack(rows)
+    except StoreError as error:
+        if len(rows) > 1:  # one of them: look at each by itself
+            return sum(_verify_part(reader, rows[[at]], report) for at in range(len(rows)))
+        report.damaged.append(_damage(reader, int(rows[0]), str(error)))
+        return 0
+    return sum(map(_check, [reader] * len(rows), rows.tolist(), stack, [report] * len(rows)))
+
+
+def _check(reader: RankReader, row: int, raw: np.ndarray[Any, Any], report: _Report) -> int:
+    from anchorlib.summary import digest
+
+    high, low = (int(reader.column(f"digest_{part}")[row]) for part in ("high", "low"))
+    if digest(raw) != high.to_bytes(8, "big") + low.to_bytes(8, "big"):
+        report.damaged.append(_damage(reader, row, "the values do not fit their digest"))
+    return int(raw.nbytes)
+
+
+def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
+    catalogue = reader.catalogue
+    series = catalogue.series[int(reader.series_ids[row])]
+    where = {
+        name: int(reader.cell(name, row)) for name in ("step", "pass_index", "call", "attempt")
+    }
+    phase = int(reader.cell("phase", row))
+    return _Damage(
+        rank=reader.rank,
+        reason=reason,
+        name=series.name,
+        kind=series.kind,
+        mode=series.mode,
+        phase=catalogue.phases[phase] if phase < len(catalogue.phases) else None,
+        **where,
+    )
+
+
+@contextmanager
+def _progress(run: str) -> Iterator[_Tick]:
+    """A bar on stderr where people look; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None  # noqa: ARG005  # nobody looks
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from anchorlib.names import escape
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"verifying {escape(run)}", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

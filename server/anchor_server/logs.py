@@ -1,0 +1,62 @@
+"""The collector's log on stderr: a line of text, or a JSON object, for each event."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from anchorlib.names import escape
+
+__all__ = ["LogFormat", "log_to_stderr"]
+
+LogFormat = Literal["text", "json"]
+
+_FIELDS: Final = ("run", "rank", "writer", "peer", "seq", "code")
+
+
+def log_to_stderr(form: LogFormat | None) -> None:
+    """Show warnings as text (None), or every stream's begin and end in the form asked for."""
+    log = logging.getLogger("anchor_server")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    log.handlers = [handler]
+    log.setLevel(logging.WARNING if form is None else logging.INFO)
+    log.propagate = False
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={_shown(value)}" for name, value in _fields(record).items())
+        said = escape(record.getMessage()) + (f" ({fields})" if fields else "")
+        return f"anchor: {said}{_fault(record)}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        entry = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
+        return json.dumps(
+            entry | _fields(record) | ({"fault": _fault(record)} if record.exc_info else {})
+        )
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+
+
+def _shown(value: object) -> str:
+    return escape(str(value)).replace(" ", "_")
+
+
+def _fault(record: logging.LogRecord) -> str:
+    # A defect of ours: where it is, without the values that a whole traceback may repeat.
+    if not record.exc_info or record.exc_info[1] is None:
+        return ""
+    trace = record.exc_info[1].__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return f": {type(record.exc_info[1]).__name__}{where}"

@@ -1,0 +1,115 @@
+"""Prometheus: `/metrics` on a port of its own, in the words of `Tally`.
+
+No label bears a tensor's name: a run has as many as it likes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_server.tally import SECONDS, Tally
+from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.wire import is_loopback, parse_address
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+__all__ = ["MetricsPort"]
+
+
+class MetricsPort:
+    """Answers `GET /metrics` on `bind` until it is closed; `address` says where.
+
+    insecure: may be reached from other machines.
+    Raises OptionError where it cannot listen there, MissingExtraError without prometheus-client.
+    """
+
+    def __init__(self, bind: str, tally: Tally, store: Path, *, insecure: bool = False) -> None:
+        try:
+            import prometheus_client
+        except ImportError:
+            raise MissingExtraError(
+                "--metrics-bind needs prometheus-client: pip install 'anchorlib[metrics]'"
+            ) from None
+        host, port = _checked(bind, insecure=insecure)
+        registry = prometheus_client.CollectorRegistry()
+        registry.register(_Families(tally, store))
+        try:
+            self._server, self._thread = prometheus_client.start_http_server(port, host, registry)
+        except OSError as error:
+            raise OptionError(f"cannot listen on {bind}: {error.strerror or error}") from error
+        self.address = f"{host}:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Families:
+    """The totals as Prometheus's families, made when they are asked for."""
+
+    def __init__(self, tally: Tally, store: Path) -> None:
+        self._tally = tally
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family."""
+        tally = self._tally
+        yield _counter("records", "records by result", "result", dict(tally.records))
+        yield _counter("bytes", "bytes of values stored", "", {"": tally.nbytes})
+        yield _counter("crc_errors", "values whose digest did not fit", "", {"": tally.damaged})
+        yield _counter("dropped", "observations left out", "reason", dict(tally.dropped))
+        yield _gauge("streams", "streams being written", {(): tally.streams}, ())
+        acked = {(run, str(rank)): mark for (run, rank), mark in list(tally.acked.items())}
+        yield _gauge("acked_seq", "records in the store", acked, ("run", "rank"))
+        with suppress(OSError):
+            free = shutil.disk_usage(self._store).free
+            yield _gauge("disk_free_bytes", "free on the store's disk", {(): free}, ())
+        yield _commits(tally)
+
+
+def _counter(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"anchor_{name}", text, labels=[label] if label else [])
+    for key, value in values.items():
+        family.add_metric([key] if label else [], value)
+    return family
+
+
+def _gauge(name: str, text: str, values: dict[Any, int], labels: tuple[str, ...]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"anchor_{name}", text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _commits(tally: Tally) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily("anchor_commit_seconds", "seconds that a commit took")
+    ends = [*map(str, SECONDS), "+Inf"]
+    buckets = list(zip(ends, map(float, accumulate(tally.commits)), strict=True))
+    family.add_metric([], buckets, tally.commit_seconds)
+    return family
+
+
+def _checked(bind: str, *, insecure: bool) -> tuple[str, int]:
+    host, _, port = bind.rpartition(":")
+    if port != "0":
+        parse_address(f"grpc://{bind}")  # the same form, and the same complaint
+    if not host or not (is_loopback(host) or insecure):
+        raise OptionError(
+            f"--metrics-bind {bind}: metrics are for this machine alone; write 127.0.0.1:PORT, or "
+            "say --insecure"
+        )
+    return host.strip("[]"), int(port)

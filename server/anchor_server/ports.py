@@ -1,0 +1,47 @@
+"""Who listens on a port of this machine, as far as the system tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+__all__ = ["listener"]
+
+_LISTENING: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
+
+
+def listener(port: int, proc: Path = Path("/proc")) -> str:
+    """ "process 4242 (anchor)", or "another process" where that cannot be seen."""
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
+    if wanted:
+        for process in proc.glob("[0-9]*"):
+            if _holds(process, wanted):
+                return f"process {process.name} ({_name(process)})"
+    return "another process"
+
+
+def _inodes(port: int, proc: Path) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (proc / "net" / table).read_text().splitlines()[1:]:
+                parts = line.split()
+                if parts[3] == _LISTENING and int(parts[1].rpartition(":")[2], 16) == port:
+                    yield parts[9]
+
+
+def _holds(process: Path, wanted: set[str]) -> bool:
+    # Other users' processes cannot be looked into, and any may end meanwhile.
+    with suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with suppress(OSError):
+                if str(descriptor.readlink()) in wanted:
+                    return True
+    return False
+
+
+def _name(process: Path) -> str:
+    with suppress(OSError):
+        return (process / "comm").read_text().strip()
+    return "ended"

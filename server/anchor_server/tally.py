@@ -1,0 +1,77 @@
+"""What a collector counts about itself; plain numbers, whether anyone asks for them or not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+__all__ = ["SECONDS", "Tally"]
+
+SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Upper ends of the buckets that commits are sorted into; what took longer has its own."""
+
+_REASONS: Final = 16  # reasons are clients' words: further ones are counted together
+
+
+class Tally:
+    """Totals since the collector was made; any thread may add.
+
+    records: by result: "stored", "dup" (already there) and "rejected".
+    nbytes: of values stored. damaged: values refused because their digest did not fit.
+    dropped: observations that clients, or the store for want of room, left out, by reason.
+    acked: the number of records that each open stream's writer has in the store.
+    commits: how many took how long, one entry for each of `SECONDS` and one beyond.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.records: Counter[str] = Counter({"stored": 0, "dup": 0, "rejected": 0})
+        self.nbytes = 0
+        self.damaged = 0
+        self.dropped: Counter[str] = Counter()
+        self.acked: dict[tuple[str, int], int] = {}
+        self.streams = 0
+        self.commits = [0] * (len(SECONDS) + 1)
+        self.commit_seconds = 0.0
+
+    def add(self, result: str, records: int, nbytes: int = 0) -> None:
+        """Count records, and bytes of values."""
+        with self._lock:
+            self.records[result] += records
+            self.nbytes += nbytes
+
+    def damage(self) -> None:
+        """Count a value whose digest did not fit."""
+        with self._lock:
+            self.damaged += 1
+
+    def drop(self, reason: str, observations: int) -> None:
+        """Count what was left out."""
+        with self._lock:
+            known = reason in self.dropped or len(self.dropped) < _REASONS
+            self.dropped[reason if known else "other"] += observations
+
+    def ack(self, run: str, rank: int, committed: int) -> None:
+        """Keep how far an open stream has come."""
+        with self._lock:
+            self.acked[run, rank] = committed
+
+    def forget(self, run: str, rank: int) -> None:
+        """A stream is over."""
+        with self._lock:
+            self.acked.pop((run, rank), None)
+
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        """Times what happens inside as one commit."""
+        began = time.monotonic()
+        yield
+        seconds = time.monotonic() - began
+        with self._lock:
+            self.commits[bisect_left(SECONDS, seconds)] += 1
+            self.commit_seconds += seconds
