@@ -17,16 +17,6 @@ from anchorlib.poptorch import OutputMode
 from tests.anchorlib.poptorch.models import Identity, Net, Plus
 
 
-@pytest.fixture(autouse=True)
-def _ends_without_a_session():
-    """What a test's models have opened is closed, and only then."""
-    yield
-    session = active_session()
-    if session is not None:
-        assert session.run == "poptorch"
-        session.close()
-
-
 @contextlib.contextmanager
 def refused(kind, match):
     with pytest.raises(kind, match=match) as caught:
