@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anchor_cli import complete
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import (
     CallOption,
@@ -48,6 +49,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
             "--as",
             metavar="FORMAT",
             help="Shares that fp16, bf16, e4m3 or e5m2 would flush, denormalise or overflow.",
+            autocompletion=complete.formats,
         ),
     ] = None,
     scale: Annotated[

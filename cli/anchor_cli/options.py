@@ -66,12 +66,20 @@ RankOption: TypeAlias = Annotated[
 ]
 PhaseOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--phase", metavar="NAME", help="Only this phase, as train or eval."),
+    typer.Option(
+        "--phase",
+        metavar="NAME",
+        help="Only this phase, as train or eval.",
+        autocompletion=complete.phases,
+    ),
 ]
 ModeOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--mode", metavar="MODE", help="Only this mode, where one tensor was recorded in several."
+        "--mode",
+        metavar="MODE",
+        help="Only this mode, where one tensor was recorded in several.",
+        autocompletion=complete.modes,
     ),
 ]
 JsonOption: TypeAlias = Annotated[

@@ -1,0 +1,121 @@
+"""What bash asks to be completed, in our words: it cuts its own at = : and @, which ours contain.
+
+    anchor hist --tensor fc.bias@g| grpc://host:1/run1
+    COMP_WORDS   anchor hist --tensor fc.bias @ g grpc : //host : 1/run1         COMP_CWORD 5
+
+Words are put together again, and those behind the cursor come before it, so that a run or a store
+that is named there is known. Of each answer bash then wants what takes the place of its own word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Question", "asked_by_bash"]
+
+_ASKED = ("_ANCHOR_COMPLETE", "complete_bash")
+_BREAKS = re.compile("[=:@]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be completed.
+
+    words: what is known of the line, the program first and the unfinished word last.
+    kept: how the answers begin that bash has on its line already and will not replace.
+    """
+
+    words: Sequence[str]
+    kept: str = ""
+
+    @classmethod
+    def of(cls, text: str, place: int) -> Question:
+        """Read COMP_WORDS, which bash parts by line ends, and COMP_CWORD."""
+        raw = _split(text)
+        raw += [""] * (place + 1 - len(raw))
+        groups = _together(raw)
+        here = next(i for i, group in enumerate(groups) if place in group)
+        words = ["".join(raw[i] for i in group) for group in groups]
+        unfinished = "".join(raw[i] for i in groups[here] if i <= place)
+        known = _ordered(words[:here], unfinished, words[here + 1 :])
+        return cls([*known, unfinished], _kept(unfinished) if len(groups[here]) > 1 else "")
+
+
+@contextlib.contextmanager
+def asked_by_bash() -> Iterator[None]:
+    """Where bash asks for completions: put its question, and trim what is answered."""
+    name, value = _ASKED
+    if os.environ.get(name) != value:
+        yield
+        return
+    question = Question.of(os.environ.get("COMP_WORDS", ""), int(os.environ["COMP_CWORD"]))
+    os.environ["COMP_WORDS"] = shlex.join(question.words)
+    os.environ["COMP_CWORD"] = str(len(question.words) - 1)
+    answers = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(answers):
+            yield
+    finally:
+        lines = answers.getvalue().splitlines()
+        sys.stdout.writelines(f"{line.removeprefix(question.kept)}\n" for line in lines)
+
+
+def _split(text: str) -> list[str]:
+    if "\n" not in text:
+        return _unquoted(text)
+    return ["".join(_unquoted(word)) for word in text.split("\n")]
+
+
+def _unquoted(text: str) -> list[str]:
+    """The words of a shell's text; a quote that is still open is closed."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
+    try:
+        for word in lexer:
+            words.append(word)  # noqa: PERF402  # what came before an open quote counts
+    except ValueError:
+        words.append(lexer.token)
+    return words
+
+
+def _together(raw: Sequence[str]) -> list[list[int]]:
+    """The places of bash's words that are one of ours."""
+    groups: list[list[int]] = []
+    for i, word in enumerate(raw):
+        before = raw[i - 1] if i else ""
+        if _BREAKS.fullmatch(word):
+            # After an option only "=" belongs to it: `--step :10` are two words.
+            joined = i > 1 and (not before.startswith("-") or word.startswith("="))
+        else:
+            joined = bool(word) and bool(_BREAKS.fullmatch(before))
+        if joined:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def _ordered(before: Sequence[str], unfinished: str, after: Sequence[str]) -> list[str]:
+    """Program and command, then what follows the cursor, then the rest of what precedes it."""
+    if len(before) < 2:
+        return [*before]
+    if not (before[-1].startswith("-") or unfinished.startswith("-")):
+        # An argument is unfinished: arguments behind it must not take its place.
+        first = next((i for i, word in enumerate(after) if word.startswith("-")), len(after))
+        after = after[first:]
+    return [*before[:2], *after, *before[2:]]
+
+
+def _kept(unfinished: str) -> str:
+    text = unfinished.partition("=")[2] if unfinished.startswith("-") else unfinished
+    last = max(text.rfind(sign) for sign in "=:@")
+    # bash takes "@" for the begin of a host's name: it is replaced together with what follows.
+    return text[:last] if text[last : last + 1] == "@" else text[: last + 1]
