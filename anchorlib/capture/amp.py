@@ -17,7 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import Optimizer
 
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.recorder import NO_NOTE, Note
+from anchorlib.capture.streams import NO_NOTE, Note
 from anchorlib.record import Flag
 
 __all__ = ["ScalerHooks", "fused_note"]

@@ -15,7 +15,7 @@ import torch
 from anchorlib.capture import compiled
 from anchorlib.capture.frames import natively
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.recorder import Plan, Stream
+from anchorlib.capture.streams import Plan, Stream
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import check_name

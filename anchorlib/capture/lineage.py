@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from anchorlib.capture.clock import At
-from anchorlib.capture.recorder import Plan
+from anchorlib.capture.streams import Plan
 from anchorlib.record import Edges, Parent
 
 __all__ = ["LineageTracker"]

@@ -20,7 +20,7 @@ from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.hooks import recording, see_outside
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside
-from anchorlib.capture.recorder import Plan, Stream
+from anchorlib.capture.streams import Plan, Stream
 from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode

@@ -16,7 +16,8 @@ import torch
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.lineage import LineageTracker
-from anchorlib.capture.recorder import NO_NOTE, Note, Plan, Recorder
+from anchorlib.capture.recorder import Recorder
+from anchorlib.capture.streams import NO_NOTE, Note, Plan
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
 
@@ -25,6 +26,7 @@ __all__ = ["GradientHook", "Observer", "recomputing"]
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
 _sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
+_HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
 _UNFOLLOWED = 16384  # calls without gradients that are remembered in a step
 
 
@@ -76,6 +78,7 @@ class Observer:
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self._unfollowed: dict[tuple[Hashable, int], deque[At]] = {}
         self._handles: list[Any] = []
+        self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
     def value(
@@ -188,6 +191,9 @@ class Observer:
             if isinstance(hook, GradientHook) and hook.serves(self, plan):
                 hook.at = at
                 return
+        if len(self._handles) >= self._prune_at:  # inputs that need gradients are new leaves
+            self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+            self._prune_at = 2 * len(self._handles) + _HANDLES
         self._handles.append(x.register_hook(LeafHook(self, plan, at)))
 
     def guarded(self, action: Callable[[], object]) -> None:

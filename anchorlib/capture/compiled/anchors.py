@@ -1,6 +1,6 @@
 """What dynamo traces at an anchor in compiled code: it leaves operators in the graph.
 
-    anchor(x, name) ─▶ where = value(x.detach(), …)              runs in forward
+    anchor(x, name) ─▶ where = value(x, …)                       runs in forward
                        x.register_hook: gradient(g, where, …)    goes into the backward graph
 
 What the trace cannot know (which session records, what a mode selects) is left to the operators,
@@ -36,7 +36,7 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
     gradients = torch.is_grad_enabled()
     spot, refusal = tracing.place_anchor(known, _described(mode), other, gradients)
     if refusal is None:
-        _follow(x, ops.value(x.detach(), *spot), spot, "gradient" if grad else "notice")
+        _follow(x, ops.value(x, *spot), spot, "gradient" if grad else "notice")
     else:
         # What tracing raises arrives wrapped by dynamo, what an operator raises as it is.
         ops.refuse(*refusal)
@@ -52,7 +52,7 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
         return
     counted = name if value or grad else ""
     spot = tracing.place_watched(counted, watch, torch.is_grad_enabled())
-    where = ops.value(x.detach(), *spot) if value else ops.call(*spot)
+    where = ops.value(x, *spot) if value else ops.call(*spot)
     _follow(x, where, spot, "gradient" if grad else "notice" if root else "")
 
 
@@ -104,6 +104,8 @@ def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: st
     if not x.requires_grad or not use:
         return
     if not x.is_leaf:
+        if not tracing.followed(name):
+            return
         hidden = tracing.hide_compiled_autograd()
         x.register_hook(record if use == "gradient" else notice)
         tracing.show_compiled_autograd(hidden)

@@ -22,7 +22,7 @@ import torch
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.recorder import Plan
+from anchorlib.capture.streams import Plan
 
 __all__ = ["Executions", "Watched", "in_backward"]
 

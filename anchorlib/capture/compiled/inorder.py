@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from anchorlib.capture.recorder import Stream
+from anchorlib.capture.streams import Stream
 from anchorlib.capture.snapshot import plain, undisturbed
 from anchorlib.modes import EveryN, Final, Sum
 

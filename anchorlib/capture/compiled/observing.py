@@ -23,7 +23,7 @@ from anchorlib.capture.compiled.inorder import Lines, depends_on_order
 from anchorlib.capture.compiled.outside import PARTIAL, is_partial
 from anchorlib.capture.compiled.programs import Place, Spot, program_of
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.recorder import NO_NOTE, Plan, Stream
+from anchorlib.capture.streams import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape
 
@@ -130,9 +130,9 @@ class CompiledObserver:
         """An anchor was traced: it is to deliver something."""
         self._declared.setdefault(name, self._observer.clock.step)
 
-    def skip(self, name: str, reason: str) -> None:
-        """Count an anchor that leaves nothing in what is being traced."""
-        self._observer.recorder.skip(name, "value", reason, self._observer.clock.step)
+    def skip(self, name: str, kind: str, reason: str) -> None:
+        """Count an anchor that leaves nothing of this kind in what is being traced."""
+        self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
         """Record what waits for its turn."""
@@ -208,13 +208,12 @@ class CompiledObserver:
         sites = [] if program is None else program.sites(spot.name, spot.modes)
         if not streams:
             return
-        if len(sites) < 2 or not depends_on_order(streams):  # one needs no order
-            self._observe(streams, kind, at, x)
-            return
-        # Backward comes to the last call first.
-        ordered = sites if kind == "value" else sites[::-1]
         observe = functools.partial(self._observe, streams, kind, at)
-        self._lines.take((spot[:3], kind), ordered, spot.site, x, observe)
+        # Backward's own order is not known here: gradients are taken as they come.
+        if kind == "value" and len(sites) > 1 and depends_on_order(streams):
+            self._lines.take(spot[:3], sites, spot.site, x, observe)
+        else:
+            observe(x)
 
     def _observe(self, streams: tuple[Stream, ...], kind: str, at: At, x: torch.Tensor) -> None:
         note = self._observer.note if kind == "grad" else NO_NOTE

@@ -46,7 +46,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
     if refusal is not None:
         ops.refuse(*refusal)
         return
-    _value(x.detach(), title, spelled, site, torch.is_grad_enabled())
+    _value(x, title, spelled, site, torch.is_grad_enabled())
     if not x.requires_grad:
         return
     if x.is_leaf:

@@ -25,6 +25,8 @@ __all__ = [
     "Program",
     "Spot",
     "current_program",
+    "enclosing",
+    "in_one_graph",
     "program_of",
     "traced_in_backward",
 ]
@@ -115,6 +117,15 @@ class Program:
         return self._repeated.get((name, modes), [])
 
 
+# Operators with a body whose gradients flow through the graph that is traced.
+_TRANSPARENT = {
+    "None",
+    "autograd.Function",
+    "register_hook",
+    "tag_activation_checkpoint",
+    "wrap_activation_checkpoint",
+}
+
 _programs: list[Program] = []
 # dynamo may trace a graph more than once: each attempt is a program of its own.
 _tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
@@ -152,6 +163,23 @@ def traced_in_backward() -> bool:
             return True
         frame = frame.parent
     return False
+
+
+def enclosing() -> str:
+    """The operator whose body dynamo is tracing, if it is one that hides gradients ("" if not)."""
+    tracer: Any = getattr(getattr(_tracer(), "output", None), "current_tracer", None)
+    while tracer is not None:
+        operator = str(tracer.source_target)
+        if operator not in _TRANSPARENT:
+            return operator
+        tracer = tracer.parent
+    return ""
+
+
+def in_one_graph() -> bool:
+    """Whether dynamo may not break the graph that it traces."""
+    frame: Any = _tracer()
+    return bool(getattr(frame, "one_graph", False) or getattr(frame, "error_on_graph_break", False))
 
 
 def _backend() -> str:

@@ -18,6 +18,8 @@ from anchorlib.capture.compiled.programs import (
     Phase,
     Place,
     current_program,
+    enclosing,
+    in_one_graph,
     traced_in_backward,
 )
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
@@ -31,8 +33,11 @@ __all__ = [
     "chosen",
     "count_skipped",
     "enter",
+    "followed",
     "hide_compiled_autograd",
     "leave",
+    "must_not_break",
+    "not_a_tensor",
     "place_anchor",
     "place_watched",
     "show_compiled_autograd",
@@ -88,6 +93,16 @@ def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: F
 
 
 @assume_constant_result  # type: ignore[untyped-decorator]
+def followed(name: str) -> bool:
+    """Whether a hook on an intermediate tensor would be traced into the backward graph here."""
+    operator = enclosing()
+    observer = ops.current()
+    if operator and observer is not None:
+        observer.skip(name, "grad", f"inside {operator}")
+    return not operator
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
 def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT001
     """The forward of a watched root begins."""
     program = current_program()
@@ -116,7 +131,18 @@ def count_skipped(name: str, reason: str) -> None:
     """An anchor leaves nothing in what is being traced."""
     observer = ops.current()
     if observer is not None:
-        observer.skip(name, reason)
+        observer.skip(name, "value", reason)
+
+
+@assume_constant_result  # type: ignore[untyped-decorator]
+def must_not_break() -> bool:
+    """Whether an optimizer's step is traced with fullgraph=True: it is not observed then."""
+    observer = ops.current()
+    if not in_one_graph():
+        return False
+    if observer is not None:
+        observer.skip("optimizer", "grad", "optimizer.step in torch.compile(fullgraph=True)")
+    return True
 
 
 @assume_constant_result  # type: ignore[untyped-decorator]

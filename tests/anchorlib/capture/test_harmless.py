@@ -131,3 +131,13 @@ def test_twenty_thousand_steps_leave_memory_flat():
     assert streams == 40
     assert handles == 0
     assert slope < 100, f"{slope:.0f} bytes a step; {marks}"
+
+
+def test_inputs_that_need_gradients_leave_nothing_behind():
+    with recording() as run:
+        for _ in range(2000):
+            x = torch.ones(2, requires_grad=True)
+            anchorlib.anchor(x, "x")
+            (x * 2).sum().backward()
+        assert len(run.session._observer._handles) <= 512
+    assert len(run.records("x", "grad")) == 2000

@@ -1,0 +1,129 @@
+"""The streams that observations run through: one for each tensor, kind, mode and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name
+from anchorlib.modes import Fold, Mode, Summary
+from anchorlib.record import Flag, TensorInfo
+
+__all__ = ["NO_NOTE", "Note", "Plan", "Seen", "Stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What else is to be stored with a record.
+
+    scale: the loss scale that its gradient carried when autograd made it; a 0-d tensor is read
+        on the drain thread, so that nobody waits for an accelerator.
+    flags: what is true of it.
+    skipped: a tensor that is not zero where the optimizer skips this step.
+    """
+
+    scale: float | torch.Tensor = 1.0
+    flags: Flag = Flag.NONE
+    skipped: torch.Tensor | None = None
+
+    def read(self) -> tuple[float, Flag]:
+        """The scale and all flags, as numbers."""
+        skipped = self.skipped is not None and bool(self.skipped)
+        return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
+
+
+NO_NOTE = Note()
+
+
+class Stream:
+    """The observations of one tensor and kind, in one mode and phase."""
+
+    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "seen", "values")
+
+    def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
+        self.name = name
+        self.kind = kind
+        self.mode = str(mode)
+        self.values = not isinstance(mode, Summary)
+        self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
+        self.note = NO_NOTE  # of the last observation folded
+        self.order = 0  # the same
+        self.seen: Seen | None = None
+
+
+class Seen:
+    """What was emitted of one tensor, kind and mode so far; the session's own listing."""
+
+    __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records", "shape")
+
+    def __init__(self, tensor: torch.Tensor, step: int) -> None:
+        self.dtype = dtype_name(tensor.dtype)
+        self.shape = tensor.shape  # of the last record
+        self.common: tuple[int | None, ...] | None = tuple(tensor.shape)
+        self.first_step = self.last_step = step
+        self.records = self.nbytes = 0
+
+    def merge(self, shape: torch.Size) -> None:
+        """A record has another shape than the one before it."""
+        self.shape = shape
+        if self.common is None or len(self.common) != len(shape):
+            self.common = None
+            return
+        pairs = zip(self.common, shape, strict=True)
+        self.common = tuple(a if a == b else None for a, b in pairs)
+
+    def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
+        """The listing's entry."""
+        return TensorInfo(
+            *key,
+            self.dtype,
+            self.common,
+            (rank,),
+            self.records,
+            self.first_step,
+            self.last_step,
+            self.nbytes,
+        )
+
+
+class Plan:
+    """What is recorded of one name: for each kind and phase, its streams.
+
+    make: the streams of a kind and phase. modes: those that uses of the name are counted by.
+    """
+
+    __slots__ = ("_counters", "_make", "_modes", "_streams", "name")
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str, str], tuple[Stream, ...]],
+        modes: Callable[[], Iterable[Mode]],
+    ) -> None:
+        self.name = name
+        self._make = make
+        self._modes = modes
+        self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
+        self._counters: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def counters(self) -> tuple[tuple[str, str], ...]:
+        """What the clock counts when the name is used: each series has calls of its own."""
+        if self._counters is None:
+            texts = dict.fromkeys(str(mode) for mode in self._modes())
+            self._counters = tuple((self.name, text) for text in texts) or ((self.name, ""),)
+        return self._counters
+
+    def streams(self, kind: str, phase: str) -> tuple[Stream, ...]:
+        """The streams of `kind` in `phase`; empty where nothing is recorded."""
+        found = self._streams.get((kind, phase))
+        if found is None:
+            found = self._streams[kind, phase] = self._make(kind, phase)
+        return found
+
+    def forget(self) -> None:
+        """What is recorded has changed: ask again."""
+        self._streams.clear()
+        self._counters = None
