@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from anchor_cli import complete, names
+from anchor_cli import names
 from anchor_cli.main import app
 from anchorlib.errors import CollectorError, MissingExtraError, UnknownTensorError
 from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
@@ -290,60 +290,3 @@ def test_what_the_library_logs_is_a_line_like_any_other(store):
     assert done.stderr.startswith("anchor: ")
     assert "fc2.bias" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-class TestCompletion:
-    """Shells ask by environment variables; typer answers with one word a line."""
-
-    def ask(self, words: str, **env: str):
-        index = str(len(words.split(" ")) - 1)
-        return subprocess.run(
-            COMMAND,
-            env=environment(
-                _ANCHOR_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=index, **env
-            ),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    def test_run_names_are_offered(self, store):
-        make_run(store, [record()], run="other")
-        done = self.ask("anchor names ru", ANCHOR_STORE=str(store))
-        assert done.stdout.split() == ["run1"]
-
-    def test_selectors_are_offered_from_the_store_on_the_line(self, store):
-        done = self.ask(f"anchor hist run1 --store {store} --tensor fc2")
-        assert done.stdout.split() == ["fc2.bias@grad"]
-
-    @pytest.mark.parametrize(
-        "words", ["anchor names x", "anchor hist nothing --tensor f", "anchor names grpc://x:1/ru"]
-    )
-    def test_an_error_offers_nothing_and_says_nothing(self, tmp_path, words):
-        done = self.ask(words, ANCHOR_STORE=str(tmp_path / "nowhere"))
-        assert (done.stdout.strip(), done.stderr) == ("", "")
-
-    def test_a_name_that_a_shell_could_obey_is_not_offered(self):
-        found = complete._offer(lambda: ["good", "go\nrm", "go\x1b[0m", "bad"], "go")
-        assert found == ["good"]
-
-    def test_a_silent_collector_does_not_keep_the_shell_waiting(self, monkeypatch):
-        import threading
-
-        monkeypatch.setattr(complete, "_PATIENCE", 0.05)
-        waiting = threading.Event()
-        assert complete._offer(lambda: waiting.wait(10) and [], "") == []
-        waiting.set()
-
-    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-    def test_the_script_for_a_shell_is_shown(self, shell):
-        done = subprocess.run(
-            COMMAND,
-            env=environment(_ANCHOR_COMPLETE=f"source_{shell}"),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert "_ANCHOR_COMPLETE" in done.stdout
