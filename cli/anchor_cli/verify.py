@@ -186,7 +186,8 @@ def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report
 
     try:
         stack = [reader.raw(int(rows[0]))] if len(rows) == 1 else reader.stack(rows)
-    except StoreError as error:
+    # Where a shape or a place was damaged, numpy is asked for what cannot be.
+    except (StoreError, ValueError, OverflowError, MemoryError) as error:
         if len(rows) > 1:  # one of them: look at each by itself
             return sum(_verify_part(reader, rows[[at]], report) for at in range(len(rows)))
         report.damaged.append(_damage(reader, int(rows[0]), str(error)))
