@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.capture.session import Session, open_session
+from anchorlib.capture.opening import open_session
+from anchorlib.capture.session import Session
 from anchorlib.capture.settings import settings
 from anchorlib.modes import All
 from anchorlib.record import Record

@@ -12,8 +12,9 @@ structure   names of a model's parts               choice      what a watch chos
 from __future__ import annotations
 
 from anchorlib.capture.hooks import anchor, paused
+from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import Counters, Session, active_session
+from anchorlib.capture.session import Counters, Session
 from anchorlib.capture.snapshot import BufferPool, TorchArithmetic
 from anchorlib.capture.starting import record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of

@@ -19,8 +19,7 @@ from torch.optim.optimizer import (
 
 from anchorlib.capture.amp import ScalerHooks, fused_note
 from anchorlib.capture.clock import At
-from anchorlib.capture.compiled import must_not_break
-from anchorlib.capture.frames import natively, never_traced
+from anchorlib.capture.frames import never_traced
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.streams import NO_NOTE, Note, Plan, Stream
 from anchorlib.errors import OptionError
@@ -80,16 +79,8 @@ class OptimizerWatch:
         """Whether this watches `optimizer` (and, if given, records by `plan`)."""
         return self._optimizer() is optimizer and (plan is None or self._plan == plan)
 
-    @natively
-    def _step_begins(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if torch.compiler.is_compiling() and must_not_break():
-            return None
-        return self._begin(optimizer, args, kwargs)
-
     @never_traced
-    def _begin(
+    def _step_begins(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self._observer.closed:
@@ -189,13 +180,8 @@ class StepHook:
         self._handle = register_optimizer_step_post_hook(self._after)
         self._scaler = ScalerHooks(observer, self._skipped)
 
-    @natively
-    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not torch.compiler.is_compiling() or not must_not_break():
-            self._end(optimizer)
-
     @never_traced
-    def _end(self, optimizer: Optimizer) -> None:
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._observer.closed:
             return
         self._scaler.stepping(optimizer)

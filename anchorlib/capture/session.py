@@ -7,7 +7,6 @@ settings ─▶ Session ┬ Clock, Recorder, Observer    what anchors and hooks 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -24,7 +23,6 @@ from anchorlib.capture import hooks
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase, forget_compiled_code, take_hooks_inside
-from anchorlib.capture.header import run_header
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap
@@ -35,17 +33,15 @@ from anchorlib.capture.snapshot import BufferPool
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
-from anchorlib.names import check_name
+from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
-from anchorlib.sinks import MemorySink, RecordQueue, Sink, SinkOptions, open_sink
+from anchorlib.sinks import RecordQueue, Sink
 
-__all__ = ["Counters", "Session", "active_session", "open_session"]
+__all__ = ["Counters", "Session"]
 
 _log = logging.getLogger("anchorlib")
 _POOL_BYTES = 64 << 20  # on top of what may wait in the queue
 _HEAVY_STEP = 64 * 10**6
-
-_session: Session | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,10 @@ class Counters:
 class Session:
     """The recording of one run in this process. Made by `anchorlib.start`; a context manager."""
 
-    def __init__(self, settings: Settings, sink: Sink) -> None:
+    def __init__(
+        self, settings: Settings, sink: Sink, on_closing: Callable[[Session], None]
+    ) -> None:
+        self._on_closing = on_closing
         self._settings = settings
         self._pid = os.getpid()
         self._queue = RecordQueue(
@@ -280,20 +279,16 @@ class Session:
         What a collector has not taken within `timeout` seconds is counted in `counters` and told
         in one warning. Raises ModeError and QueueFullError as `step`, after everything is closed.
         """
-        global _session  # noqa: PLW0603  # one active session a process
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        if _session is self:
-            _session = None
-            hooks.deactivate()
+        self._on_closing(self)
         self._anchors.compiled.end_step(None)
         self._recorder.end_step(None)
         self._observer.close()
         self._unhook()
         with closing_progress(self._queue):
             undelivered = self._queue.close(timeout)
-        atexit.unregister(self.close)
         self._report(undelivered)
         self._check()
 
@@ -317,7 +312,7 @@ class Session:
         missing = [text for watch in self._models for one in watch.choices for text in one.missing]
         missing += self._settings.unmatched
         if missing:
-            _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(repr, missing)))
+            _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 
     def _check(self) -> None:
         self._recorder.check()
@@ -347,58 +342,3 @@ class Session:
 
 def _keep_subnormals() -> None:
     torch.set_flush_denormal(False)
-
-
-def active_session() -> Session | None:
-    """The session that records in this process, if one does."""
-    return _session
-
-
-def open_session(settings: Settings, sink: Sink | None = None) -> Session:
-    """Open the session that `settings` describe and make it the active one.
-
-    sink: where its records go instead of the store that `settings` name.
-
-    Raises SessionError where one is active already, and what opening its store raises.
-    """
-    global _session  # noqa: PLW0603
-    if _session is not None:
-        raise SessionError(
-            f"a session of run {_session.run!r} is active in this process; close it first"
-        )
-    session = Session(settings, sink or _sink_of(settings))
-    _session = session
-    if settings.recording:
-        hooks.activate(session._anchors)  # noqa: SLF001
-    else:
-        hooks.deactivate()
-    atexit.register(session.close)
-    return session
-
-
-def _sink_of(settings: Settings) -> Sink:
-    if not settings.recording:
-        return MemorySink()  # it is given nothing
-    header = {**run_header(), **{f"user.{k}": v for k, v in settings.attributes.items()}}
-    return open_sink(
-        settings.store,
-        SinkOptions(
-            run=settings.run,
-            rank=settings.rank,
-            header=header,
-            resume=settings.resume,
-            overwrite=settings.overwrite,
-            on_full=settings.on_full,
-            limit_bytes=settings.queue_bytes,
-            max_bytes=settings.max_bytes,
-            fsync=settings.durability == "power",
-        ),
-    )
-
-
-def _after_fork() -> None:
-    global _session  # noqa: PLW0603
-    _session = None
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -10,8 +10,9 @@ from typing import Any
 from torch import nn
 
 from anchorlib.capture import hooks
+from anchorlib.capture.opening import active_session, open_session
 from anchorlib.capture.optimizer import unwrap
-from anchorlib.capture.session import Session, active_session, open_session
+from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Durability, settings
 from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError

@@ -26,7 +26,7 @@ from anchorlib.capture.compiled.observing import CompiledObserver
 from anchorlib.capture.compiled.operators import define
 from anchorlib.capture.compiled.ops import connect
 from anchorlib.capture.compiled.prints import connect_printer, print_compiled
-from anchorlib.capture.compiled.tracing import must_not_break, not_a_tensor
+from anchorlib.capture.compiled.tracing import not_a_tensor
 
 __all__ = [
     "CompiledObserver",
@@ -39,7 +39,6 @@ __all__ = [
     "enter_root",
     "forget_compiled_code",
     "leave_root",
-    "must_not_break",
     "not_a_tensor",
     "print_compiled",
     "take_hooks_inside",

@@ -26,7 +26,6 @@ __all__ = [
     "Spot",
     "current_program",
     "enclosing",
-    "in_one_graph",
     "program_of",
     "traced_in_backward",
 ]
@@ -174,12 +173,6 @@ def enclosing() -> str:
             return operator
         tracer = tracer.parent
     return ""
-
-
-def in_one_graph() -> bool:
-    """Whether dynamo may not break the graph that it traces."""
-    frame: Any = _tracer()
-    return bool(getattr(frame, "one_graph", False) or getattr(frame, "error_on_graph_break", False))
 
 
 def _backend() -> str:

@@ -19,7 +19,6 @@ from anchorlib.capture.compiled.programs import (
     Place,
     current_program,
     enclosing,
-    in_one_graph,
     traced_in_backward,
 )
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
@@ -36,7 +35,6 @@ __all__ = [
     "followed",
     "hide_compiled_autograd",
     "leave",
-    "must_not_break",
     "not_a_tensor",
     "place_anchor",
     "place_watched",
@@ -132,17 +130,6 @@ def count_skipped(name: str, reason: str) -> None:
     observer = ops.current()
     if observer is not None:
         observer.skip(name, "value", reason)
-
-
-@assume_constant_result  # type: ignore[untyped-decorator]
-def must_not_break() -> bool:
-    """Whether an optimizer's step is traced with fullgraph=True: it is not observed then."""
-    observer = ops.current()
-    if not in_one_graph():
-        return False
-    if observer is not None:
-        observer.skip("optimizer", "grad", "optimizer.step in torch.compile(fullgraph=True)")
-    return True
 
 
 @assume_constant_result  # type: ignore[untyped-decorator]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import anchorlib
-from anchorlib.capture.session import open_session
+from anchorlib.capture.opening import open_session
 from anchorlib.capture.settings import settings
 from anchorlib.sinks import MemorySink
 from tests.recording import DEFAULTS, recording

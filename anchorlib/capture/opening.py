@@ -1,0 +1,80 @@
+"""The one active session of this process: opened here, and given up when it closes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from anchorlib.capture import hooks
+from anchorlib.capture.header import run_header
+from anchorlib.capture.session import Session
+from anchorlib.capture.settings import Settings
+from anchorlib.errors import SessionError
+from anchorlib.sinks import MemorySink, Sink, SinkOptions, open_sink
+
+__all__ = ["active_session", "open_session"]
+
+_session: Session | None = None
+
+
+def active_session() -> Session | None:
+    """The session that records in this process, if one does."""
+    return _session
+
+
+def open_session(settings: Settings, sink: Sink | None = None) -> Session:
+    """Open the session that `settings` describe and make it the active one.
+
+    sink: where its records go instead of the store that `settings` name.
+
+    Raises SessionError where one is active already, and what opening its store raises.
+    """
+    global _session  # noqa: PLW0603  # one active session a process
+    if _session is not None:
+        raise SessionError(
+            f"a session of run {_session.run!r} is active in this process; close it first"
+        )
+    session = Session(settings, sink or _sink_of(settings), _give_up)
+    _session = session
+    if settings.recording:
+        hooks.activate(session._anchors)  # noqa: SLF001
+    else:
+        hooks.deactivate()
+    atexit.register(session.close)
+    return session
+
+
+def _give_up(session: Session) -> None:
+    global _session  # noqa: PLW0603
+    atexit.unregister(session.close)
+    if _session is session:
+        _session = None
+        hooks.deactivate()
+
+
+def _sink_of(settings: Settings) -> Sink:
+    if not settings.recording:
+        return MemorySink()  # it is given nothing
+    header = {**run_header(), **{f"user.{k}": v for k, v in settings.attributes.items()}}
+    return open_sink(
+        settings.store,
+        SinkOptions(
+            run=settings.run,
+            rank=settings.rank,
+            header=header,
+            resume=settings.resume,
+            overwrite=settings.overwrite,
+            on_full=settings.on_full,
+            limit_bytes=settings.queue_bytes,
+            max_bytes=settings.max_bytes,
+            fsync=settings.durability == "power",
+        ),
+    )
+
+
+def _after_fork() -> None:
+    global _session  # noqa: PLW0603
+    _session = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
