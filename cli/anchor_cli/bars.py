@@ -99,7 +99,7 @@ class _Layout:
     def limit(self, limit: Limit) -> str:
         """A limit as a line across the picture."""
         dash = "─" if self.screen.glyphs else "-"
-        text = f"{dash * 4} {limit.label(f'2^{limit.exponent}')} "
+        text = f"{dash * 4} {limit.label('2^{}'.format)} "
         return self.screen.style(text + dash * max(4, self.width - len(text)), _DIM)
 
 

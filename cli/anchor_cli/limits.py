@@ -1,6 +1,6 @@
-"""Where number formats end, in powers of two: the lines drawn over a histogram.
+"""Where number formats end: the lines drawn over a histogram.
 
-    largest            magnitudes from here on overflow   (fp16's 65504 lies just under 2^16)
+    largest            beyond it magnitudes overflow      (65504 for fp16, 448 for e4m3)
     smallest normal    below it precision is lost bit by bit
     smallest subnormal below half of it everything becomes zero
 
@@ -10,7 +10,7 @@ With a scale S, values are stored as S times themselves: every limit moves down 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anchorlib.dtypes import dtype
@@ -23,33 +23,41 @@ __all__ = ["Limit", "limits_of", "limits_within"]
 class Limit:
     """One end of the range of one format, or of several.
 
-    exponent: log2 of the limit in the format itself.
-    at: log2 of the unscaled magnitude that meets it.
+    value: the limit in the format itself.
     """
 
-    exponent: int
-    at: float
+    value: float
     end: str
     formats: tuple[str, ...]
     scale: float = 1.0
 
-    def label(self, power: str) -> str:
-        """As "fp16, e5m2 smallest normal 2^-14", `power` being how the caller writes 2^-14."""
+    @property
+    def at(self) -> float:
+        """log2 of the unscaled magnitude that meets it."""
+        return math.log2(self.value) - math.log2(self.scale)
+
+    def label(self, power: Callable[[int], str]) -> str:
+        """As "fp16, e5m2 smallest normal 2^-14"; `power` is how the caller writes 2^-14.
+
+        The largest are no powers of two: "e4m3 largest 448".
+        """
+        largest = self.end == "largest"
+        value = f"{self.value:g}" if largest else power(math.frexp(self.value)[1] - 1)
         scaled = "" if self.scale == 1 else f" / {self.scale:g}"
-        return f"{', '.join(self.formats)} {self.end} {power}{scaled}"
+        return f"{', '.join(self.formats)} {self.end} {value}{scaled}"
 
 
-def limits_of(fmt: str) -> list[tuple[int, str]]:
-    """(exponent, which end) of a format's three limits; `fmt` is a short name or torch's."""
+def limits_of(fmt: str) -> list[tuple[float, str]]:
+    """(value, which end) of a format's three limits; `fmt` is a short name or torch's."""
     kind = dtype(FORMATS.get(fmt, fmt))
     assert kind.smallest_normal_exponent is not None
     assert kind.eps is not None
     assert kind.max is not None
-    normal = kind.smallest_normal_exponent
+    normal = 2.0**kind.smallest_normal_exponent
     return [
-        (math.frexp(kind.max)[1], "largest"),
+        (kind.max, "largest"),
         (normal, "smallest normal"),
-        (normal + math.frexp(kind.eps)[1] - 1, "smallest subnormal"),
+        (normal * kind.eps, "smallest subnormal"),
     ]
 
 
@@ -57,12 +65,12 @@ def limits_within(
     formats: Sequence[str], lowest: float, highest: float, scale: float = 1.0
 ) -> list[Limit]:
     """The limits with lowest < log2 <= highest, largest first; formats that agree share one."""
-    shared: dict[tuple[int, str], list[str]] = {}
+    shared: dict[tuple[float, str], list[str]] = {}
     for fmt in formats:
-        for exponent, end in limits_of(fmt):
-            if lowest < exponent - math.log2(scale) <= highest:
-                shared.setdefault((exponent, end), []).append(fmt)
-    return [
-        Limit(exponent, exponent - math.log2(scale), end, tuple(names), scale)
-        for (exponent, end), names in sorted(shared.items(), reverse=True)
+        for value, end in limits_of(fmt):
+            shared.setdefault((value, end), []).append(fmt)
+    found = [
+        Limit(value, end, tuple(names), scale)
+        for (value, end), names in sorted(shared.items(), reverse=True)
     ]
+    return [limit for limit in found if lowest < limit.at <= highest]

@@ -125,7 +125,7 @@ def _legend(picture: Picture, figure: Any) -> None:
             [],
             color=color_of(limit),
             linestyle=_LINES[limit.end],
-            label=limit.label(f"$2^{{{limit.exponent}}}$"),
+            label=limit.label("$2^{{{}}}$".format),
         )
         for limit in picture.limits
     ]

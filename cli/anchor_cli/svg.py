@@ -48,8 +48,7 @@ def page(picture: Picture) -> str:
 
 def _legend(picture: Picture) -> str:
     entries = [
-        f'<li><svg viewBox="0 0 32 8">{_line("M0 4H32", limit)}</svg>'
-        f"{limit.label(_power(limit.exponent))}</li>"
+        f'<li><svg viewBox="0 0 32 8">{_line("M0 4H32", limit)}</svg>{limit.label(_power)}</li>'
         for limit in picture.limits
     ]
     return f"<ul>{''.join(entries)}</ul>" if entries else ""
@@ -115,7 +114,7 @@ def _round_step(top: float) -> int:
 
 
 def _line(path: str, limit: Limit) -> str:
-    title = limit.label(_power(limit.exponent))
+    title = limit.label(_power)
     return (
         f'<path d="{path}" stroke="{color_of(limit)}" stroke-width="1.5" '
         f'stroke-dasharray="{_DASHES[limit.end]}"><title>{title}</title></path>'

@@ -312,6 +312,26 @@ class TestFiles:
         assert list(place.parent.iterdir()) == [place]
 
 
+class TestWords:
+    """One is not several."""
+
+    def test_one_step_and_one_record_are_told_as_one(self, store):
+        done = anchor("hist", "run1", "--store", store, "-t", "fc2.weight")
+        assert done.out.splitlines()[1] == "step 0, 1 record, 4 elements, 0 % zero"
+        done = anchor("hist", "run1", "--store", store, "-t", "loss", "--json", "--step", "7")
+        assert "its records are of step 0\n" in done.err
+
+    def test_a_picture_of_one_step_says_so(self, store, tmp_path):
+        place = tmp_path / "h.html"
+        anchor("hist", "run1", "--store", store, "-t", "loss", "-o", place)
+        assert "<h1>run1, step 0: elements in each power of two</h1>" in place.read_text()
+
+    def test_the_largest_e4m3_is_448(self, tmp_path):
+        make_run(tmp_path, [record(raw=np.float32([600, 300, 1]))])
+        where = ("hist", "run1", "--store", tmp_path, "-t", "fc2.bias", "--as", "e4m3")
+        assert "--- e4m3 largest 448 ---" in anchor(*where).out
+
+
 class TestBars:
     """The drawing itself."""
 
@@ -373,26 +393,39 @@ class TestLimits:
 
     @pytest.mark.parametrize(
         ("fmt", "ends"),
-        [("fp16", [16, -14, -24]), ("bf16", [128, -126, -133]), ("e4m3", [9, -6, -9]),
-         ("e5m2", [16, -14, -16])],
+        [("fp16", [65504, -14, -24]), ("bf16", [255 * 2.0**120, -126, -133]),
+         ("e4m3", [448, -6, -9]), ("e5m2", [57344, -14, -16])],
     )  # fmt: skip
     def test_they_are_those_of_the_formats(self, fmt, ends):
-        assert [exponent for exponent, _ in limits_of(fmt)] == ends
+        largest, *powers = ends
+        found = [value for value, _ in limits_of(fmt)]
+        assert found == [largest, *(2.0**exponent for exponent in powers)]
 
     @pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3", "e5m2"])
     def test_the_shares_agree_with_the_lines(self, fmt):
-        largest, normal, subnormal = (2.0**exponent for exponent, _ in limits_of(fmt))
-        values = np.array([largest, normal, subnormal, normal / 2, subnormal / 4])
+        largest, normal, subnormal = (value for value, _ in limits_of(fmt))
+        values = np.array([largest, 1.5 * largest, normal, subnormal, normal / 2, subnormal / 4])
         shares = shares_as(values, fmt)
         assert (shares.overflowing, shares.subnormals, shares.underflowing) == (1, 2, 1)
 
     def test_formats_that_agree_share_a_line(self):
         found = limits_within(["fp16", "e5m2"], -20, 0)
-        assert [one.label(f"2^{one.exponent}") for one in found] == [
+        assert [one.label("2^{}".format) for one in found] == [
             "fp16, e5m2 smallest normal 2^-14",
             "e5m2 smallest subnormal 2^-16",
         ]
 
     def test_a_scale_moves_them_down(self):
         (found,) = limits_within(["fp16"], -30, -23, scale=1024)
-        assert (found.at, found.label("2^-14")) == (-24, "fp16 smallest normal 2^-14 / 1024")
+        label = "fp16 smallest normal 2^-14 / 1024"
+        assert (found.at, found.label("2^{}".format)) == (-24, label)
+
+    def test_the_largest_is_told_by_its_value(self):
+        found = limits_within(["fp16", "bf16", "e4m3", "e5m2"], 0, 200)
+        assert [one.label(str) for one in found] == [
+            "bf16 largest 3.38953e+38",
+            "fp16 largest 65504",
+            "e5m2 largest 57344",
+            "e4m3 largest 448",
+        ]
+        assert found[-1].at == pytest.approx(8.807, abs=1e-3)

@@ -20,9 +20,10 @@ from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
 NARROWING = {"--step", "--pass", "--call", "--rank", "--phase", "--mode"}
 SURFACE = {
     "serve": {
-        "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--client-ca",
-        "--insecure", "--json",
+        "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--self-signed",
+        "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
     },
+    "verify": {"run", "--store", "--json"},
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--store", "--json"},
     "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},

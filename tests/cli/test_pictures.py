@@ -129,10 +129,9 @@ def test_a_png_is_drawn_of_any_name(hostile, tmp_path):
     assert place.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_a_png_has_a_panel_for_each_tensor_and_a_line_for_each_limit(monkeypatch):
-    import io
-
-    import matplotlib.image
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved."""
     from matplotlib.figure import Figure
 
     seen = []
@@ -143,11 +142,19 @@ def test_a_png_has_a_panel_for_each_tensor_and_a_line_for_each_limit(monkeypatch
         return save(figure, *args, **kwargs)
 
     monkeypatch.setattr(Figure, "savefig", keep)
+    return seen
+
+
+def test_a_png_has_a_panel_for_each_tensor_and_a_line_for_each_limit(drawn):
+    import io
+
+    import matplotlib.image
+
     from anchor_cli.png import write_png
 
     file = io.BytesIO()
     write_png(picture(MANY, Log2Histogram({-14: 1}), Log2Histogram()), file)
-    (figure,) = seen
+    (figure,) = drawn
     shown = [axis for axis in figure.axes if axis.get_visible()]
     assert [len(axis.lines) for axis in shown] == [4] * 3
     texts = [text.get_text() for text in shown[0].texts]
@@ -161,6 +168,19 @@ def test_many_tensors_are_pooled_into_one_panel(tmp_path):
     place = tmp_path / "h.html"
     anchor("hist", "run1", "--store", tmp_path, "-t", "*", "-o", place)
     assert place.read_text().count("<figure>") == 1
+    assert "<h2>* (13 tensors pooled)</h2>" in place.read_text()
+
+
+def test_the_title_of_a_png_says_that_it_is_pooled(tmp_path, drawn):
+    make_run(tmp_path, [record(f"layer{i}") for i in range(13)])
+    where = ("hist", "run1", "--store", tmp_path, "-o", tmp_path / "h.png", "-t")
+    assert anchor(*where, "*").code == 0
+    assert anchor(*where, "layer?").code == 0
+    pooled, each = drawn
+    assert [axis.get_title() for axis in pooled.axes] == ["* (13 tensors pooled)"]
+    assert [axis.get_title() for axis in each.axes if axis.get_visible()] == [
+        f"layer{i}@grad" for i in range(10)
+    ]
 
 
 def test_without_matplotlib_one_line_says_what_to_install(tmp_path, monkeypatch):
