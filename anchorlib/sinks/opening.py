@@ -20,7 +20,7 @@ class SinkOptions:
 
     header: JSON-able, stored with the attempt.
     fsync: what was acknowledged survives power loss.
-    limit_bytes: of records that a remote sink keeps until they are acknowledged.
+    limit_bytes: of records that a remote sink keeps in memory, where it has no spool.
     """
 
     run: str
@@ -69,6 +69,7 @@ def _embedded(store: str, options: SinkOptions) -> Sink:
 
 def _remote(store: str, options: SinkOptions) -> Sink:
     from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
+    from anchorlib.sinks.spool_place import spool_place
 
     return RemoteSink(
         store,
@@ -80,4 +81,6 @@ def _remote(store: str, options: SinkOptions) -> Sink:
         on_full=options.on_full,
         limit_bytes=options.limit_bytes,
         max_bytes=options.max_bytes,
+        spool=spool_place(),
+        power=options.fsync,
     )

@@ -1,10 +1,12 @@
 """The remote sink: records travel to a collector.
 
-    put ─▶ outbox (memory, bounded) ─▶ sender thread ══gRPC══▶ collector
+    put ─▶ spool (disk, bounded) ─▶ sender thread ══gRPC══▶ collector
 
-What was put stays in memory until the collector has it, through any number of broken connections
-and collectors that were killed and started again. Nothing here raises into training, and nothing
-waits for the network but `flush`, `close`, and `put` under on_full="block".
+What was put stays in the spool until the collector has it, through any number of broken connections
+and collectors that were killed and started again, and through the death of this process: the next
+attempt at this rank delivers it first, and so does `anchor push`. Where there is no spool, or its
+disk takes nothing, records wait in memory. Nothing here raises into training, and nothing waits for
+the network but `flush`, `close`, and `put` under on_full="block".
 """
 
 from __future__ import annotations
@@ -13,42 +15,48 @@ import json
 import logging
 import os
 import random
+import shlex
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
-
-import grpc
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from anchorlib.errors import AnchorError, CollectorError, FlushTimeoutError
+from anchorlib.names import escape
 from anchorlib.record import Edges, Flag, Gap, Record
 from anchorlib.sinks.queue import OnFull
+from anchorlib.sinks.sending import Sender
+from anchorlib.sinks.spool import WrittenSpool, make_spool
 from anchorlib.wire import (
     FRAME_BYTES,
     PROTOCOL,
     Address,
     Credentials,
-    Failure,
+    Encoded,
+    Encoder,
     Hello,
     Outbox,
-    PushStream,
-    failure,
     frame_weight,
-    open_channel,
     parse_address,
     writer_name,
 )
+
+if TYPE_CHECKING:
+    from anchorlib.sinks.spool import OwnedSpool
+    from anchorlib.sinks.spool_delivery import Delivery
 
 __all__ = ["RemoteSink"]
 
 _log = logging.getLogger("anchorlib")
 
-_FIRST_BACKOFF: Final = 0.1  # seconds; doubled with each failure
-_LAST_BACKOFF: Final = 5.0
-_CLOSING_BACKOFF: Final = 0.5  # a close has little time
-_HOPELESS: Final = 10  # refusals of the same record, one after another
 _JOIN_SECONDS: Final = 10.0
-_VALUES_SHARE: Final = 7 / 8  # of the memory; the rest is kept for summaries
+_SILENT_SECONDS: Final = 1.0  # of a close before it says that it waits
+_FIRST_PAUSE: Final = 0.5
+_LAST_PAUSE: Final = 5.0
+_VALUES_SHARE: Final = 7 / 8  # of the room; the rest is kept for summaries
 
 # Reasons of gaps.
 _VALUES_DROPPED: Final = "line full: values dropped"
@@ -62,12 +70,17 @@ class RemoteSink:
 
     header: the run header, as JSON can hold it.
     resume, overwrite: what to do where the rank exists already.
-    on_full: when what waits reaches `limit_bytes`. "drop" leaves values out and keeps their
-        summaries, and counts what does not even leave room for those; otherwise `put` waits.
+    on_full: when what waits reaches its limit. "drop" leaves values out and keeps their summaries,
+        and counts what does not even leave room for those; otherwise `put` waits.
+    limit_bytes: of what waits in memory.
     credentials: None takes the environment's.
     max_bytes: of this rank on the collector's disk.
+    spool: the directory below which records wait on disk; None keeps them in memory.
+    power: `put` returns when the spool survives power loss.
+    writer_id, first: go on for this writer, with record number `first`; None begins a new one.
 
-    Raises OptionError for an address or a certificate that cannot be; nothing later.
+    Raises OptionError for an address, a certificate or an ANCHOR_SPOOL_LIMIT that cannot be;
+    nothing later.
     """
 
     def __init__(  # noqa: PLR0913  # each is a choice of its own, by keyword
@@ -83,9 +96,12 @@ class RemoteSink:
         limit_bytes: int = 256 << 20,
         credentials: Credentials | None = None,
         max_bytes: int | None = None,
+        spool: Path | None = None,
+        power: bool = False,
+        writer_id: bytes | None = None,
+        first: int = 0,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else address
-        self.retries = 0
         self.dropped = 0
         self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
@@ -95,7 +111,7 @@ class RemoteSink:
             protocol=PROTOCOL,
             run=run,
             rank=rank,
-            writer_id=os.urandom(16),
+            writer_id=writer_id or os.urandom(16),
             resume=resume,
             overwrite=overwrite,
             header=json.dumps(dict(header or {}), default=str),
@@ -103,16 +119,49 @@ class RemoteSink:
             writer=writer_name(),
         )
         self._changed = threading.Condition()
-        self._outbox = Outbox()
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
-        self._trouble = ""  # the last failure, in a sentence
-        self._refusal = ""  # the one that will not go away
-        self._closing = False
-        self._finished = False
         self._process = os.getpid()
-        self._stream: PushStream | None = None
+        self._undelivered: int | None = None
+        self._place = spool
+        self._spool = None if spool is None else self._make_spool(spool, power=power)
+        self._outbox = self._make_outbox(first)
+        self._sender = Sender(
+            self.address, self._hello, self._outbox, self._changed, self._credentials, self._warn
+        )
+        self._delivery: Delivery | None = None
         self._thread = threading.Thread(target=self._run, name="anchorlib-sender", daemon=True)
         self._thread.start()
+
+    def _make_spool(self, place: Path, *, power: bool) -> WrittenSpool | None:
+        try:
+            return make_spool(place, self._hello, str(self.address), power=power)
+        except OSError as fault:
+            _log.warning(
+                "anchorlib: no spool can be made in %s (%s); records wait in memory (%d MiB at "
+                "most), and are lost with this process; set ANCHOR_SPOOL to another directory",
+                escape(str(place)),
+                fault.strerror or fault,
+                self._limit >> 20,
+            )
+            return None
+
+    def _make_outbox(self, first: int) -> Outbox:
+        encoder = Encoder(first=first)
+        if self._spool is None:
+            return Outbox(encoder)
+        lineage: list[bytes] = []
+        frames = self._spool.connect(encoder, lineage, self._changed)
+        return Outbox(encoder, frames=frames, lineage=lineage)
+
+    @property
+    def spool(self) -> Path | None:
+        """The directory of the spool, if there is one."""
+        return None if self._spool is None else self._spool.folder
+
+    @property
+    def retries(self) -> int:
+        """How often delivery was tried again."""
+        return self._sender.retries
 
     @property
     def own_gaps(self) -> int:
@@ -134,18 +183,33 @@ class RemoteSink:
             with self._changed:
                 admitted = self._admit(batch)
             # Copying is done without the lock: frames are sent while the next ones are made.
-            for frame in self._outbox.encode(admitted):
-                with self._changed:
-                    self._outbox.append(frame)
-                    self._changed.notify_all()
+            for frame, following in pairwise([*self._outbox.encode(admitted), None]):
+                if frame is not None:
+                    self._keep(frame, more=following is not None and following.end == frame.end)
+        if self._spool is not None:
+            if self._gaps:
+                self._spool.tell()
+            self._spool.settle()
+
+    def _keep(self, frame: Encoded, *, more: bool) -> None:
+        if self._spool is not None:
+            self._spool.frames.store(frame, more=more)
+        with self._changed:
+            self._outbox.append(frame)
+            self._changed.notify_all()
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Take cumulative statements over."""
         if self._forked:
             return
         with self._changed:
-            self._outbox.gap(gaps)
+            self._state(gaps)
             self._changed.notify_all()
+
+    def _state(self, gaps: Sequence[Gap]) -> None:
+        self._outbox.gap(gaps)
+        if self._spool is not None:
+            self._spool.writer.gap(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
         """Take lineage over."""
@@ -167,35 +231,87 @@ class RemoteSink:
             wanted = self._outbox.flush()
             self._changed.notify_all()
             done = self._changed.wait_for(
-                lambda: self._outbox.flushed >= wanted or self._finished, timeout
+                lambda: self._outbox.flushed >= wanted or self._sender.finished, timeout
             )
-            if self._refusal:
-                raise CollectorError(self._refusal)
+            if self._sender.refusal:
+                raise CollectorError(self._sender.refusal)
             if not done:
+                trouble = self._sender.trouble
                 raise FlushTimeoutError(
                     f"{self._outbox.waiting} records are not at {self.address} after {timeout:g} s"
-                    f"{f': {self._trouble}' if self._trouble else '; give it more time'}"
+                    f"{f': {trouble}' if trouble else '; give it more time'}"
                 )
 
     def close(self, timeout: float) -> int:
-        """Deliver what waits, close the run for this rank, and say how many records are not there.
+        """Deliver what waits, close the run for this rank, and say how many records are lost.
 
-        Those that `dropped` counts are not counted again.
+        What the collector has not got after `timeout` seconds stays in the spool, and one warning
+        says how to deliver it. Those that `dropped` counts are not counted again.
         """
         if self._forked:
             return 0
+        if self._undelivered is None:
+            self._drain(timeout)
+            self._undelivered = self._leave()
+        return self._undelivered
+
+    def _drain(self, timeout: float) -> None:
+        def over() -> bool:
+            return self._outbox.closed or self._sender.finished
+
         with self._changed:
-            self._closing = True
+            self._sender.closing = True
+            if self._delivery is not None:
+                self._delivery.sender.closing = True
             self._outbox.close()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._outbox.closed or self._finished, timeout)
-            self._finished = True
+            silent = min(timeout, _SILENT_SECONDS)
+            if not self._changed.wait_for(over, silent) and timeout > silent:
+                self._say_waiting(timeout)
+                self._changed.wait_for(over, timeout - silent)
+            self._sender.finished = True
             self._changed.notify_all()
-            stream = self._stream
-        if stream is not None and not self._outbox.closed:
-            stream.cancel()
+        if not self._outbox.closed:
+            self._sender.cancel()
+        if self._delivery is not None:
+            self._delivery.cancel()
         self._thread.join(_JOIN_SECONDS)
-        return self._outbox.waiting
+
+    def _leave(self) -> int:
+        """What becomes of the spool; how many records are in neither place."""
+        spool = self._spool
+        if spool is None:
+            return self._outbox.waiting
+        if self._outbox.closed:
+            spool.remove()
+            return 0
+        lost = spool.leave()
+        if not self._sender.refusal:
+            _log.warning(
+                "anchorlib: %d records of run %s, rank %d, did not reach %s in time%s; they are "
+                "kept: deliver them with `%s`",
+                self._outbox.waiting - lost,
+                self._hello.run,
+                self._hello.rank,
+                self.address,
+                f" ({self._sender.trouble})" if self._sender.trouble else "",
+                self._push_line,
+            )
+        return lost
+
+    @property
+    def _push_line(self) -> str:
+        return f"anchor push {shlex.quote(str(self.spool))} --to {self.address}"
+
+    def _say_waiting(self, timeout: float) -> None:
+        if sys.stderr is not None and not sys.stderr.isatty():  # a terminal has a progress bar
+            _log.warning(
+                "anchorlib: closing run %s waits up to %g s for %d records to reach %s",
+                self._hello.run,
+                timeout,
+                self._outbox.waiting,
+                self.address,
+            )
 
     @property
     def _forked(self) -> bool:
@@ -207,12 +323,13 @@ class RemoteSink:
         weight = sum(map(frame_weight, batch))
         if self._on_full != "drop":
             self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
-        if self._deaf:
-            self._count(batch, _REFUSED if self._refusal else _CLOSED)
+        if self._sender.closing or (self._deaf and self._spool is None):
+            self._count(batch, _REFUSED if self._sender.refusal else _CLOSED)
             return ()
-        if self._on_full != "drop" or self._has_room(weight, _VALUES_SHARE):
+        # Nothing makes room any more once the collector has refused.
+        if self._on_full != "drop" and not self._deaf:
             return batch
-        return self._summaries(batch)
+        return batch if self._has_room(weight, _VALUES_SHARE) else self._summaries(batch)
 
     def _summaries(self, batch: Sequence[Record]) -> Sequence[Record]:
         """The line is full: leave the values out, or everything."""
@@ -230,11 +347,18 @@ class RemoteSink:
 
     def _has_room(self, weight: int, share: float = 1.0) -> bool:
         # A record larger than the limit is taken alone, or it could never be sent.
-        return not self._outbox.nbytes or self._outbox.nbytes + weight <= self._limit * share
+        if not self._outbox.waiting:
+            return True
+        spool = self._spool
+        if spool is None:
+            return self._outbox.nbytes + weight <= self._limit * share
+        if spool.frames.spilling:
+            return spool.frames.kept_bytes + weight <= self._limit * share
+        return spool.nbytes + weight <= spool.limit * share
 
     @property
     def _deaf(self) -> bool:
-        return bool(self._refusal) or self._closing or self._finished
+        return self._sender.finished or self._sender.closing
 
     def _count(self, batch: Sequence[Record], reason: str) -> None:
         """Count records in this sink's own gap statements."""
@@ -250,88 +374,92 @@ class RemoteSink:
                 first_step=min(old.first_step, step),
                 last_step=max(old.last_step, step),
             )
-            self._outbox.gap([self._gaps[key]])
+            self._state([self._gaps[key]])
 
     # -- the sender thread's side
 
     def _run(self) -> None:
-        try:
-            self._send()
-        except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
-            _log.exception("anchorlib: a defect in the sender")
-            self._refuse(f"sending to {self.address} failed: {fault!r}")
+        if self._place is not None and self._hello.resume:
+            self._deliver_left(self._place)
+        if not self._sender.finished:
+            self._sender.run()
+        if self._sender.refusal:
+            self._say_refused()
 
-    def _send(self) -> None:
-        failures = stuck = 0
-        warned = False
-        mark = -1
-        while not self._over:
-            fault = self._connect()
-            if fault is None:
-                continue
-            if self._outbox.resumed:  # it had answered before it failed
-                failures, warned = 0, False
-            moved, mark = self._outbox.committed != mark, self._outbox.committed
-            failures += 1
-            stuck = 0 if moved or fault.passing else stuck + 1
-            self.retries += 1
-            if fault.permanent or stuck >= _HOPELESS:
-                self._refuse(fault.sentence)
-                return
-            if not warned and not self._over:
-                warned = True
-                self._warn(fault)
-            self._pause(failures, fault)
+    def _deliver_left(self, place: Path) -> None:
+        """What earlier attempts at this rank left here comes before what this one says."""
+        from anchorlib.sinks.spool_delivery import left_spools  # it needs the store
 
-    @property
-    def _over(self) -> bool:
-        return self._finished or self._outbox.closed
+        for work in left_spools(place, self._hello, str(self.address)):
+            try:
+                self._deliver(work)
+            except (AnchorError, OSError) as fault:
+                _log.warning(
+                    "anchorlib: the spool %s of an earlier attempt was not delivered: %s",
+                    escape(str(work.folder)),
+                    fault,
+                )
+            finally:
+                work.release()
 
-    def _connect(self) -> Failure | None:
-        """One stream, until it ends; what went wrong with it, None where nothing did."""
-        try:
-            channel = open_channel(self.address, self._credentials)
-        except AnchorError as error:
-            return Failure(str(error), permanent=True)
-        try:
-            stream = PushStream(channel, self._hello, self._outbox, self._changed)
+    def _deliver(self, work: OwnedSpool) -> None:
+        delivery = self._begun(work)
+        if delivery is None:
+            return
+        delivery.run()
+        if delivery.delivered:
+            delivery.finish()
+        elif delivery.sender.refusal:
+            raise CollectorError(delivery.sender.refusal)
+
+    def _begun(self, work: OwnedSpool) -> Delivery | None:
+        """The delivery of a spool, once a collector says what it has; None where it is too late."""
+        from anchorlib.sinks.spool_delivery import Delivery
+
+        pause = _FIRST_PAUSE
+        while not self._sender.finished:
+            try:
+                begun = Delivery(work, self.address, self._credentials, self._changed, self._warn)
+            except CollectorError as fault:
+                if "no collector answers" not in str(fault):
+                    raise
+                with self._changed:
+                    self._sender.trouble = str(fault)
+                    seconds = random.uniform(0, pause)
+                    self._changed.wait_for(lambda: self._sender.finished, seconds)
+                pause = min(2 * pause, _LAST_PAUSE)
+            else:
+                with self._changed:
+                    self._delivery = begun
+                    begun.sender.finished = self._sender.finished
+                return begun
+        return None
+
+    def _say_refused(self) -> None:
+        if self._spool is None:
             with self._changed:
-                if self._finished:
-                    return None
-                self._stream = stream
-            stream.run(self._credentials.metadata)
-        except grpc.RpcError as error:
-            return failure(self.address, error)
-        except AnchorError as error:
-            sentence = f"the collector at {self.address} cannot go on: {error}"
-            return Failure(sentence, permanent=True)
-        finally:
-            channel.close()
-        return None if self._over else Failure(f"{self.address} ended the stream", passing=True)
+                self._outbox.drop()
+                self._changed.notify_all()
+            _log.warning(
+                "anchorlib: %s; nothing is recorded from here on, but counted",
+                self._sender.refusal,
+            )
+        else:
+            _log.warning(
+                "anchorlib: %s; records are kept in the spool: deliver them with `%s` once that is "
+                "settled, or to another store",
+                self._sender.refusal,
+                self._push_line,
+            )
 
-    def _refuse(self, sentence: str) -> None:
-        with self._changed:
-            self._refusal = self._trouble = sentence
-            self._finished = True
-            self._outbox.drop()
-            self._changed.notify_all()
-        _log.warning("anchorlib: %s; nothing is recorded from here on, but counted", sentence)
-
-    def _warn(self, fault: Failure) -> None:
+    def _warn(self, sentence: str) -> None:
+        spool = self._spool
         _log.warning(
-            "anchorlib: %s; records wait in memory (%d MiB at most) and are sent when it answers",
-            fault.sentence,
-            self._limit >> 20,
+            "anchorlib: %s; records wait %s (%d MiB at most) and are sent when it answers",
+            sentence,
+            "in memory" if spool is None else f"in {escape(str(spool.folder))}",
+            (self._limit if spool is None else spool.limit) >> 20,
         )
-
-    def _pause(self, failures: int, fault: Failure) -> None:
-        """Waits before the next try: a random time, so that many trainers do not come at once."""
-        with self._changed:
-            self._trouble = fault.sentence
-            closing = self._closing
-            longest = _CLOSING_BACKOFF if closing else _LAST_BACKOFF
-            seconds = random.uniform(0, min(longest, _FIRST_BACKOFF * 2.0**failures))
-            self._changed.wait_for(lambda: self._finished or self._closing != closing, seconds)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:

@@ -51,8 +51,8 @@ from anchorlib.wire.limits import (
     WINDOW,
 )
 from anchorlib.wire.lineage import read_lineage
-from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
 from anchorlib.wire.numbering import Row, defined, first_of, renumbered
+from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
 from anchorlib.wire.services import push_handler
@@ -109,8 +109,8 @@ __all__ = [
     "Failure",
     "Flushed",
     "FrameError",
-    "Frames",
     "Framed",
+    "Frames",
     "GetReply",
     "GetRequest",
     "Hello",

@@ -4,13 +4,15 @@
                   ▲            │
                   └──restart───┘
 
-No thread and no network: whoever owns an outbox holds a lock around it and carries the bytes.
+Where frames wait is a choice: `MemoryFrames` here, a spool on disk in `anchorlib.sinks`. No thread
+and no network: whoever owns an outbox holds a lock around it and carries the bytes.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.wire.decoder import FrameError
@@ -20,9 +22,80 @@ from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.lineage import lineage_messages
 from anchorlib.wire.v1.collector_pb2 import Close, Flush, PushReply, PushRequest, Resume
 
-__all__ = ["Outbox"]
+__all__ = ["Frames", "MemoryFrames", "Outbox", "close_request", "gap_requests"]
 
 _GAPS_A_MESSAGE = 512
+
+
+class Frames(Protocol):
+    """Frames in order, each kept until the collector has its records."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the frames that are kept."""
+
+    @property
+    def end(self) -> int:
+        """The number after the last record."""
+
+    def append(self, frame: Encoded) -> None:
+        """Take the next frame over."""
+
+    def rewind(self) -> None:
+        """None of the frames that are kept counts as sent."""
+
+    def first(self) -> Encoded | None:
+        """The first frame that was not sent, if there is one."""
+
+    def advance(self) -> None:
+        """That frame was sent."""
+
+    def commit(self, committed: int) -> None:
+        """The collector has so many records."""
+
+    def drop(self) -> None:
+        """Forget all frames; `end` stays."""
+
+
+class MemoryFrames:
+    """Frames in this process's memory."""
+
+    def __init__(self, end: int = 0) -> None:
+        self.nbytes = 0
+        self.end = end
+        self._unsent: deque[Encoded] = deque()
+        self._sent: deque[Encoded] = deque()
+
+    def append(self, frame: Encoded) -> None:
+        """Take the next frame over."""
+        self._unsent.append(frame)
+        self.nbytes += len(frame.message)
+        self.end = frame.end
+
+    def rewind(self) -> None:
+        """None of the frames that are kept counts as sent."""
+        self._unsent.extendleft(reversed(self._sent))
+        self._sent.clear()
+
+    def first(self) -> Encoded | None:
+        """The first frame that was not sent, if there is one."""
+        return self._unsent[0] if self._unsent else None
+
+    def advance(self) -> None:
+        """That frame was sent."""
+        self._sent.append(self._unsent.popleft())
+
+    def commit(self, committed: int) -> None:
+        """The collector has so many records."""
+        for frames in (self._sent, self._unsent):
+            while frames and frames[0].end <= committed:
+                self.nbytes -= len(frames.popleft().message)
+
+    def drop(self) -> None:
+        """Forget all frames; `end` stays."""
+        self._unsent.clear()
+        self._sent.clear()
+        self.nbytes = 0
 
 
 class Outbox:
@@ -30,27 +103,40 @@ class Outbox:
 
     encoder: numbers the records and makes the frames.
     window: frames sent ahead of the collector's answer.
+    frames: where they wait; None keeps them in memory.
+    definitions: what streams are told before frames speak of it; None takes the encoder's.
+    lineage: a list that lineage is added to, as messages; None makes one.
+    may_lag: the collector may have more records than are known here: what was not yet on this
+        machine's disk when it lost power had been sent all the same.
 
-    nbytes: of the frames that the collector has not acknowledged.
-    committed: records that it has.
+    committed: records that the collector has.
     flushed: the last flush that it answered.
     closed: whether it answered the close.
     resumed: whether it said where to go on, on this stream.
     """
 
-    def __init__(self, encoder: Encoder | None = None, *, window: int = WINDOW) -> None:
-        self.nbytes = 0
-        self.committed = 0
+    def __init__(  # each is a choice of its own, by keyword
+        self,
+        encoder: Encoder | None = None,
+        *,
+        window: int = WINDOW,
+        frames: Frames | None = None,
+        definitions: Sequence[bytes] | None = None,
+        lineage: list[bytes] | None = None,
+        may_lag: bool = False,
+    ) -> None:
+        self._encoder = encoder or Encoder()
+        self._definitions = self._encoder.definitions if definitions is None else definitions
+        self._frames = MemoryFrames(self._encoder.sequence) if frames is None else frames
+        self._may_lag = may_lag
+        self.committed = self._frames.end if frames is None else 0
         self.flushed = 0
         self.closed = False
         self.resumed = False
-        self._encoder = encoder or Encoder()
         self._window = window
-        self._unsent: deque[Encoded] = deque()
-        self._sent: deque[Encoded] = deque()
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._untold: dict[tuple[str, str, str, str], Gap] = {}
-        self._lineage: list[bytes] = []
+        self._lineage: list[bytes] = [] if lineage is None else lineage
         self._lineage_sent = 0
         self._flushes: deque[tuple[int, int]] = deque()  # flush and the record it comes before
         self._closing = False
@@ -64,8 +150,7 @@ class Outbox:
 
     def append(self, frame: Encoded) -> None:
         """Take the next frame over."""
-        self._unsent.append(frame)
-        self.nbytes += len(frame.message)
+        self._frames.append(frame)
 
     def gap(self, gaps: Iterable[Gap]) -> None:
         """Take cumulative statements over; the newest of a series and reason counts."""
@@ -75,14 +160,18 @@ class Outbox:
 
     def edges(self, edges: Iterable[Edges]) -> None:
         """Take lineage over; every new stream is told all of it."""
-        self._lineage += [
+        self.say_lineage(
             PushRequest(lineage=message).SerializeToString() for message in lineage_messages(edges)
-        ]
+        )
+
+    def say_lineage(self, requests: Iterable[bytes]) -> None:
+        """Take lineage over that is messages already."""
+        self._lineage += requests
 
     def flush(self) -> int:
         """Ask for a flush of all that was taken over so far; `flushed` will reach this number."""
         last = self._flushes[-1][0] if self._flushes else self.flushed
-        self._flushes.append((last + 1, self._encoder.sequence))
+        self._flushes.append((last + 1, self._frames.end))
         return last + 1
 
     def close(self) -> None:
@@ -91,22 +180,24 @@ class Outbox:
 
     def drop(self) -> None:
         """Forget the frames that wait; `waiting` still counts their records."""
-        self._unsent.clear()
-        self._sent.clear()
-        self.nbytes = 0
+        self._frames.drop()
+
+    @property
+    def nbytes(self) -> int:
+        """Of the frames that the collector has not acknowledged."""
+        return self._frames.nbytes
 
     @property
     def waiting(self) -> int:
         """Records that the collector has not acknowledged."""
-        return self._encoder.sequence - self.committed
+        return max(0, self._frames.end - self.committed)
 
     # -- the stream's side
 
     def restart(self) -> None:
         """A new stream begins: nothing counts as sent until the collector says where to go on."""
         self.resumed = False
-        self._unsent.extendleft(reversed(self._sent))
-        self._sent.clear()
+        self._frames.rewind()
         self._frames_sent = self._frames_told = 0
         self._defined = 0
         self._untold = dict(self._gaps)
@@ -118,9 +209,10 @@ class Outbox:
         """The next message to send, None while there is none."""
         if not self.resumed:
             return None
-        due = self._flush_due()
-        if self._unsent and due is None:
-            return self._next_frame()
+        frame = self._frames.first()
+        due = self._flush_due(frame)
+        if frame is not None and due is None:
+            return self._next_frame(frame)
         if self._untold:
             return self._next_gaps()
         if self._lineage_sent < len(self._lineage):
@@ -131,7 +223,7 @@ class Outbox:
             return PushRequest(flush=Flush(id=due)).SerializeToString()
         if self._closing and not self._close_sent:
             self._close_sent = True
-            return PushRequest(close=Close()).SerializeToString()
+            return close_request()
         return None
 
     def take(self, reply: PushReply) -> None:
@@ -150,42 +242,52 @@ class Outbox:
             self._commit(reply.closed.committed)
             self.closed = True
 
-    def _next_frame(self) -> bytes | None:
+    def _next_frame(self, frame: Encoded) -> bytes | None:
         if self._frames_sent - self._frames_told >= self._window:
             return None
-        frame = self._unsent[0]
         if self._defined < frame.definitions:
             self._defined += 1
-            return self._encoder.definitions[self._defined - 1]
-        self._sent.append(self._unsent.popleft())
+            return self._definitions[self._defined - 1]
+        self._frames.advance()
         self._frames_sent += 1
         return frame.message
 
     def _next_gaps(self) -> bytes:
         keys = list(self._untold)[:_GAPS_A_MESSAGE]
-        told = gaps_message([self._untold.pop(key) for key in keys])
-        return PushRequest(gaps=told).SerializeToString()
+        return next(gap_requests([self._untold.pop(key) for key in keys]))
 
-    def _flush_due(self) -> int | None:
+    def _flush_due(self, first: Encoded | None) -> int | None:
         """The flush whose records were all sent, if there is one that was not."""
         for flush, before in self._flushes:
             if flush > self._flush_sent:
                 # A frame's last record is number end - 1, and frames are in order.
-                sent = not self._unsent or self._unsent[0].end > before
+                sent = first is None or first.end > before
                 return flush if sent else None
         return None
 
     def _resume(self, resume: Resume) -> None:
-        if not self.committed <= resume.committed <= self._encoder.sequence:
+        end = self._frames.end
+        if resume.committed < self.committed or (resume.committed > end and not self._may_lag):
             raise FrameError(
                 f"it has {resume.committed} records of this session, but acknowledged "
-                f"{self.committed} of {self._encoder.sequence}: its store was changed"
+                f"{self.committed} of {end}: its store was changed"
             )
         self.resumed = True
         self._commit(resume.committed)
 
     def _commit(self, committed: int) -> None:
         self.committed = max(self.committed, committed)
-        for frames in (self._sent, self._unsent):
-            while frames and frames[0].end <= self.committed:
-                self.nbytes -= len(frames.popleft().message)
+        self._frames.commit(self.committed)
+
+
+def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
+    """Serialised PushRequests that state `gaps`, none of them large."""
+    every = list(gaps)
+    for start in range(0, len(every), _GAPS_A_MESSAGE):
+        told = gaps_message(every[start : start + _GAPS_A_MESSAGE])
+        yield PushRequest(gaps=told).SerializeToString()
+
+
+def close_request() -> bytes:
+    """The serialised PushRequest that says the session is over."""
+    return PushRequest(close=Close()).SerializeToString()

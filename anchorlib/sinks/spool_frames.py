@@ -1,0 +1,254 @@
+"""A spool as an outbox sees it: frames in order, most of them on disk.
+
+    store ─▶ segments ─┐
+      └ fails ─▶ memory ┴─ first, advance ─▶ stream          memory moves to the disk when it can
+
+Frames that could not be written wait in memory, behind those on disk, and are sent from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Final, NamedTuple
+
+from anchorlib.names import escape
+from anchorlib.sinks.spool_holes import Holes
+from anchorlib.sinks.spool_reading import FrameReader
+from anchorlib.sinks.spool_segments import Segments
+from anchorlib.sinks.spool_writer import SpoolWriter
+from anchorlib.wire import Encoded, FrameError, renumbered
+
+__all__ = ["SpoolFrames"]
+
+_log = logging.getLogger("anchorlib")
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class _Kept(NamedTuple):
+    """A frame in memory, and how it has to be written."""
+
+    frame: Encoded
+    first: int
+    more: bool
+
+
+class SpoolFrames:
+    """Frames of one writer, in its spool.
+
+    changed: guards everything here but `store` and `save`, which wait for the disk without it.
+    writer: None for a spool that is only delivered.
+    end: the number after the last record in it.
+
+    already: records that the collector had when it was first asked.
+    """
+
+    def __init__(  # the parts it connects
+        self,
+        segments: Segments,
+        holes: Holes,
+        changed: threading.Condition,
+        writer: SpoolWriter | None = None,
+        definitions: list[bytes] | None = None,
+        end: int = 0,
+    ) -> None:
+        self._segments = segments
+        self._holes = holes
+        self._changed = changed
+        self._writer = writer
+        self._reader = FrameReader(segments, holes, definitions, live=writer is not None)
+        self._end = end
+        self._last = end  # of what was given to `store`
+        self._kept: deque[_Kept] = deque()
+        self._kept_bytes = 0
+        self._sent_kept = 0
+        self._retry_at = 0.0
+        self._warned = False
+        self._placed = False
+        self.already: int | None = None
+
+    # -- what an outbox asks for
+
+    @property
+    def nbytes(self) -> int:
+        """On disk and in memory."""
+        return self._segments.nbytes + self._kept_bytes
+
+    @property
+    def end(self) -> int:
+        """The number after the last record, as the collector counts."""
+        return self._holes.place(self._end)
+
+    def append(self, frame: Encoded) -> None:
+        """The frame that was just stored counts from now on."""
+        self._end = max(self._end, frame.end)
+        if self._writer is not None and not self._kept:
+            self._writer.publish()
+
+    def rewind(self) -> None:
+        """None of the frames that are kept counts as sent."""
+        self._placed = False
+        self._reader.rewind()
+        self._sent_kept = 0
+
+    def first(self) -> Encoded | None:
+        """The first frame that was not sent, if there is one."""
+        frame = self._reader.first()
+        if frame is None and self._sent_kept < len(self._kept):
+            frame = self._kept[self._sent_kept].frame
+        if frame is None:
+            return None
+        place = self._holes.place(frame.end)
+        back = frame.end - place
+        return frame._replace(message=renumbered(frame.message, back), end=place)
+
+    def advance(self) -> None:
+        """That frame was sent."""
+        if self._reader.first() is not None:
+            self._reader.advance()
+        else:
+            one = self._kept[self._sent_kept]
+            self._sent_kept += 1
+            self._reader.passed(one.frame.end, more=one.more)
+
+    def commit(self, committed: int) -> None:
+        """The collector has so many records. Raises FrameError where that cannot be."""
+        number = self._holes.number(committed)
+        if not self._placed:
+            self._placed = True
+            if self.already is None:
+                self.already = committed
+            number = self._place(committed, number)
+        self._segments.commit(number)
+        while self._kept and self._kept[0].frame.end <= number:
+            self._pop_kept()
+
+    def drop(self) -> None:
+        """What is in memory is forgotten; what is on disk stays there."""
+        self._kept.clear()
+        self._kept_bytes = self._sent_kept = 0
+
+    # -- what its owner asks for
+
+    @property
+    def spilling(self) -> bool:
+        """Whether frames wait in memory because the disk does not take them."""
+        return bool(self._kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of those."""
+        return self._kept_bytes
+
+    @property
+    def kept_records(self) -> int:
+        """Records of which all or a part is in memory alone."""
+        return self._kept[-1].frame.end - self._kept[0].first if self._kept else 0
+
+    @property
+    def lost(self) -> int:
+        """Records that damage cost."""
+        return self._holes.damage
+
+    @property
+    def definitions(self) -> list[bytes]:
+        """Messages that define what the frames read so far speak of."""
+        return self._reader.definitions
+
+    @property
+    def reached(self) -> int:
+        """The number after the last record that was handed on."""
+        return self._reader.expected
+
+    @property
+    def last_step(self) -> int:
+        """The step of the first record after the last damage."""
+        return self._reader.last_step
+
+    def store(self, frame: Encoded, *, more: bool) -> None:
+        """Write a frame to the disk, or keep it in memory; `append` has to follow."""
+        first = min(self._last, frame.end - 1)
+        self._last = frame.end
+        one = _Kept(frame, first, more)
+        if (self._kept and not self._spill()) or not self._write(one):
+            with self._changed:
+                self._kept.append(one)
+                self._kept_bytes += len(frame.message)
+
+    def save(self) -> bool:
+        """Move what is in memory to the disk; whether all of it is there."""
+        self._retry_at = 0.0
+        return self._spill()
+
+    def close(self) -> None:
+        """Close files."""
+        self._reader.close()
+
+    def _write(self, one: _Kept) -> bool:
+        if self._writer is None or time.monotonic() < self._retry_at:
+            return False
+        try:
+            self._writer.frame(one.frame, one.first, more=one.more)
+        except OSError as fault:
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            self._warn(fault)
+            return False
+        return True
+
+    def _spill(self) -> bool:
+        """Write what is in memory, oldest first, and forget it there; whether all was written."""
+        while True:
+            with self._changed:
+                one = self._kept[0] if self._kept else None
+            if one is None:
+                return True
+            if not self._write(one):
+                return False
+            with self._changed:
+                self._moved(one)
+
+    def _moved(self, one: _Kept) -> None:
+        """A frame that was in memory is on disk now: it must not be sent from both."""
+        assert self._writer is not None
+        here = bool(self._kept) and self._kept[0] is one
+        unsent = here and not self._sent_kept
+        if here:
+            self._pop_kept()
+        self._writer.publish()
+        if not unsent:
+            self._reader.skip_to(*self._writer.position)
+            self._reader.passed(one.frame.end, more=one.more)
+
+    def _pop_kept(self) -> None:
+        self._kept_bytes -= len(self._kept.popleft().frame.message)
+        self._sent_kept = max(0, self._sent_kept - 1)
+
+    def _place(self, committed: int, number: int) -> int:
+        """Where a new stream goes on; the first number that is needed."""
+        oldest = self._segments.oldest
+        held = self._kept[0].first if self._kept else self._end
+        start = held if oldest is None else min(oldest.first, held)
+        if number < start:
+            if committed or self._writer is not None:
+                raise FrameError(
+                    f"it has {committed} records of this session, and the spool begins with "
+                    f"number {start}: its store was changed"
+                )
+            # What comes before was delivered to another store.
+            self._holes.add(number, start, elsewhere=True)
+            number = start
+        self._reader.start(number)
+        return number
+
+    def _warn(self, fault: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "anchorlib: the spool %s cannot be written (%s); records wait in memory until it "
+                "can",
+                escape(str(self._segments.folder)),
+                fault.strerror or fault,
+            )

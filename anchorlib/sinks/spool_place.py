@@ -1,0 +1,188 @@
+"""Where spools are, how large they may grow, and which process owns one.
+
+<place>/<run>.rank<r>.<writer id>/
+    spool.json                 what it is of, and where it goes
+    lock                       held, by flock, by the process that it belongs to
+    00000007.000000001234.seg  a segment, and the number of its first record
+    00000003.000000000400.bad  one that was damaged: kept, its good records were delivered
+    lost                       which numbers are in no segment any more
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import socket
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from anchorlib.errors import OptionError, RunBusyError
+from anchorlib.names import escape
+
+__all__ = [
+    "SpoolLabel",
+    "SpoolLock",
+    "is_spool",
+    "limit_of",
+    "parse_bytes",
+    "spool_place",
+    "spools_of",
+]
+
+DEFAULT_LIMIT: Final = 10 << 30
+_FREE_SHARE: Final = 5  # of what is free a spool takes a fifth at most
+LABEL: Final = "spool.json"
+LOCK: Final = "lock"
+
+_UNITS: Final = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for suffix, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
+}
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolLabel:
+    """What a spool is of: stands in its spool.json.
+
+    to: the store that it was meant for, as an address.
+    created_ns: nanoseconds since the epoch.
+    """
+
+    run: str
+    rank: int
+    writer_id: str
+    to: str
+    created_ns: int
+
+    @property
+    def folder(self) -> str:
+        """The name of its directory."""
+        return f"{self.run}.rank{self.rank}.{self.writer_id}"
+
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Of the spool in `folder`; None where it cannot be read, which loses nothing."""
+        try:
+            told: dict[str, Any] = json.loads((folder / LABEL).read_text(encoding="utf-8"))
+            return cls(
+                str(told["run"]),
+                int(told["rank"]),
+                str(told["writer_id"]),
+                str(told["to"]),
+                int(told["created_ns"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory for spools: ANCHOR_SPOOL, else the job's or the user's own on this machine."""
+    if told := environ.get("ANCHOR_SPOOL"):
+        return Path(told)
+    if scratch := environ.get("SLURM_TMPDIR"):
+        return Path(scratch) / "anchorlib" / "spool"
+    cache = environ.get("XDG_CACHE_HOME") or (
+        f"{environ['HOME']}/.cache" if environ.get("HOME") else ""
+    )
+    if cache and os.access(cache if Path(cache).exists() else Path(cache).parent, os.W_OK):
+        return Path(cache) / "anchorlib" / "spool"
+    return Path(tempfile.gettempdir()) / f"anchorlib-{os.getuid()}" / "spool"
+
+
+def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Bytes that a spool may take: ANCHOR_SPOOL_LIMIT, else 10 GiB or a fifth of what is free.
+
+    Raises OptionError where the variable holds no size.
+    """
+    told = environ.get("ANCHOR_SPOOL_LIMIT")
+    if not told:
+        return min(DEFAULT_LIMIT, free // _FREE_SHARE)
+    return parse_bytes(told, "ANCHOR_SPOOL_LIMIT")
+
+
+def parse_bytes(text: str, what: str) -> int:
+    """A size: `10GiB`, `500 MB`, `1048576`. Raises OptionError, which names `what`."""
+    found = _SIZE.fullmatch(text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None:
+        raise OptionError(f"{what}='{escape(text[:80])}' is no size; write 10GiB, 500MB or 1048576")
+    return int(float(found[1]) * unit)
+
+
+def is_spool(path: Path) -> bool:
+    """Whether a directory is a spool, even one whose label was lost."""
+    return path.is_dir() and ((path / LABEL).exists() or any(path.glob("*.seg")))
+
+
+def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:
+    """Spools that writers of this rank left here, oldest first."""
+    found = []
+    for path in place.glob(f"{run}.rank{rank}.*"):
+        label = SpoolLabel.read(path)
+        if label is not None and (label.run, label.rank) == (run, rank):
+            found.append((label.created_ns, path))
+    yield from (path for _, path in sorted(found))
+
+
+class SpoolLock:
+    """The right to write to a spool, or to deliver it, from construction to `release`.
+
+    Raises RunBusyError where another live process has it, OSError.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(self._file)
+            os.close(self._file)
+            raise RunBusyError(
+                f"the spool {escape(str(folder))} belongs to {holder}, which is alive and delivers "
+                "it; wait until it has ended"
+            ) from None
+        _HELD.add(self)
+        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
+            owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, json.dumps(owner).encode(), 0)
+
+    def release(self) -> None:
+        """Give it back; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            _HELD.discard(self)
+
+
+_HELD: weakref.WeakSet[SpoolLock] = weakref.WeakSet()
+
+
+def _holder(file: int) -> str:
+    try:
+        owner: dict[str, Any] = json.loads(os.pread(file, 4096, 0))
+        return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _forget_in_child() -> None:
+    # A forked child shares the lock: it would outlive its parent in a DataLoader's workers.
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,285 @@
+"""The frames of a spool's segments, one after the other, damage left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from anchorlib.record import Gap
+from anchorlib.sinks.spool_format import OPEN, Damaged, Stored, kind_of
+from anchorlib.sinks.spool_holes import Holes
+from anchorlib.sinks.spool_segments import Segment, SegmentReader, Segments
+from anchorlib.wire import (
+    Encoded,
+    Framed,
+    FrameError,
+    Hello,
+    PushRequest,
+    Row,
+    defined,
+    first_of,
+    parse_request,
+    read_gaps,
+)
+
+__all__ = ["FrameReader", "SpoolNotes", "read_notes"]
+
+
+class FrameReader:
+    """A place in a spool that moves from frame to frame.
+
+    definitions: of a spool that is still written, what its encoder has defined; None reads them.
+    live: whether the last record may be about to be finished.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        holes: Holes,
+        definitions: list[bytes] | None = None,
+        *,
+        live: bool = False,
+    ) -> None:
+        self._segments = segments
+        self._holes = holes
+        self._known = definitions is not None
+        self.definitions = [] if definitions is None else definitions
+        self._live = live
+        self._at: SegmentReader | None = None
+        self._peeked: Encoded | None = None
+        self._expected = 0  # the record that has to come next
+        self._doubt = True  # whether the next frame's number has to be looked at
+        self._inside = 0  # the end of the record of which a part was handed on, and more follow
+        self._more = False  # whether that is so of the frame peeked at
+        self._suspect = False  # whether a definition of this segment may be lost
+        self.last_step = 0
+
+    def rewind(self) -> None:
+        """Back to the oldest segment."""
+        self.close()
+
+    def start(self, number: int) -> None:
+        """The first record that is wanted."""
+        self._expected = number
+        self._doubt = True
+        self._inside = 0
+        self._peeked = None
+
+    @property
+    def expected(self) -> int:
+        """The number after the last record that was handed on."""
+        return self._expected
+
+    def skip_to(self, segment: Segment | None, offset: int) -> None:
+        """Go on from a place that is known to begin an entry."""
+        if segment is None or self._at is None:
+            return
+        if self._at.segment is not segment:
+            self._enter(segment)
+        self._at.offset = offset
+        self._peeked = None
+        self._doubt = True
+
+    def first(self) -> Encoded | None:
+        """The next frame, None where none is there yet."""
+        if self._peeked is None:
+            self._peeked = self._find()
+        return self._peeked
+
+    def advance(self) -> None:
+        """Past that frame."""
+        if self._peeked is not None:
+            self.passed(self._peeked.end, more=self._more)
+        self._peeked = None
+
+    def passed(self, end: int, *, more: bool) -> None:
+        """A frame was sent, from here or from elsewhere; `more` parts of its record follow."""
+        self._inside = end if more else 0
+        self._expected = max(self._expected, end - more)
+
+    def close(self) -> None:
+        """Close files and forget the place."""
+        if self._at is not None:
+            self._at.close()
+        self._at = self._peeked = None
+        self._doubt = True
+
+    def _enter(self, segment: Segment) -> None:
+        if self._at is not None:
+            self._at.close()
+        self._at = SegmentReader(segment)
+        self._doubt = True
+        self._suspect = False
+
+    def _find(self) -> Encoded | None:
+        while (found := self._next()) is not None:
+            if isinstance(found, Damaged):
+                self._after_damage()
+            elif kind_of(found.message) == "define":
+                self._define(found)
+            elif kind_of(found.message) == "frame":
+                frame = self._frame(found)
+                if frame is not None:
+                    return frame
+        return None
+
+    def _next(self) -> Stored | Damaged | None:
+        """The next entry of this segment or the following ones."""
+        if self._at is None:
+            if self._segments.oldest is None:
+                return None
+            self._enter(self._segments.oldest)
+        while self._at is not None:
+            found = self._at.next()
+            if found is not None or self._at.segment.following is None:
+                return found
+            self._enter(self._at.segment.following)
+        return None
+
+    def _after_damage(self) -> None:
+        self._doubt = True
+        self._inside = 0
+        if self._known or self._at is None:
+            return
+        self._suspect = True
+        # What was defined there stands once more at the next segment's beginning.
+        if self._at.segment.following is not None:
+            for entry in _head(self._at.segment.following):
+                self._define(entry)
+
+    def _define(self, entry: Stored) -> None:
+        if self._known:
+            return
+        if entry.last == len(self.definitions):
+            self.definitions.append(entry.message)
+        elif entry.last > len(self.definitions):
+            self._suspect = True
+
+    def _frame(self, entry: Stored) -> Encoded | None:
+        """The frame, unless it is delivered already, or cannot be."""
+        if entry.last <= self._expected:
+            return None
+        self._more = bool(entry.seq & OPEN)
+        if self._inside != entry.last and not self._begins(entry):
+            self._doubt = True  # parts of the same record may follow
+            return None
+        self._doubt = False
+        return Encoded(entry.message, entry.last, len(self.definitions))
+
+    def _begins(self, entry: Stored) -> bool:
+        """Whether a frame begins with a record's first part, and can be sent as a whole."""
+        if self._more and not self._live and not self._is_whole(entry):
+            return False
+        if not (self._doubt or self._suspect):
+            return True
+        try:
+            first, offset, needs, step = first_of(entry.message)
+        except FrameError:
+            return False
+        if offset or (self._suspect and not self._are_defined(needs)):
+            return False
+        if first > self._expected:
+            self.last_step = step
+            self._holes.add(self._expected, first)
+            self._expected = first
+        return True
+
+    def _are_defined(self, needs: Row) -> bool:
+        have = defined(self.definitions)
+        return all(wanted <= there for wanted, there in zip(needs, have, strict=True))
+
+    def _is_whole(self, entry: Stored) -> bool:
+        """Whether all parts of the record that begins here are there."""
+        assert self._at is not None
+        segment: Segment | None = self._at.segment
+        offset = self._at.offset
+        while segment is not None:
+            ahead = SegmentReader(segment)
+            ahead.offset = offset
+            try:
+                while (found := ahead.next()) is not None:
+                    if isinstance(found, Damaged) or found.last != entry.last:
+                        return False
+                    if not found.seq & OPEN:
+                        return True
+            finally:
+                ahead.close()
+            segment, offset = segment.following, 0
+        return False
+
+
+class SpoolNotes(NamedTuple):
+    """What a spool says beside its frames.
+
+    hello: None where no segment has a beginning.
+    lineage: as messages.
+    end: the number after the last record.
+    closed: whether the session ended by itself.
+    """
+
+    hello: Hello | None
+    gaps: list[Gap]
+    lineage: list[bytes]
+    end: int
+    closed: bool
+
+
+def read_notes(segments: Segments) -> SpoolNotes:
+    """Reads the newest segment that is whole, and all behind it."""
+    chosen: list[Segment] = []
+    for segment in reversed(segments.listed):
+        chosen.insert(0, segment)
+        first = SegmentReader(segment)
+        found = first.next()
+        first.close()
+        if isinstance(found, Stored) and kind_of(found.message) == "hello":
+            break
+    return _gathered(chosen)
+
+
+def _gathered(segments: list[Segment]) -> SpoolNotes:
+    hello, end, closed = None, 0, False
+    gaps: dict[tuple[str, str, str, str], Gap] = {}
+    lineage: dict[bytes, None] = {}
+    for segment in segments:
+        end = max(end, segment.first)
+        for entry in _good(segment):
+            kind = kind_of(entry.message)
+            if kind == "frame":
+                end = max(end, entry.last - bool(entry.seq & OPEN))
+            elif kind == "gaps":
+                told = read_gaps(_request(entry.message).gaps)
+                gaps |= {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in told}
+            elif kind == "lineage":
+                lineage[entry.message] = None
+            elif kind == "hello":
+                hello = _request(entry.message).hello
+            elif kind == "close":
+                end, closed = max(end, entry.last), True
+    return SpoolNotes(hello, list(gaps.values()), list(lineage), end, closed)
+
+
+def _good(segment: Segment) -> Iterator[Stored]:
+    reader = SegmentReader(segment)
+    try:
+        while (found := reader.next()) is not None:
+            if isinstance(found, Stored):
+                yield found
+    finally:
+        reader.close()
+
+
+def _head(segment: Segment) -> Iterator[Stored]:
+    """The definitions at a segment's beginning."""
+    for entry in _good(segment):
+        if kind_of(entry.message) == "frame":
+            return
+        if kind_of(entry.message) == "define":
+            yield entry
+
+
+def _request(message: bytes) -> PushRequest:
+    request = parse_request(message)
+    if isinstance(request, Framed):
+        raise FrameError("a frame stands where none can be")
+    return request

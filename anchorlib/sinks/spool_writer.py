@@ -1,0 +1,248 @@
+"""Adds frames to a spool's segments, and sees that they reach the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from anchorlib.names import escape
+from anchorlib.record import Gap
+from anchorlib.sinks.spool_format import OPEN, header
+from anchorlib.sinks.spool_segments import Segment, Segments, segment_name
+from anchorlib.wire import Encoded, close_request, gap_requests
+
+__all__ = ["SEGMENT_BYTES", "SpoolWriter"]
+
+_log = logging.getLogger("anchorlib")
+
+SEGMENT_BYTES: Final = 64 << 20
+_SYNC_SECONDS: Final = 0.05
+
+GapKey = tuple[str, str, str, str]
+
+
+class SpoolWriter:
+    """The writing hand of one spool; any thread may call it.
+
+    hello: the message that every segment begins with.
+    definitions, lineage: messages that grow as frames come; each segment holds them from its start.
+    sync: whether a thread of its own brings to the disk what was written, every 50 ms.
+
+    What was written can be read once it was published.
+    """
+
+    def __init__(  # each is a choice of its own, by keyword
+        self,
+        segments: Segments,
+        hello: bytes,
+        *,
+        definitions: Sequence[bytes],
+        lineage: Sequence[bytes],
+        segment_bytes: int = SEGMENT_BYTES,
+        sync: bool = True,
+    ) -> None:
+        self._segments = segments
+        self._disk = segments.disk
+        self._hello = hello
+        self._definitions = definitions
+        self._lineage = lineage
+        self._segment_bytes = segment_bytes
+        self._lock = threading.Lock()
+        self._segment: Segment | None = None
+        self._file = -1
+        self._written = 0
+        self._end = 0  # the number after the last record written
+        self._open = False  # whether that record's last part is still to come
+        self._told = (0, 0)  # definitions and lineage that the segment holds
+        self._taken = 0
+        self._gaps: dict[GapKey, Gap] = {}
+        self._untold: dict[GapKey, Gap] = {}
+        self._index = 0
+        self._retired: list[int] = []
+        self._folder_dirty = True
+        self._dirty = threading.Event()
+        self._over = threading.Event()
+        self._sync_failed = False
+        self._thread = threading.Thread(target=self._syncing, name="anchorlib-spool", daemon=True)
+        if sync:
+            self._thread.start()
+
+    def frame(self, frame: Encoded, first: int, *, more: bool) -> None:
+        """Add a frame whose first record is number `first`; `more` parts of its last one follow.
+
+        Raises OSError, and has added nothing then.
+        """
+        with self._lock:
+            self._make_room(first, frame.definitions)
+            notes = self._notes(frame.definitions)
+            seq = frame.end | (OPEN if more else 0)
+            self._write([notes + header(seq, frame.message), frame.message])
+            self._noted(frame.definitions)
+            self._end, self._open = frame.end, more
+
+    def gap(self, gaps: Iterable[Gap]) -> None:
+        """Cumulative statements, to be added with the next frame or by `notes`."""
+        with self._lock:
+            told = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
+            self._gaps |= told
+            self._untold |= told
+
+    def notes(self, *, closed: bool = False) -> None:
+        """Add what was stated since the last frame; with `closed` that the session is over.
+
+        Raises OSError.
+        """
+        with self._lock:
+            defined = self._told[0]
+            if self._segment is None:
+                defined = len(self._definitions)
+                self._make_room(self._end, defined)
+            parts = self._notes(defined)
+            if closed:
+                message = close_request()
+                parts += header(self._end, message) + message
+            if parts:
+                self._write([parts])
+                self._noted(defined)
+                self._publish()
+
+    def publish(self) -> None:
+        """What was written may be read."""
+        with self._lock:
+            self._publish()
+
+    @property
+    def position(self) -> tuple[Segment | None, int]:
+        """Where the next entry will be."""
+        return self._segment, self._written
+
+    def sync(self) -> None:
+        """Return when all that was written survives power loss. Raises OSError."""
+        with self._lock:
+            files, self._retired = self._retired, []
+            if self._file >= 0:
+                files.append(os.dup(self._file))
+            folder, self._folder_dirty = self._folder_dirty, False
+        try:
+            for file in files:
+                self._disk.sync(file)
+            if folder:
+                self._disk.sync_folder(self._segments.folder)
+        finally:
+            for file in files:
+                os.close(file)
+
+    def close(self) -> None:
+        """Bring everything to the disk, end the thread."""
+        self._over.set()
+        self._dirty.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.sync_or_warn()
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+            self._segment = None
+
+    def _publish(self) -> None:
+        if self._segment is not None:
+            self._segment.size = self._written
+            self._segment.end = max(self._segment.end, self._end)
+
+    def _make_room(self, first: int, definitions: int) -> None:
+        """A segment that `first` may be added to."""
+        full = self._written >= self._segment_bytes and not self._open
+        follows = first == self._end - self._open
+        if self._segment is not None and not full and follows:
+            return
+        self._leave_segment()
+        path = self._segments.folder / segment_name(self._index, first)
+        self._file = self._disk.create(path)
+        self._segment = Segment(path, self._index, first, first, 0)
+        self._index += 1
+        self._written = 0
+        self._folder_dirty = True
+        self._told = (0, 0)
+        self._untold = dict(self._gaps)
+        try:
+            self._write([header(first, self._hello) + self._hello + self._notes(definitions)])
+        except OSError:
+            self._leave_segment()
+            with contextlib.suppress(OSError):
+                self._disk.remove(path)
+            raise
+        self._noted(definitions)
+        self._segments.add(self._segment)
+
+    def _leave_segment(self) -> None:
+        if self._file >= 0:
+            self._retired.append(self._file)
+            self._file = -1
+        self._segment = None
+
+    def _notes(self, definitions: int) -> bytes:
+        """What the segment has to say before a frame that needs so many definitions."""
+        defined, lineage = self._told
+        parts: list[bytes] = []
+        for number in range(defined, definitions):
+            message = self._definitions[number]
+            parts += (header(number, message), message)
+        self._taken = len(self._lineage)
+        stated = gap_requests(self._untold.values())
+        for message in [*self._lineage[lineage : self._taken], *stated]:
+            parts += (header(self._end, message), message)
+        return b"".join(parts)
+
+    def _noted(self, definitions: int) -> None:
+        self._told = (max(self._told[0], definitions), self._taken)
+        self._untold.clear()
+
+    def _write(self, parts: list[bytes]) -> None:
+        """All of `parts`, or nothing: what a failed write left is cut off again."""
+        total = sum(map(len, parts))
+        done = 0
+        try:
+            while done < total:
+                count = self._disk.write(self._file, parts if not done else _rest(parts, done))
+                if count <= 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                done += count
+        except OSError:
+            try:
+                self._disk.truncate(self._file, self._written)
+            except OSError:
+                self._leave_segment()  # what stays there is read as far as it is whole
+            raise
+        self._written += total
+        self._dirty.set()
+
+    def _syncing(self) -> None:
+        while not self._over.is_set():
+            self._dirty.wait()
+            self._over.wait(_SYNC_SECONDS)
+            self._dirty.clear()
+            self.sync_or_warn()
+
+    def sync_or_warn(self) -> None:
+        """`sync`; a disk that fails is told of once."""
+        try:
+            self.sync()
+        except OSError as fault:
+            if not self._sync_failed:
+                self._sync_failed = True
+                _log.warning(
+                    "anchorlib: the disk of the spool %s does not take what was written (%s): it "
+                    "may be lost with power",
+                    escape(str(self._segments.folder)),
+                    fault.strerror or fault,
+                )
+
+
+def _rest(parts: list[bytes], done: int) -> list[bytes]:
+    return [b"".join(parts)[done:]]

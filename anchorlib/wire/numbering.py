@@ -1,0 +1,63 @@
+"""Finished frames under other numbers: what a spool looks at before it sends them on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from anchorlib.wire.decoder import Framed, FrameError, parse_request
+from anchorlib.wire.framing import join
+from anchorlib.wire.v1.collector_pb2 import Columns
+
+__all__ = ["Row", "defined", "first_of", "renumbered"]
+
+
+class Row(NamedTuple):
+    """How many series, layouts and phases are defined, or have to be."""
+
+    series: int
+    layouts: int
+    phases: int
+
+
+def first_of(message: bytes) -> tuple[int, int, Row, int]:
+    """A frame's first record, its payload's offset in that record, what it speaks of, its step.
+
+    Raises FrameError for what is no frame.
+    """
+    head = _frame(message).head
+    columns = head.columns
+    needs = Row(*(max(column, default=0) + 1 for column in _numbers(columns)))
+    offset = head.fragment.offset if head.HasField("fragment") else 0
+    return head.first, offset, needs if not offset else Row(0, 0, 0), min(columns.step, default=0)
+
+
+def defined(definitions: Iterable[bytes]) -> Row:
+    """What these messages define together."""
+    told = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
+    return Row(
+        sum(len(one.series) for one in told),
+        sum(len(one.layouts) for one in told),
+        sum(len(one.phases) for one in told),
+    )
+
+
+def renumbered(message: bytes, back: int) -> bytes:
+    """The frame with its first record's number less by `back`."""
+    if not back:
+        return message
+    head, payload = _frame(message)
+    head.first -= back
+    head.payload = b""
+    return join(head.SerializeToString(), [payload])
+
+
+def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[int]]:
+    return columns.series, columns.layout, columns.phase
+
+
+def _frame(message: bytes) -> Framed:
+    frame = parse_request(message)
+    if not isinstance(frame, Framed):
+        raise FrameError("what was kept as a frame is none")
+    return frame
