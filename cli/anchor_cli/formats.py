@@ -39,7 +39,14 @@ def _write_npz(extract: Extract, file: IO[bytes]) -> None:
 
 
 def _write_npy(extract: Extract, file: IO[bytes]) -> None:
-    np.save(file, extract.stacked(), allow_pickle=False)
+    np.save(_Plain(file), extract.stacked(), allow_pickle=False)
+
+
+class _Plain:
+    """A file that numpy writes through Python, which says why where it cannot go on."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
 
 
 def write_csv(extract: Extract, file: IO[bytes]) -> None:
@@ -63,7 +70,10 @@ def csv_rows(extract: Extract) -> Iterator[list[str]]:
 
 def _write_pt(extract: Extract, file: IO[bytes]) -> None:
     phases = extract.place["phase"].tolist()
-    import_module("torch").save({**_tensors(extract), "phase": phases}, file)
+    # torch says nothing of use where a disk is full: the file is written by Python alone.
+    whole = io.BytesIO()
+    import_module("torch").save({**_tensors(extract), "phase": phases}, whole)
+    file.write(whole.getbuffer())
 
 
 def _write_safetensors(extract: Extract, file: IO[bytes]) -> None:

@@ -53,7 +53,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         ),
     ] = None,
     scale: Annotated[
-        float | None,
+        str | None,
         typer.Option("--scale", metavar="S", help="With --as: multiply by S first, as AMP does."),
     ] = None,
     output: Annotated[
@@ -116,7 +116,7 @@ def _scales(found: Sequence[Selected]) -> str:
     )
 
 
-def _target(fmt: str | None, scale: float | None) -> Target | None:
+def _target(fmt: str | None, scale: str | None) -> Target | None:
     """What --as and --scale ask. Raises OptionError."""
     from anchor_cli.measured import Target
     from anchorlib.errors import OptionError
@@ -126,6 +126,9 @@ def _target(fmt: str | None, scale: float | None) -> Target | None:
         if scale is not None:
             raise OptionError("--scale says what values are multiplied by before --as; give both")
         return None
-    target = Target(fmt, 1.0 if scale is None else scale)
+    try:
+        target = Target(fmt, 1.0 if scale is None else float(scale))
+    except ValueError:
+        raise OptionError(f"--scale {scale!r}: give a number, as in --scale 1024") from None
     shares_as(Log2Histogram(), target.fmt, target.scale)  # refuses what cannot be, with choices
     return target

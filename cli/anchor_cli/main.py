@@ -10,6 +10,7 @@ anything else    70                        a defect; ANCHOR_DEBUG=1 shows its tr
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -85,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _debugging():
             raise
         # Not a defect: a full disk behind stdout, a file that may not be read.
+        message = _trouble(error)
         _abandon_stdout()
-        note(f"{error.strerror or error}{'' if error.filename is None else f': {error.filename}'}")
+        note(message)
         return ExitCode.USAGE
     return code
 
@@ -129,6 +131,20 @@ def _usage(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "anchor"
     return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
+
+
+def _trouble(error: OSError) -> str:
+    """What could not be done with which file; a write without a file's name was one to stdout."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{reason}: {error.filename}"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return reason
+    name = "standard output"
+    with contextlib.suppress(OSError, ValueError):
+        file = Path(f"/dev/fd/{sys.stdout.fileno()}").readlink()
+        name = str(file) if file.is_absolute() else name  # a pipe's is "pipe:[1234]"
+    return f"cannot write {name}: {reason}"
 
 
 def _debugging() -> bool:

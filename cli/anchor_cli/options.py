@@ -56,13 +56,13 @@ StepOption: TypeAlias = Annotated[
     typer.Option("--step", metavar="A[:B]", help="Step A, or the steps from A up to, not with, B."),
 ]
 PassOption: TypeAlias = Annotated[
-    int | None, typer.Option("--pass", metavar="N", min=0, help="Only this pass of each step.")
+    str | None, typer.Option("--pass", metavar="N", help="Only this pass of each step.")
 ]
 CallOption: TypeAlias = Annotated[
-    int | None, typer.Option("--call", metavar="N", min=0, help="Only this call of each pass.")
+    str | None, typer.Option("--call", metavar="N", help="Only this call of each pass.")
 ]
 RankOption: TypeAlias = Annotated[
-    int | None, typer.Option("--rank", metavar="N", min=0, help="Only this rank.")
+    str | None, typer.Option("--rank", metavar="N", help="Only this rank.")
 ]
 PhaseOption: TypeAlias = Annotated[
     str | None,

@@ -29,9 +29,9 @@ class Selection:
     def of(
         cls,
         step: str | None,
-        pass_index: int | None,
-        call: int | None,
-        rank: int | None,
+        pass_index: str | None,
+        call: str | None,
+        rank: str | None,
         phase: str | None,
         mode: str | None,
     ) -> Selection:
@@ -40,7 +40,15 @@ class Selection:
 
         first, stop = parse_steps(step)
         text = None if mode is None else str(parse_mode(mode))
-        return cls(first, stop, pass_index, call, rank, phase, text)
+        return cls(
+            first,
+            stop,
+            _number("--pass", pass_index),
+            _number("--call", call),
+            _number("--rank", rank),
+            phase,
+            text,
+        )
 
     def meets(self, first_step: int, last_step: int) -> bool:
         """Whether any of the steps first_step … last_step (both included) is selected."""
@@ -76,6 +84,14 @@ def parse_steps(text: str | None) -> tuple[int, int | None]:
             "so B is greater than A"
         )
     return first, stop
+
+
+def _number(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise OptionError(f"{option} {text!r}: give one number, 0 or more, as in {option} 0")
 
 
 def _step(text: str, whole: str) -> int:

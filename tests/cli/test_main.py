@@ -129,7 +129,15 @@ def test_the_installed_command_is_main():
         (["hist", "run1"], "missing option '--tensor' / '-t'; see `anchor hist --help`"),
         (["nmaes"], "no such command 'nmaes'"),
         (["names", "run1", "--jsno"], "no such option: --jsno"),
-        (["stats", "run1", "-t", "fc2.bias", "--pass", "-1"], "invalid value for '--pass'"),
+        (
+            ["stats", "run1", "-t", "fc2.bias", "--pass", "-1"],
+            "--pass '-1': give one number, 0 or more",
+        ),
+        (["stats", "run1", "-t", "fc2.bias", "--pass", "x"], "--pass 'x': give one number, 0 or"),
+        (["pull", "run1", "-t", "fc2.bias", "--call", "1:2"], "as in --call 0"),
+        (["hist", "run1", "-t", "fc2.bias", "--rank", ""], "--rank '': give one number"),
+        (["hist", "run1", "-t", "x", "--as", "fp16", "--scale", "x"], "--scale 'x': give a num"),
+        (["hist", "run1", "-t", "x", "--as", "fp16", "--scale", "-1"], "a scale is a positive"),
         (["stats", "run1", "-t", "fc2.bias", "--step", "5:3"], "--step 5:3 selects nothing"),
         (["stats", "run1", "-t", "fc2.bias", "--step", "x"], "--step 'x': give a step"),
         (["stats", "run1", "-t", "fc2.bias", "--step", "7"], "fc2.bias has no record at --step"),
@@ -266,7 +274,7 @@ def test_a_full_disk_behind_stdout_is_one_line(store, unbuffered):
             env=environment(PYTHONUNBUFFERED=unbuffered),
         )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr == "anchor: No space left on device\n"
+    assert done.stderr == "anchor: cannot write /dev/full: No space left on device\n"
 
 
 def test_ctrl_c_ends_a_command_with_130_and_no_word(store):

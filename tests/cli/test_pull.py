@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -240,6 +241,26 @@ def test_a_link_is_written_through(store):
     pulled(store, ".csv")
     assert (store / "out.csv").is_symlink()
     assert (store / "real" / "out.csv").read_text().startswith("step,")
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_disk_that_is_full_is_one_line_that_names_the_file(tmp_path, suffix):
+    make_run(tmp_path, [record(raw=np.random.default_rng(0).random(3000))])
+    place = tmp_path / f"out{suffix}"
+    # A bound on the size of files fails in the same way, and in the middle of one.
+    code = (
+        "import resource, signal, sys\nfrom anchor_cli.main import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\nsys.exit(main(sys.argv[1:]))"
+    )
+    where = ["pull", "run1", "--store", tmp_path, "-t", "fc2.bias", "-o", place]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *where],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"anchor: cannot write {place}: File too large\n"
+    assert not list(tmp_path.glob("*out*"))
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
