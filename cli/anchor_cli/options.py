@@ -22,6 +22,12 @@ __all__ = [
     "examples",
 ]
 
+
+def _without_slash(run: str) -> str:
+    """A collector's URL without the slash that may end it: messages go on from there."""
+    return run.rstrip("/") if "://" in run else run
+
+
 StoreOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -38,6 +44,7 @@ RunArgument: TypeAlias = Annotated[
         help="A run's name in the store, its path, or grpc://HOST:PORT/NAME.",
         show_default=False,
         autocompletion=complete.run_names,
+        callback=_without_slash,
     ),
 ]
 TensorOption: TypeAlias = Annotated[

@@ -14,6 +14,7 @@ import typer.main
 
 from anchor_cli import names
 from anchor_cli.main import app
+from anchor_server import Collector, ServerTLS, own_identity
 from anchorlib.errors import CollectorError, MissingExtraError, UnknownTensorError
 from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
 
@@ -170,6 +171,26 @@ def test_a_collector_that_is_not_there_is_exit_4_and_says_which():
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "grpc://127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["grpc://127.0.0.1", "grpc://127.0.0.1/", "grpc://127.0.0.1//"])
+def test_a_url_without_a_run_says_how_one_is_written(url):
+    done = anchor("names", url)
+    said = "anchor: grpc://127.0.0.1 names no run: write grpc://127.0.0.1/run1\n"
+    assert (done.code, done.err) == (2, said)
+
+
+def test_a_plain_client_on_a_tls_port_is_told_of_grpcs(store):
+    pytest.importorskip("cryptography")
+    identity = own_identity(store, "127.0.0.1")
+    tls = ServerTLS(identity.cert_file, identity.key_file)
+    with Collector(store, bind="127.0.0.1:0", tls=tls) as collector:
+        done = spawn("names", "run1", "--store", f"grpc://{collector.address}")
+        assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+        assert f"grpcs://{collector.address}" in done.stderr
+        trusted = environment(ANCHOR_CA_FILE=str(identity.cert_file))
+        done = spawn("names", "run1", "--store", f"grpcs://{collector.address}", env=trusted)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
