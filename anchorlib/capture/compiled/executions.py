@@ -105,14 +105,12 @@ class Executions:
 
         It repeats forward, or it stands in a custom Function.backward.
         """
-        if place.gradients:
-            execution = self._repeated(program, site)
-            return (None if execution is None else execution.at.get(site)), False
-        execution = self._of_node(program)
-        if execution is not None and site in execution.seen:
-            return execution.at.get(site), False
-        key = self._key_of(place.name, place.modes)
-        return (None, False) if key is None else (self._clock.call(key, backward=True), True)
+        if place.backward:
+            key = self._key_of(place.name, place.modes)
+            return (None, False) if key is None else (self._clock.call(key, backward=True), True)
+        # What ran without gradients has none to be told where.
+        execution = self._repeated(program, site) if place.gradients else None
+        return (None if execution is None else execution.at.get(site)), False
 
     def gradient(self, program: Program, site: int) -> At | None:
         """The coordinates of a gradient, where the node that runs tells its execution."""

@@ -89,7 +89,9 @@ class CompiledObserver:
         program = program_of(spot.program)
         with self._lock:
             at = None if program is None else self._executions.gradient(program, spot.site)
-            self._gradient(g, at or self._at(where), spot)
+            if at is None and (at := self._at(where)) is None and int(where[0]) >= 0:
+                return  # its forward belongs to another session
+            self._gradient(g, at, spot)
 
     def leaf_gradient(self, g: torch.Tensor, spot: Spot, leaf: int = -1) -> None:
         """Observe the gradient of a leaf, once a backward: that of its last call.
