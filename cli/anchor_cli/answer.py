@@ -25,7 +25,7 @@ __all__ = ["WRITERS", "Answer"]
 
 _MOST_PANELS = 12
 _COLUMNS = [
-    Column("tensor", cut=True),
+    Column("tensor", cut=True, main=True),
     Column("elements", right=True),
     Column("zero", right=True),
     Column("nan", right=True),

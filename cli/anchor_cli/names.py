@@ -24,15 +24,15 @@ EXAMPLES = examples("anchor names run1", "anchor names run1 'fc*@grad' 're:.*[.]
 
 _FIELDS = ("name", "kind", "mode", "dtype", "shape", "ranks", "records")
 _COLUMNS = [
-    Column("name", cut=True),
+    Column("name", cut=True, main=True),
     Column("kind", cut=True),
-    Column("mode", cut=True, spare=True),
-    Column("dtype", cut=True),
+    Column("mode", cut=True, spare=1),
+    Column("dtype", cut=True, spare=2),
     Column("shape", cut=True),
-    Column("ranks", cut=True, spare=True),
+    Column("ranks", cut=True, spare=1),
     Column("records", right=True),
     Column("steps", cut=True),
-    Column("size", right=True),
+    Column("size", right=True, spare=2),
 ]
 GAPS = Column("gaps", right=True)
 """How many observations were not recorded, or not with their values; shown where any were."""

@@ -17,13 +17,13 @@ __all__ = ["EXAMPLES", "show_runs"]
 EXAMPLES = examples("anchor runs", "anchor runs --store grpc://127.0.0.1:50051 --json")
 
 _COLUMNS = [
-    Column("name", cut=True),
+    Column("name", cut=True, main=True),
     Column("state"),
     Column("ranks", cut=True),
     Column("steps", right=True),
     Column("tensors", right=True),
     Column("bytes", right=True),
-    Column("when", spare=True),
+    Column("when", spare=1),
 ]
 
 

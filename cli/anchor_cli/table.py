@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from anchor_cli.terminal import Screen
 
-__all__ = ["Column", "cut", "width_of", "written"]
+__all__ = ["Column", "cut", "cut_apart", "width_of", "written"]
 
 _GAP = "  "
 _READABLE = 20  # columns that a cut text keeps as long as others can be left out instead
@@ -19,14 +21,16 @@ class Column:
     """One column of a table.
 
     right: align right, as numbers are.
-    cut: its texts may be cut in the middle where the terminal is narrow.
-    spare: may be left out where that is not enough, the last spare column first.
+    cut: its texts may be cut where the terminal is narrow.
+    main: it is cut after all others, and so that texts that differ still do.
+    spare: may be left out where that is not enough: 1 before 2, and the last such column first.
     """
 
     title: str
     right: bool = False
     cut: bool = False
-    spare: bool = False
+    main: bool = False
+    spare: int = 0
 
 
 def written(
@@ -39,14 +43,26 @@ def written(
     ]
     kept = list(range(len(columns)))
     if screen.width is not None:
+        whole = list(widths)
         _shrink(columns, widths, kept, screen.width, _READABLE)
         kept = _leave_out(columns, widths, screen.width)
-        _shrink(columns, widths, kept, screen.width, _SHORTEST)
-    yield screen.style(
-        _line([column.title for column in columns], columns, widths, kept, screen), 1
-    )
-    for row in rows:
-        yield _line(row, columns, widths, kept, screen)
+        widths = whole  # what was left out leaves room
+        for shortest in (_READABLE, _SHORTEST):
+            _shrink(columns, widths, kept, screen.width, shortest)
+    mark = "…" if screen.glyphs else "..."
+    shown = [_fitted(columns[i], [row[i] for row in rows], widths[i], mark) for i in kept]
+    heads = [cut(columns[i].title, widths[i], mark) for i in kept]
+    layout = [(columns[i].right, widths[i]) for i in kept]
+    yield screen.style(_line(heads, layout), 1)
+    for cells in zip(*shown, strict=True):
+        yield _line(cells, layout)
+
+
+def _fitted(column: Column, texts: Sequence[str], width: int, mark: str) -> list[str]:
+    if column.main:
+        short = cut_apart(texts, width, mark)
+        return [short[text] for text in texts]
+    return [cut(text, width, mark) for text in texts]
 
 
 def _shrink(
@@ -55,6 +71,7 @@ def _shrink(
     """Take from the widest columns that may be cut, until all fit or none has more to give."""
     while (excess := _total([widths[i] for i in kept]) - limit) > 0:
         wide = [i for i in kept if columns[i].cut and widths[i] > shortest]
+        wide = [i for i in wide if not columns[i].main] or wide
         if not wide:
             return
         widest = max(wide, key=widths.__getitem__)
@@ -64,11 +81,11 @@ def _shrink(
 
 def _leave_out(columns: Sequence[Column], widths: list[int], limit: int) -> list[int]:
     kept = list(range(len(columns)))
-    for i in reversed(range(len(columns))):
+    spare = [i for i in reversed(kept) if columns[i].spare]
+    for i in sorted(spare, key=lambda i: columns[i].spare):
         if _total([widths[k] for k in kept]) <= limit:
             break
-        if columns[i].spare:
-            kept.remove(i)
+        kept.remove(i)
     return kept
 
 
@@ -76,28 +93,77 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
-def _line(
-    cells: Sequence[str],
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    kept: Sequence[int],
-    screen: Screen,
-) -> str:
+def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
+    """One line; `layout` says of each cell whether it stands on the right, and its width."""
     padded = []
-    for i in kept:
-        text = cut(cells[i], widths[i], "…" if screen.glyphs else "...")
-        space = " " * (widths[i] - width_of(text))
-        padded.append(space + text if columns[i].right else text + space)
+    for text, (right, width) in zip(cells, layout, strict=True):
+        space = " " * (width - width_of(text))
+        padded.append(space + text if right else text + space)
     return _GAP.join(padded).rstrip()
 
 
-def cut(text: str, width: int, mark: str = "…") -> str:
-    """`text` in at most `width` columns: what is too long loses its middle to `mark`."""
+def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> str:
+    """`text` in at most `width` columns: what is too long loses its middle to `mark`.
+
+    left: columns of its start that stay; None keeps as much of the start as of the end.
+    """
     if width_of(text) <= width:
         return text
-    left = (width - len(mark) + 1) // 2
-    right = width - len(mark) - left
-    return _start(text, left) + mark + _start(text[::-1], right)[::-1]
+    room = width - len(mark)
+    left = (room + 1) // 2 if left is None else left
+    return _start(text, left) + mark + _start(text[::-1], room - left)[::-1]
+
+
+def cut_apart(texts: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
+    """Each text in at most `width` columns; texts that differ still do, where that can be.
+
+    Those that would be the same without their middle are cut elsewhere.
+    """
+    short = {text: cut(text, width, mark) for text in texts}
+    left, taken = _same(short), set(short.values())
+    while left:
+        tried = [{text: way(text) for text in left} for way in _ways(left, width, mark)]
+        apart = max((_apart(one, taken) for one in tried), key=len)
+        if not apart:  # too narrow for all of them: as many as can be
+            return short | max(tried, key=lambda one: len(set(one.values())))
+        short |= apart
+        taken |= set(apart.values())
+        left = [text for text in left if text not in apart]
+    return short
+
+
+def _same(short: Mapping[str, str]) -> list[str]:
+    """The texts that look like another."""
+    seen = Counter(short.values())
+    return [text for text, shown in short.items() if seen[shown] > 1]
+
+
+def _apart(tried: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+    """Those that look like no other, nor like what is there."""
+    same = set(_same(tried))
+    return {text: shown for text, shown in tried.items() if text not in same and shown not in taken}
+
+
+def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
+    """Other places to cut at: nearer to an end, or on both sides of where the texts part."""
+    room = width - len(mark)
+    for left in sorted(range(room + 1), key=lambda left: abs(2 * left - room)):
+        yield partial(cut, width=width, mark=mark, left=left)
+    ends = zip(min(texts), max(texts), strict=False)
+    parting = next((i for i, (one, other) in enumerate(ends) if one != other), 0)
+    if room - len(mark) >= _SHORTEST // 2:
+        for before in (2, 0):
+            yield partial(_around, begin=parting - before, width=width, mark=mark)
+
+
+def _around(text: str, begin: int, width: int, mark: str) -> str:
+    """What stands at `begin`, with a little of both ends."""
+    room = width - 2 * len(mark)
+    end = room // 4
+    inner = room - 2 * end
+    begin = max(end, min(begin, len(text) - end - inner))
+    parts = (text[:end], text[begin : begin + inner], text[len(text) - end :])
+    return cut(mark.join(parts), width, mark)
 
 
 def _start(text: str, width: int) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from anchor_cli import names
 from anchor_cli.names import spans
+from anchor_cli.terminal import Screen
 from anchorlib.record import Gap
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
@@ -89,6 +91,17 @@ def test_ranks_are_shown_as_spans():
     assert spans((0, 1, 2, 3, 8)) == "0-3,8"
     assert spans((5,)) == "5"
     assert spans(()) == ""
+
+
+def test_a_narrow_terminal_tells_names_apart(tmp_path, monkeypatch):
+    names_of = [f"conv{n}.weight" for n in (1, 2)]
+    make_run(tmp_path, [record(name, "pass_grad", WEIGHT) for name in names_of])
+    for width in (44, 48, 80):
+        monkeypatch.setattr(names, "this_screen", lambda width=width: Screen(width, glyphs=True))
+        lines = anchor("names", "run1", "--store", tmp_path).out.splitlines()
+        assert max(map(len, lines)) <= width
+        assert len({line.split()[0] for line in lines}) == 3
+    assert [line.split()[0] for line in lines[1:]] == names_of
 
 
 def test_a_live_run_is_read_too(tmp_path):

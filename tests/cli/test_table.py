@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli.table import Column, cut, width_of, written
+from anchor_cli.table import Column, cut, cut_apart, width_of, written
 from anchor_cli.terminal import Screen
 
 PIPE = Screen()
-COLUMNS = [Column("name", cut=True), Column("size", right=True), Column("note", spare=True)]
+COLUMNS = [Column("name", cut=True), Column("size", right=True), Column("note", spare=1)]
 texts = st.text(st.sampled_from("ab.é中🙂\u0301"), max_size=40)
 
 
@@ -36,10 +37,59 @@ def test_a_terminal_cuts_long_names_in_the_middle():
     assert lines[1] == "encoder.l...n.weight     1  n"
 
 
+def test_what_can_be_spared_first_goes_first():
+    columns = [Column("a", spare=1), Column("b", spare=2), Column("c"), Column("d", spare=2)]
+    shown = [next(written(columns, [("1", "2", "3", "4")], Screen(w))) for w in (10, 9, 6, 3)]
+    assert shown == ["a  b  c  d", "b  c  d", "b  c", "c"]
+
+
 def test_spare_columns_go_before_names_become_unreadable():
     rows = [("encoder.layers.11.attention.weight", "1", "n" * 30)]
     lines = list(written(COLUMNS, rows, Screen(28, glyphs=True)))
-    assert lines == ["name                  size", "encoder.la…on.weight     1"]
+    assert lines == ["name                    size", "encoder.lay…ion.weight     1"]
+
+
+def test_readable_names_are_cut_after_all_others():
+    columns = [Column("a", cut=True, main=True), Column("b", cut=True), Column("c", spare=1)]
+    row = ("encoder.11.weight", "float32|bfloat16", "c" * 20)
+    (_, line) = written(columns, [row], Screen(40))
+    assert line == "encoder.11.weight  float32|bfloat16"
+    (_, line) = written(columns, [row], Screen(27))
+    assert line == "encoder.11.weight  flo...16"
+    (_, line) = written(columns, [row], Screen(24))
+    assert line == "encode...eight  flo...16"
+
+
+@pytest.mark.parametrize("mark", ["…", "..."])
+@pytest.mark.parametrize("width", [8, 9, 11])
+def test_names_that_differ_still_do_when_they_are_cut(width, mark):
+    names = ["conv1.weight", "conv2.weight", "conv1.bias_of_it", "fc"]
+    short = cut_apart(names, width, mark)
+    assert len(set(short.values())) == len(names)
+    assert short["fc"] == "fc"
+    assert max(map(width_of, short.values())) <= width
+
+
+def test_what_tells_many_layers_apart_is_shown():
+    names = [f"encoder.layers.{n}.attn.{q}.weight" for n in range(12) for q in "qkv"]
+    for width in (16, 20, 24, 30):
+        assert len(set(cut_apart(names, width).values())) == len(names)
+    assert cut_apart(names, 16)["encoder.layers.7.attn.k.weight"] == "enc…7.attn.k…ght"
+
+
+def test_a_narrow_table_tells_its_names_apart():
+    columns = [Column("name", cut=True, main=True), Column("note")]
+    rows = [("conv1.weight", "n" * 20), ("conv2.weight", "n" * 20)]
+    _, first, second = written(columns, rows, Screen(30, glyphs=True))
+    assert first.split()[0] != second.split()[0]
+
+
+@given(st.lists(texts, max_size=8), st.integers(min_value=8, max_value=30))
+def test_texts_that_are_cut_apart_fit_and_are_never_more_alike(several, width):
+    short = cut_apart(several, width)
+    assert set(short) == set(several)
+    assert all(width_of(shown) <= width for shown in short.values())
+    assert len(set(short.values())) >= len({cut(text, width) for text in several})
 
 
 @given(
@@ -48,7 +98,7 @@ def test_spare_columns_go_before_names_become_unreadable():
     st.booleans(),
 )
 def test_no_line_is_wider_than_the_terminal(rows, width, glyphs):
-    columns = [Column("a", cut=True), Column("b", cut=True), Column("c", spare=True)]
+    columns = [Column("a", cut=True), Column("b", cut=True), Column("c", spare=1)]
     for line in written(columns, rows, Screen(width, glyphs=glyphs)):
         assert width_of(line) <= width
 
