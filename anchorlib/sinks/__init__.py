@@ -3,7 +3,10 @@
 queue      bounded by bytes, with the thread that drains it: the one in front of every sink
 base       what a sink is
 embedded   the store's writer, in this process
-remote     a collector, over gRPC
+remote     a collector, over gRPC, by way of a spool
+spool…     records on this machine's disk until the collector has them
+sending    an outbox and a collector that comes and goes
+copying    a run of one store, recorded once more in another
 memory     a list, for tests
 opening    which of them a store's address means
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.memory import MemorySink
 from anchorlib.sinks.opening import SinkOptions, open_sink
+from anchorlib.sinks.pushing import is_spool, push
 from anchorlib.sinks.queue import Deferred, OnFull, RecordQueue
 
 __all__ = [
@@ -22,5 +26,7 @@ __all__ = [
     "RecordQueue",
     "Sink",
     "SinkOptions",
+    "is_spool",
     "open_sink",
+    "push",
 ]

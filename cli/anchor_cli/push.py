@@ -1,0 +1,85 @@
+"""`anchor push`: what a dead trainer left in its spool, or a whole run, to another store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import JsonOption, StoreOption, examples
+from anchor_cli.terminal import document, emit, note
+
+__all__ = ["EXAMPLES", "push_run"]
+
+EXAMPLES = examples(
+    "anchor push ~/.cache/anchorlib/spool/run1.rank0.5f…a6aa --to grpc://127.0.0.1:50051",
+    "anchor push run1 --to /archive/anchors",
+)
+
+_PATIENCE = 30.0  # seconds without any answer after which a collector counts as unreachable
+
+
+def push_run(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_SPOOL_DIR",
+            help="The directory of a spool, or a run: its name in the store, its path, its URL.",
+            show_default=False,
+        ),
+    ],
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="STORE",
+            help="Where it goes: a directory, or grpc://HOST:PORT of a collector.",
+            show_default=False,
+        ),
+    ],
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Deliver a spool that no live process owns, or copy a run, to another store.
+
+    May be repeated: what is there already is not sent again. A spool that was delivered is
+    removed. Exit code 3 where something in the spool was damaged.
+    """
+    from anchorlib.sinks import push
+
+    with _progress() as tick:
+        done = push(what, to, store, patience=_PATIENCE, progress=tick)
+    told = asdict(done)
+    lost, aside = told.get("lost", 0), told.get("set_aside", 0)
+    if as_json:
+        document({"to": to, **told})
+    else:
+        fresh = done.records - done.already
+        emit(f"{done.run}: {fresh} records delivered to {to}, {done.already} were there")
+    if aside or lost:
+        note(
+            f"{aside} segments of the spool were damaged, {lost} records are known to be lost; "
+            f"the damaged files stay in {what}"
+        )
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None  # noqa: ARG005  # nobody looks
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("anchor: delivering", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
