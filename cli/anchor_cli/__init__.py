@@ -3,7 +3,8 @@
 main      the app: registers the commands, turns errors into one line and an exit code
 exits     the exit codes                  options   what commands share
 terminal  what the screen can show        table     aligned text
-complete  shell completion                files     written whole, or not at all
+complete  shell completion                bash      what bash asks, in our words
+files     written whole, or not at all    words     numbers in sentences
 
 serve, runs, names, pull, hist, stats     the commands, a file each
 selection  --step, --pass, --call, …      selected  the records it leaves
