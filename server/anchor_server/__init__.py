@@ -9,6 +9,7 @@ inbox         a stream's requests, read ahead
 room          memory for records that come in fragments
 ranks         who writes which rank
 files         the reader's service
+health        the standard health service
 refusals      errors as status codes
 auth          bearer tokens and certificates
 certificates  a certificate and a token made here

@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from anchor_server.auth import BearerToken, ServerTLS
 from anchor_server.files import ReaderService
+from anchor_server.health import WATCHERS, HealthService
 from anchor_server.ports import listener
 from anchor_server.push import PushService
 from anchor_server.ranks import Ranks
@@ -41,7 +42,7 @@ __all__ = ["DEFAULT_BIND", "Collector", "serve"]
 
 DEFAULT_BIND: Final = "127.0.0.1:50051"
 
-_SPARE_THREADS = 16  # for everything that is not a stream
+_SPARE_THREADS = 16 + WATCHERS  # for everything that is not a stream
 _WAITING_CALLS = 256
 _LAST_WORDS = 0.5  # seconds that calls have at least to be answered
 _PATIENCE = 2.0  # seconds that a stream which ended may take to give its rank back
@@ -86,7 +87,7 @@ class Collector:
         self._push = PushService(
             self._ranks, self.tally, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
         )
-        self._health = health.HealthServicer()
+        self._health = HealthService()
         self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
         self._server = self._make_server(max_streams, token)
         self.address = f"{host}:{self._bind(bind, tls)}"
@@ -96,7 +97,7 @@ class Collector:
     def start(self) -> None:
         """Serve from now on, on threads of its own."""
         self._server.start()
-        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        self._health.say(serving=True)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether the collector was stopped within `timeout` seconds (None: wait for it)."""
@@ -112,10 +113,11 @@ class Collector:
             if self._stopped.is_set():
                 return
             over = time.monotonic() + grace
-            self._health.enter_graceful_shutdown()
+            self._health.say(serving=False)
             self._push.stop()
             self._ranks.wait_idle(grace)
             self._push.wait_idle(max(over - time.monotonic(), 0.0))
+            self._health.end()
             left = max(over - time.monotonic(), _LAST_WORDS)
             self._server.stop(left).wait(left + 1.0)
             self._ranks.wait_idle(_PATIENCE)

@@ -1,0 +1,87 @@
+"""The standard health service, `grpc.health.v1`.
+
+Of our own: in grpcio-health-checking's, a watcher that hangs up at the wrong moment leaves a lock
+held, after which no check is answered any more. And a watcher holds a thread, so they are few.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+__all__ = ["WATCHERS", "HealthService"]
+
+WATCHERS: Final = 8
+
+_Reply = health_pb2.HealthCheckResponse
+_SERVICES: Final = ("", "anchorlib.wire.v1.Collector", "anchorlib.wire.v1.Reader")
+
+
+class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
+    """NOT_SERVING until `say(serving=True)`, for the server as a whole and both its services."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._serving = False
+        self._over = False
+        self._watchers = 0
+
+    def say(self, *, serving: bool) -> None:
+        """Answer so from now on."""
+        with self._changed:
+            self._serving = serving
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let the watchers go."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        """The state now; NOT_FOUND for a service that is not here."""
+        if request.service not in _SERVICES:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return _reply(self._serving)
+
+    def Watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
+        """The state now, and again whenever it changes."""
+        if request.service not in _SERVICES:
+            yield _Reply(status=_Reply.SERVICE_UNKNOWN)
+            return
+        with self._changed:
+            full = self._watchers >= WATCHERS
+            self._watchers += not full
+        if full:
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS} watch already; use Check"
+            )
+        try:
+            yield from self._states(context)
+        finally:
+            with self._changed:
+                self._watchers -= 1
+
+    def _states(self, context: grpc.ServicerContext) -> Iterator[Any]:
+        context.add_callback(self._wake)
+        last = None
+        while context.is_active() and not (self._over and last == self._serving):
+            if last == self._serving:
+                with self._changed:
+                    # A second at most: a hang-up may be told before this thread waits.
+                    self._changed.wait(1.0)
+                continue
+            last = self._serving
+            yield _reply(last)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _reply(serving: bool) -> Any:  # noqa: FBT001  # it is the whole question
+    return _Reply(status=_Reply.SERVING if serving else _Reply.NOT_SERVING)
