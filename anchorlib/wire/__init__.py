@@ -55,7 +55,7 @@ from anchorlib.wire.numbering import Row, defined, first_of, renumbered
 from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
-from anchorlib.wire.services import push_handler
+from anchorlib.wire.services import push_handler, reader_handler
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_POWER,
     DURABILITY_PROCESS,
@@ -70,10 +70,6 @@ from anchorlib.wire.v1.collector_pb2 import (
     PushReply,
     PushRequest,
     Resume,
-)
-from anchorlib.wire.v1.collector_pb2_grpc import (
-    ReaderServicer,
-    add_ReaderServicer_to_server,
 )
 
 __all__ = [
@@ -122,10 +118,8 @@ __all__ = [
     "PushRequest",
     "PushStream",
     "ReaderClient",
-    "ReaderServicer",
     "Resume",
     "Row",
-    "add_ReaderServicer_to_server",
     "close_request",
     "defined",
     "failure",
@@ -140,6 +134,7 @@ __all__ = [
     "push_handler",
     "read_gaps",
     "read_lineage",
+    "reader_handler",
     "renumbered",
     "writer_name",
 ]

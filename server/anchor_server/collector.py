@@ -33,7 +33,6 @@ from anchorlib.wire import (
     MESSAGE_BYTES,
     RECORD_BYTES,
     STREAMS,
-    add_ReaderServicer_to_server,
     is_loopback,
     push_handler,
 )
@@ -141,12 +140,11 @@ class Collector:
         interceptors: list[grpc.ServerInterceptor] = [] if token is None else [BearerToken(token)]
         server = grpc.server(
             self._threads,
-            handlers=[push_handler(self._push.push)],
+            handlers=[push_handler(self._push.push), ReaderService(self.store).handler],
             interceptors=interceptors,
             options=_OPTIONS,
             maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,
         )
-        add_ReaderServicer_to_server(ReaderService(self.store), server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 

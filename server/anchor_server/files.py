@@ -6,8 +6,10 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from anchor_server.refusals import Refusal, abort
 from anchorlib.errors import InvalidNameError
@@ -15,19 +17,22 @@ from anchorlib.names import escape
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,
+    FrameError,
     GetReply,
     GetRequest,
     ListReply,
     ListRequest,
-    ReaderServicer,
+    reader_handler,
 )
 
 __all__ = ["ReaderService"]
 
+Q = TypeVar("Q", GetRequest, ListRequest)
+
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
-class ReaderService(ReaderServicer):
+class ReaderService:
     """Serves Get and List over a directory.
 
     Nothing hidden is part of a store, so that locks and unfinished files are not given out either.
@@ -36,17 +41,22 @@ class ReaderService(ReaderServicer):
     def __init__(self, store: Path) -> None:
         self._root = store.resolve()
 
-    def Get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:  # noqa: N802
+    @property
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Both calls, for the server; requests come as bytes, and are looked at here."""
+        return reader_handler(self.get, self.list)
+
+    def get(self, message: bytes, context: grpc.ServicerContext) -> GetReply:
         """A file, or as much of a range as one reply carries."""
         try:
-            return self._get(request)
+            return self._get(_parsed(GetRequest, message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
             abort(context, error)
 
-    def List(self, request: ListRequest, context: grpc.ServicerContext) -> ListReply:  # noqa: N802
+    def list(self, message: bytes, context: grpc.ServicerContext) -> ListReply:
         """The names in a folder, as many as one reply carries; none where there is no folder."""
         try:
-            return self._list(request)
+            return self._list(_parsed(ListRequest, message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
             abort(context, error)
 
@@ -93,6 +103,13 @@ class ReaderService(ReaderServicer):
         if not inside or any(part.startswith(".") for part in inside):
             raise InvalidNameError(f"'{escape(key[:200])}' leads out of the store")
         return path
+
+
+def _parsed(kind: type[Q], message: bytes) -> Q:
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
 
 
 def _names(folder: Path) -> list[str]:

@@ -60,7 +60,9 @@ def expected(records: Sequence[Record]) -> list[tuple[str, int, bytes]]:
 class Pusher:
     """One stream; leaving the context half-closes it."""
 
-    def __init__(self, address: str, *, token: str | None = None, **hello: Any) -> None:
+    def __init__(
+        self, address: str, *, token: str | None = None, timeout: float = 20, **hello: Any
+    ) -> None:
         said = {"protocol": PROTOCOL, "run": "run1", "rank": 0, "writer_id": WRITER} | hello
         self.encoder = Encoder()
         self._defined = 0
@@ -68,7 +70,7 @@ class Pusher:
         credentials = Credentials(token=token)
         self._channel = open_channel(parse_address(f"grpc://{address}"), credentials)
         self._replies = push_call(self._channel)(
-            self._sent(), metadata=credentials.metadata, timeout=20
+            self._sent(), metadata=credentials.metadata, timeout=timeout
         )
         self.send(PushRequest(hello=Hello(**said)).SerializeToString())
 
@@ -79,6 +81,10 @@ class Pusher:
     def send(self, *messages: bytes) -> None:
         for message in messages:
             self._requests.put(message)
+
+    def send_end(self) -> None:
+        """Say that nothing more comes."""
+        self._requests.put(None)
 
     def push(self, *records: Record) -> None:
         """Frames, after the definitions they need."""
