@@ -25,6 +25,7 @@ SURFACE = {
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
     },
     "verify": {"run", "--store", "--json"},
+    "push": {"what", "--to", "--store", "--json"},
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--store", "--json"},
     "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},
