@@ -17,7 +17,7 @@ from anchor_cli.terminal import document, emit, note
 __all__ = ["EXAMPLES", "push_run"]
 
 EXAMPLES = examples(
-    "anchor push ~/.cache/anchorlib/spool/run1.rank0.5f…a6aa --to grpc://127.0.0.1:50051",
+    "anchor push ~/.cache/anchorlib/spool/run1.rank0.5f0ca6aa --to grpc://127.0.0.1:50051",
     "anchor push run1 --to /archive/anchors",
 )
 
