@@ -431,6 +431,7 @@ class RemoteSink:
             else:
                 with self._changed:
                     self._delivery = begun
+                    begun.sender.follows = True
                     begun.sender.finished = self._sender.finished
                 return begun
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ import grpc
 
 from anchorlib.errors import AnchorError
 from anchorlib.wire import (
+    KEEPALIVE_SECONDS,
     Address,
     Credentials,
     Failure,
@@ -29,6 +31,8 @@ _log = logging.getLogger("anchorlib")
 _FIRST_BACKOFF: Final = 0.1  # seconds; doubled with each failure
 _LAST_BACKOFF: Final = 5.0
 _CLOSING_BACKOFF: Final = 0.5  # a close has little time
+_BUSY: Final = "is being written by"
+_BUSY_SECONDS: Final = 6.0 * KEEPALIVE_SECONDS
 _HOPELESS: Final = 10  # refusals of the same record, one after another
 
 
@@ -43,6 +47,7 @@ class Sender:
     refusal: the one that will not go away; nothing is sent after it.
     finished: nothing is sent any more. Set it, and notify, to end everything.
     closing: set it, and notify, where there is little time left.
+    follows: whoever holds the rank is known to have ended.
     """
 
     def __init__(  # the parts it connects
@@ -59,6 +64,7 @@ class Sender:
         self.refusal = ""
         self.finished = False
         self.closing = False
+        self.follows = False
         self._address = address
         self._hello = hello
         self._outbox = outbox
@@ -66,6 +72,7 @@ class Sender:
         self._credentials = credentials
         self._on_trouble = on_trouble
         self._stream: PushStream | None = None
+        self._busy_since = 0.0
 
     def run(self) -> None:
         """Send until the collector has closed the run, it refused, or `finished` is set."""
@@ -93,15 +100,26 @@ class Sender:
                 failures, warned = 0, False
             moved, mark = self._outbox.committed != mark, self._outbox.committed
             failures += 1
-            stuck = 0 if moved or fault.passing else stuck + 1
+            stuck = 0 if moved or fault.passing or fault.permanent else stuck + 1
             self.retries += 1
-            if fault.permanent or stuck >= _HOPELESS:
+            if (fault.permanent and not self._may_pass(fault)) or stuck >= _HOPELESS:
                 self._refuse(fault.sentence)
                 return
             if not warned and not self._over:
                 warned = True
                 self._on_trouble(fault.sentence)
             self._pause(failures, fault)
+
+    def _may_pass(self, fault: Failure) -> bool:
+        """Whether what holds the rank may be the attempt before this one, not yet missed there.
+
+        A collector notices only after a while that a machine or the line to it is gone.
+        """
+        if not (self.follows or self._hello.resume) or _BUSY not in fault.sentence:
+            return False
+        now = time.monotonic()
+        self._busy_since = self._busy_since or now
+        return now - self._busy_since < _BUSY_SECONDS
 
     @property
     def _over(self) -> bool:

@@ -22,6 +22,7 @@ _log = logging.getLogger("anchorlib")
 
 SEGMENT_BYTES: Final = 64 << 20
 _SYNC_SECONDS: Final = 0.05
+_RETIRED: Final = 64  # files that may wait to be brought to the disk
 
 GapKey = tuple[str, str, str, str]
 
@@ -185,6 +186,12 @@ class SpoolWriter:
             self._retired.append(self._file)
             self._file = -1
         self._segment = None
+        if len(self._retired) > _RETIRED:  # there are only so many open files
+            file = self._retired.pop(0)
+            try:
+                self._disk.sync(file)
+            finally:
+                os.close(file)
 
     def _notes(self, definitions: int) -> bytes:
         """What the segment has to say before a frame that needs so many definitions."""

@@ -1,0 +1,221 @@
+"""Trainers and collectors that are killed at any moment, on a line that breaks.
+
+    python -m tests.delivery.chaos [--seeds 20] [--records 4000] [--first 0]
+
+Each seed is one run: a trainer that dies and comes back as the next attempt, at random or at a
+failpoint of its spool; a collector that is killed and started again; a proxy between them that
+cuts, swallows, and slows. At the end what the dead left is pushed, and the store is compared with
+what every `put` had taken: lost, doubled, wrong, out of order. A seed prints the same events again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anchorlib.errors import AnchorError, RunNotFoundError
+from anchorlib.store import LocalLocation, RankReader
+from tests.delivery.lines import Proxy, free_port, numbered, push, spools, told
+from tests.delivery.trainer import FAILPOINTS
+from tests.server.pushing import stored
+
+_COLLECTOR = (
+    "import sys; from anchor_server import Collector\n"
+    "c = Collector(sys.argv[1], sys.argv[2]); c.start(); print('up', flush=True); c.wait()"
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one seed came to."""
+
+    seed: int
+    put: int = 0
+    stored: int = 0
+    lost: int = 0
+    doubled: int = 0
+    wrong: int = 0
+    unordered: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def good(self) -> bool:
+        return not (self.lost or self.doubled or self.wrong or self.unordered)
+
+    def __str__(self) -> str:
+        events = ", ".join(f"{count} {name}" for name, count in sorted(self.events.items()))
+        return (
+            f"seed {self.seed}: {self.put} put, {self.stored} stored, {self.lost} lost, "
+            f"{self.doubled} doubled, {self.wrong} wrong, {self.unordered} unordered ({events})"
+        )
+
+
+class Chaos:
+    """One seed's run below `folder`."""
+
+    def __init__(self, seed: int, records: int, folder: Path) -> None:
+        self.plan = random.Random(f"plan {seed}")  # the same again, however long things take
+        self.chance = random.Random(f"line {seed}")
+        self.seed = seed
+        self.records = records
+        self.store = folder / "store"
+        self.place = folder / "spools"
+        self.log = folder / "log"
+        self.errors = (folder / "errors").open("wb")
+        self.outcome = Outcome(seed)
+        self.port = free_port()
+        self.collector: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> Outcome:
+        with Proxy(self.port) as proxy:
+            try:
+                if self.plan.random() < 0.8:
+                    self._start_collector()
+                self._train(proxy)
+            finally:
+                self._kill_collector()
+        for folder in spools(self.place) if self.place.exists() else []:
+            try:
+                push(folder, self.store)
+            except RunNotFoundError:
+                continue  # it was empty, and swept away
+            except AnchorError as refused:
+                self.errors.write(f"push of {folder}: {refused}\n".encode())
+            self.outcome.events["pushes"] += 1
+        return self._judge()
+
+    def _train(self, proxy: Proxy) -> None:
+        lives = self.plan.randrange(0, 4)
+        bounds = sorted(self.plan.sample(range(1, self.records), lives))
+        for life, (first, last) in enumerate(
+            zip([0, *bounds], [*bounds, self.records], strict=True)
+        ):
+            dies = life < lives
+            point = []
+            if dies and self.plan.random() < 0.6:
+                name = self.plan.choice(FAILPOINTS)
+                point = [f"{name}:{self.plan.randrange(1, 12)}"]
+                self.outcome.events[f"trainers at {name}"] += 1
+            self._live(proxy, first, last, point, dies=dies)
+
+    def _live(
+        self, proxy: Proxy, first: int, last: int, point: Sequence[str], *, dies: bool
+    ) -> None:
+        """One trainer; records that a dead one did not put are not put again."""
+        arguments = (proxy.address, self.place, self.log, first, last, self.plan.randrange(1 << 30))
+        command = [sys.executable, "-m", "tests.delivery.trainer", *map(str, arguments)]
+        trainer = subprocess.Popen(
+            [*command, *point], stderr=self.errors, stdout=subprocess.DEVNULL
+        )
+        ends = time.monotonic() + (self.plan.uniform(0.3, 1.5) if dies and not point else 60)
+        try:
+            while trainer.poll() is None and time.monotonic() < ends:
+                self._disturb(proxy)
+                if not dies:
+                    self._start_collector()
+        finally:
+            if trainer.poll() is None:
+                trainer.send_signal(signal.SIGKILL)
+                self.outcome.events["trainers killed"] += 1
+            trainer.wait()
+            proxy.mode = "pass"
+
+    def _disturb(self, proxy: Proxy) -> None:
+        what = self.chance.choice(["cut", "blackhole", "slow", "kill", "rest", "rest", "rest"])
+        if what == "cut":
+            proxy.cut()
+        elif what in ("blackhole", "slow"):
+            proxy.mode = what
+        elif what == "kill":
+            if self.collector is None:
+                self._start_collector()
+            else:
+                self._kill_collector()
+        self.outcome.events[what] += 1
+        time.sleep(self.chance.uniform(0.02, 0.25))
+        if proxy.mode == "blackhole":
+            proxy.cut()  # what was swallowed would be missed by both ends for a keepalive's time
+        proxy.mode = "pass"
+
+    def _start_collector(self) -> None:
+        if self.collector is None:
+            command = [sys.executable, "-c", _COLLECTOR, str(self.store), f"127.0.0.1:{self.port}"]
+            self.collector = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            assert self.collector.stdout is not None
+            self.collector.stdout.readline()
+
+    def _kill_collector(self) -> None:
+        if self.collector is not None:
+            self.collector.send_signal(signal.SIGKILL)
+            self.collector.wait()
+            if self.collector.stdout is not None:
+                self.collector.stdout.close()
+            self.collector = None
+
+    def _judge(self) -> Outcome:
+        """Every attempt begins where its trainer began; what `put` took of it is there."""
+        outcome = self.outcome
+        wanted = self._put()
+        found = stored(self.store) if wanted or self.store.exists() else []
+        steps = [step for _, step, _ in found]
+        counts = Counter(steps)
+        outcome.put, outcome.stored = len(wanted), len(found)
+        outcome.lost = len(wanted - counts.keys())
+        outcome.doubled = sum(count - 1 for count in counts.values())
+        outcome.wrong = sum(one != told(numbered(one[1])) for one in found)
+        self.errors.close()
+        outcome.unordered = sum(after <= before for before, after in zip(steps, steps[1:]))  # noqa: B905, RUF007
+        if found:
+            rank = RankReader(LocalLocation(self.store / "run1.zarr"), 0)
+            outcome.events["attempts"] = len(rank.catalogue.attempts)
+        return outcome
+
+    def _put(self) -> set[int]:
+        """What `put` took of each trainer's records: the log counts up, anew with each trainer."""
+        if not self.log.exists():
+            return set()
+        return {number for first, end in self._spans() for number in range(first, end)}
+
+    def _spans(self) -> list[tuple[int, int]]:
+        spans = []
+        for line in self.log.read_text().split():
+            first, end = map(int, line.split("-"))
+            spans.append((first, end))
+        return spans
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the seeds; 1 where one of them lost, doubled or changed a record."""
+    parser = argparse.ArgumentParser(prog="python -m tests.delivery.chaos")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--records", type=int, default=4000)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args(arguments)
+    outcomes = []
+    for seed in range(options.first, options.first + options.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            outcomes.append(Chaos(seed, options.records, Path(folder)).run())
+            print(outcomes[-1], flush=True)
+            if not outcomes[-1].good:
+                print((Path(folder) / "errors").read_text())
+    total = {
+        name: sum(getattr(one, name) for one in outcomes)
+        for name in ("put", "stored", "lost", "doubled", "wrong", "unordered")
+    }
+    print(f"{len(outcomes)} seeds: {total}")
+    return 0 if all(one.good for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

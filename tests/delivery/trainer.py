@@ -1,0 +1,102 @@
+"""A training process without training: puts numbered records, tells a file how far it came.
+
+    python -m tests.delivery.trainer ADDRESS PLACE LOG FIRST LAST SEED [FAILPOINT]
+
+FAILPOINT kills the process, as kill -9 does, at a named place of its spool: before or in the middle
+of a write, before a segment is begun or removed, around a sync; with a count that says which time.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from anchorlib.sinks import remote, spool
+from anchorlib.sinks.spool_disk import Disk
+from tests.delivery.lines import numbered
+
+FAILPOINTS = ("write", "half", "create", "remove", "sync", "folder")
+
+
+class MortalDisk(Disk):
+    """Kills the process at the `count`-th time that it comes to `point`."""
+
+    def __init__(self, point: str, count: int) -> None:
+        self.point = point
+        self.left = count
+
+    def _at(self, point: str) -> bool:
+        if point == self.point:
+            self.left -= 1
+        return point == self.point and self.left <= 0
+
+    def _die(self, point: str) -> None:
+        if self._at(point):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def create(self, path: Path) -> int:
+        self._die("create")
+        return super().create(path)
+
+    def write(self, file: int, parts: Sequence[bytes]) -> int:
+        self._die("write")
+        if self._at("half"):
+            data = b"".join(parts)
+            os.write(file, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().write(file, parts)
+
+    def sync(self, file: int) -> None:
+        self._die("sync")
+        super().sync(file)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._die("folder")
+        super().sync_folder(folder)
+
+    def remove(self, path: Path) -> None:
+        self._die("remove")
+        super().remove(path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Puts records FIRST … LAST - 1; the log has how many `put` took, line by line."""
+    address, place, log, first, last, seed, *point = arguments
+    chance = random.Random(int(seed))
+    disk = Disk()
+    if point:
+        name, _, count = point[0].partition(":")
+        disk = MortalDisk(name, int(count))
+
+    def make(*given, **options):
+        return spool.make_spool(*given, disk=disk, segment_bytes=40_000, **options)
+
+    remote.make_spool = make  # type: ignore[assignment]
+    sink = remote.RemoteSink(
+        f"grpc://{address}",
+        "run1",
+        0,
+        {"seed": 1},
+        resume=int(first) > 0,
+        spool=Path(place),
+        power=chance.random() < 0.3,
+    )
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    number = int(first)
+    while number < int(last):
+        end = min(int(last), number + chance.randrange(1, 12))
+        sink.put([numbered(n) for n in range(number, end)])
+        os.write(file, f"{number}-{end}\n".encode())
+        number = end
+        if chance.random() < 0.2:
+            time.sleep(chance.random() * 0.01)
+    return sink.close(60)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
