@@ -10,6 +10,7 @@ active there is no operator at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -21,7 +22,16 @@ from anchorlib.capture.compiled.leaves import leaf_hook, see_input
 from anchorlib.capture.compiled.tracing import MadeMode
 from anchorlib.modes import All, EveryN, Final, ModeSpec, Sum, Summary
 
-__all__ = ["TracedPhase", "anchor_compiled", "enter_root", "leave_root", "watch_compiled"]
+__all__ = [
+    "TracedPhase",
+    "anchor_compiled",
+    "enter_root",
+    "follow",
+    "leave_root",
+    "watch_compiled",
+]
+
+Hook = Callable[[Any], torch.Tensor | None]
 
 _CONSTANTS = (str, int, float, bytes, bool, NoneType)
 
@@ -77,13 +87,20 @@ class TracedPhase:
 
     def __enter__(self) -> None:
         """From here on records carry the phase `name`."""
-        refusal = tracing.add_phase(self._name if isinstance(self._name, str) else "")
+        refusal = tracing.add_phase(self._name)
         if refusal is not None:
             ops.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
         """The phase before is back."""
         tracing.add_phase(None)
+
+
+def follow(x: torch.Tensor, hook: Hook) -> None:
+    """Let `hook` be traced into the backward graph, where it is given the gradient of `x`."""
+    hidden = tracing.hide_compiled_autograd()
+    x.register_hook(hook)
+    tracing.show_compiled_autograd(hidden)
 
 
 def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: str) -> None:
@@ -104,11 +121,8 @@ def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: st
     if not x.requires_grad or not use:
         return
     if not x.is_leaf:
-        if not tracing.followed(name):
-            return
-        hidden = tracing.hide_compiled_autograd()
-        x.register_hook(record if use == "gradient" else notice)
-        tracing.show_compiled_autograd(hidden)
+        if tracing.followed(name):
+            follow(x, record if use == "gradient" else notice)
     elif use == "gradient":
         x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))
 

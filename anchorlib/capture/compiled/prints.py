@@ -12,6 +12,7 @@ import torch
 from torch.compiler import assume_constant_result
 
 from anchorlib.capture.compiled import ops, tracing
+from anchorlib.capture.compiled.anchors import follow
 from anchorlib.capture.compiled.executions import in_backward
 from anchorlib.capture.compiled.leaves import newest
 from anchorlib.capture.compiled.operators import define
@@ -51,16 +52,14 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
         return
     if x.is_leaf:
         x.register_hook(partial(_leaf_hook, title=title, spelled=spelled, wanted=print_gradient))
-    elif print_gradient:
+    elif print_gradient and tracing.followed(title):
 
         def show(g: torch.Tensor | None) -> torch.Tensor | None:
             if g is not None:
                 _gradient(g, title, spelled)
             return g  # compiled autograd takes None for "there is no gradient"
 
-        hidden = tracing.hide_compiled_autograd()
-        x.register_hook(show)
-        tracing.show_compiled_autograd(hidden)
+        follow(x, show)
 
 
 @assume_constant_result  # type: ignore[untyped-decorator]
