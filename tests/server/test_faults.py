@@ -1,0 +1,227 @@
+"""Full disks, signals, kills and rivals: nothing that was acknowledged is lost, nothing is torn."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import random
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from anchor_server import Collector, serve
+from anchor_server.ports import listener
+from anchorlib.errors import CollectorError
+from anchorlib.store import LocalLocation, RankReader
+from anchorlib.wire import DURABILITY_POWER, DURABILITY_PROCESS
+from tests.cli.made import anchor
+from tests.server.processes import COMMAND, bare_environment, served
+from tests.server.pushing import Pusher, expected, record, stored
+
+MIB = 1 << 20
+
+
+@contextmanager
+def small_disk(place: Path, size: int) -> Iterator[Path]:
+    """A file system of `size` bytes; skips the test where none can be mounted."""
+    place.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"size={size}".encode()
+    if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, options) != 0:
+        pytest.skip(f"no tmpfs can be mounted: {errno.errorcode[ctypes.get_errno()]}")
+    try:
+        yield place
+    finally:
+        libc.umount2(os.fsencode(place), 2)  # MNT_DETACH
+
+
+def push_until_refused(address: str, records) -> tuple[grpc.StatusCode, str]:
+    """One stream that sends what is not there yet, as far as the collector takes it."""
+    with Pusher(address) as stream:
+        done = stream.reply().resume.committed
+        for one in records[done:]:
+            stream.encoder.sequence = one.order
+            stream.push(one)
+        stream.send_end()
+        return stream.refusal()
+
+
+def test_a_full_disk_refuses_what_may_pass_and_heals_without_anyones_help(tmp_path):
+    records = [record(step, MIB // 16) for step in range(40)]  # 10 MiB
+    with small_disk(tmp_path / "disk", 8 * MIB) as disk, serve(disk / "store") as collector:
+        (disk / "ballast").write_bytes(bytes(3 * MIB))
+        code, details = push_until_refused(collector.address, records)
+        assert (code, "No space left" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+        held = stored(collector.store)  # every digest is checked there
+        assert 0 < len(held) < 40
+        assert held == expected(records)[: len(held)]
+        assert push_until_refused(collector.address, records)[0] == code  # and again
+        (disk / "ballast").unlink()
+        push_until_refused(collector.address, records[:28])
+        assert stored(collector.store) == expected(records[:28])
+        reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
+        assert reader.gaps() == []  # nothing was left out: it waited
+
+
+def test_a_disk_that_is_full_to_the_last_byte_tears_nothing(tmp_path):
+    records = [record(step, 16, name=f"t{step}") for step in range(3000)]
+    with small_disk(tmp_path / "disk", 2 * MIB) as disk, serve(disk / "store") as collector:
+        code, details = push_until_refused(collector.address, records)
+        assert (code, "\n" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, False)
+        held = stored(collector.store)
+        assert held == expected(records)[: len(held)]
+        assert anchor("verify", "run1", "--store", collector.store).code == 0
+
+
+def test_a_bound_of_the_run_leaves_values_out_and_says_so(tmp_path):
+    # Unlike a full disk: this is what was asked for, and it does not pass.
+    records = [record(step, 1000) for step in range(10)]
+    with serve(tmp_path, max_bytes=20_000) as collector, Pusher(collector.address) as stream:
+        stream.push(*records)
+        stream.acked(10)
+        assert sum(collector.tally.dropped.values()) > 0
+    done = anchor("verify", "run1", "--store", tmp_path, "--json")
+    assert done.code == 3
+    assert done.json["gaps"][0]["reason"] == "max_bytes"
+
+
+@pytest.mark.parametrize(("fsync", "told"), [(False, DURABILITY_PROCESS), (True, DURABILITY_POWER)])
+def test_an_ack_comes_after_the_write_and_says_what_it_survives(tmp_path, monkeypatch, fsync, told):
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(fd), real(fd))[1])
+    with serve(tmp_path, fsync=fsync) as collector, Pusher(collector.address) as stream:
+        stream.reply()
+        before = len(synced)
+        stream.push(record(0))
+        while (ack := stream.reply().ack).committed != 1:
+            pass
+        assert ack.durability == told
+        assert stored(tmp_path) == expected([record(0)])
+        assert (len(synced) > before) is fsync
+
+
+def health(address: str) -> str:
+    with grpc.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest()
+        status = health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(status)
+
+
+def test_while_it_drains_health_says_so_and_readers_are_answered(tmp_path, monkeypatch):
+    entered, go_on = threading.Event(), threading.Event()
+    collector = Collector(tmp_path, "127.0.0.1:0")
+    real = collector._ranks.wait_idle
+
+    def slowly(timeout: float) -> bool:
+        entered.set()
+        return go_on.wait(20) and real(timeout)
+
+    monkeypatch.setattr(collector._ranks, "wait_idle", slowly)
+    collector.start()
+    assert health(collector.address) == "SERVING"
+    stopper = threading.Thread(target=collector.stop)
+    stopper.start()
+    assert entered.wait(20)
+    assert health(collector.address) == "NOT_SERVING"
+    with Pusher(collector.address) as late:
+        assert late.refusal()[0] == grpc.StatusCode.UNAVAILABLE
+    go_on.set()
+    stopper.join(30)
+    assert not stopper.is_alive()
+
+
+def test_sigterm_writes_and_acknowledges_what_has_arrived(tmp_path):
+    records = [record(step) for step in range(200)]
+    with served(tmp_path) as collector, Pusher(collector.address) as stream:
+        stream.push(*records)
+        stream.acked(200)
+        code, out, err = collector.end()
+        assert (code, out, err) == (0, "", "")
+        assert stream.refusal()[0] == grpc.StatusCode.UNAVAILABLE
+    assert stored(tmp_path) == expected(records)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_collector_that_is_killed_at_any_moment_loses_nothing_acknowledged(tmp_path, power):
+    rng = random.Random(7)
+    records = [record(step, 500 if step % 50 else 300_000) for step in range(600)]
+    options = ("--durability", "power") if power else ()
+    acked = kills = 0
+    for last in [*(rng.randint(1, 4) for _ in range(4)), 10_000]:
+        with served(tmp_path, *options) as collector, suppress(grpc.RpcError):
+            for replies, committed in enumerate(_pushed(collector.address, records, acked)):
+                acked = max(acked, committed)
+                if replies == last:  # in the middle of what it is writing by now
+                    collector.process.kill()
+                    kills += 1
+    assert kills > 1
+    assert acked == len(records)
+    assert stored(tmp_path) == expected(records)
+    assert anchor("verify", "run1", "--store", tmp_path).code == 0
+
+
+def _pushed(address: str, records, acked: int) -> Iterator[int]:
+    """What each reply acknowledges, while all that is not there yet is sent."""
+    with Pusher(address, timeout=60) as stream:
+        done = stream.reply().resume.committed
+        assert done >= acked  # what was acknowledged is there after every kill
+        stream.encoder.sequence = done
+        for start in range(done, len(records), 20):
+            stream.push(*records[start : start + 20])
+        while done < len(records):
+            done = stream.reply().ack.committed
+            yield done
+
+
+# -- rivals
+
+
+def test_a_second_collector_on_a_port_is_told_who_holds_it(tmp_path):
+    with served(tmp_path / "one") as first:
+        second = subprocess.run(
+            [*COMMAND, "serve", "--store", tmp_path / "two", "--bind", first.address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=bare_environment(),
+        )
+        assert (second.returncode, second.stdout, second.stderr.count("\n")) == (2, "", 1)
+        assert f"process {first.process.pid} (" in second.stderr
+
+
+def test_who_listens_is_found_or_left_open(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert listener(taken.getsockname()[1]).startswith(f"process {os.getpid()} (")
+    assert listener(1, tmp_path) == "another process"
+
+
+def test_two_collectors_on_one_directory_never_write_one_rank(tmp_path):
+    with serve(tmp_path) as one, serve(tmp_path) as two:
+        with Pusher(one.address) as first:
+            first.push(record(0))
+            first.acked(1)
+            with Pusher(two.address, writer_id=b"2" * 16) as second:
+                code, details = second.refusal()
+            assert code == grpc.StatusCode.FAILED_PRECONDITION
+            assert f"is being written by process {os.getpid()} on" in details
+            first.push(record(1))
+            first.acked(2)
+        with Pusher(two.address, rank=1) as other:  # another rank is free
+            other.push(record(0))
+            other.acked(1)
+    assert stored(tmp_path) == expected([record(0), record(1)])
+
+
+def test_a_port_that_is_not_this_machines_is_one_line(tmp_path):
+    with pytest.raises(CollectorError, match="not this machine's"):
+        Collector(tmp_path, "192.0.2.1:50051", insecure=True)

@@ -1,0 +1,173 @@
+"""What an operator sees: metrics and logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from anchor_server import MetricsPort, serve
+from anchor_server.tally import SECONDS, Tally
+from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.record import Gap
+from anchorlib.wire import PushRequest
+from anchorlib.wire.gaps import gaps_message
+from anchorlib.wire.v1.collector_pb2 import Close
+from tests.cli.made import anchor
+from tests.server.processes import served
+from tests.server.pushing import Pusher, record
+
+
+def scraped(address: str) -> dict[str, float]:
+    """Every sample that a scrape finds."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
+def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
+    with serve(tmp_path) as collector:
+        port = MetricsPort("127.0.0.1:0", collector.tally, tmp_path)
+        with Pusher(collector.address) as stream:
+            stream.push(*(record(step, name="n4me") for step in range(5)))
+            stream.send(
+                PushRequest(
+                    gaps=gaps_message([Gap("n4me", "grad", "all", "line full", 7, 0, 1)])
+                ).SerializeToString()
+            )
+            stream.acked(5)
+            stream.encoder.sequence = 3
+            stream.push(record(3, name="n4me"), record(4, name="n4me"))
+            (frame,) = stream.encoder.encode([record(5, name="n4me")])
+            now = scraped(port.address)
+            assert now["anchor_streams"] == 1.0
+            assert now['anchor_acked_seq{rank="0",run="run1"}'] == 5.0
+            stream.send(frame.message[:-1] + bytes([frame.message[-1] ^ 1]))
+            stream.refusal()
+        after = scraped(port.address)
+        port.close()
+    assert 'anchor_dropped_total{reason="line full"}' in after
+    assert after['anchor_records_total{result="stored"}'] == 5.0
+    assert after['anchor_records_total{result="dup"}'] == 2.0
+    assert after['anchor_records_total{result="rejected"}'] == 1.0
+    assert after["anchor_bytes_total"] == 5 * 16.0
+    assert after["anchor_crc_errors_total"] == 1.0
+    assert after['anchor_dropped_total{reason="line full"}'] == 7.0
+    assert after["anchor_commit_seconds_count"] >= 1.0
+    assert after["anchor_disk_free_bytes"] > 0
+    assert not [name for name in after if "n4me" in name or "acked_seq" in name]
+
+
+def test_reasons_of_gaps_cannot_grow_without_bound():
+    tally = Tally()
+    for number in range(1000):
+        tally.drop(f"reason {number}", 1)
+    assert len(tally.dropped) <= 17
+    assert sum(tally.dropped.values()) == 1000
+
+
+def test_commits_are_sorted_into_their_buckets(monkeypatch):
+    tally, clock = Tally(), iter([0.0, 0.0, 0.0, 0.5, 0.0, 60.0])
+    monkeypatch.setattr("anchor_server.tally.time.monotonic", lambda: next(clock))
+    for _ in range(3):
+        with tally.commit():
+            pass
+    assert (tally.commits[0], tally.commits[SECONDS.index(1.0)], tally.commits[-1]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:0", "9464", "nonsense", "127.0.0.1:99999", ":9464"])
+def test_a_metrics_port_beyond_this_machine_or_nowhere_is_refused(tmp_path, bind):
+    with pytest.raises(OptionError):
+        MetricsPort(bind, Tally(), tmp_path)
+
+
+def test_a_metrics_port_that_is_taken_is_one_line(tmp_path):
+    with served(tmp_path / "one") as first:
+        options = ("--bind", "127.0.0.1:0", "--metrics-bind", first.address)
+        done = anchor("serve", "--store", tmp_path / "two", *options)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert f"cannot listen on {first.address}" in done.err
+
+
+def test_without_prometheus_client_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MissingExtraError, match=r"anchorlib\[metrics\]"):
+        MetricsPort("127.0.0.1:0", Tally(), tmp_path)
+
+
+def closed_run(address: str) -> None:
+    """A whole run of one record, and a hello that is refused."""
+    with Pusher(address, writer="\x1b[31mevil\n") as stream:
+        stream.push(record(0))
+        stream.send(PushRequest(close=Close()).SerializeToString())
+        stream.refusal()
+    with Pusher(address, run="bad name\x1b[2J\n") as stream:
+        stream.refusal()
+
+
+def test_the_log_as_json_is_one_object_a_line_with_run_rank_writer_and_number(tmp_path):
+    with served(tmp_path, "--log-format", "json") as collector:
+        closed_run(collector.address)
+        code, _, err = collector.end()
+    assert code == 0
+    said = [json.loads(line) for line in err.splitlines()]
+    assert [one["message"] for one in said[:2]] == ["stream begins", "rank closed"]
+    assert {**said[1], "time": "", "peer": "", "writer": ""} == {
+        "time": "",
+        "level": "info",
+        "message": "rank closed",
+        "run": "run1",
+        "rank": 0,
+        "writer": "",
+        "peer": "",
+        "seq": 1,
+    }
+    assert said[1]["writer"] == (b"w" * 16).hex()
+    assert (said[2]["code"], "cannot name a run" in said[2]["message"]) == (
+        "INVALID_ARGUMENT",
+        True,
+    )
+
+
+def test_the_log_as_text_is_a_line_each_that_no_client_can_colour_or_break(tmp_path):
+    with served(tmp_path, "--log-format", "text", "--metrics-bind", "127.0.0.1:0") as collector:
+        closed_run(collector.address)
+        _, _, err = collector.end()
+    lines = err.splitlines()
+    assert all(line.startswith("anchor: ") and line.isprintable() for line in lines)
+    assert lines[0].startswith("anchor: metrics on http://127.0.0.1:")
+    assert "anchor: stream begins (run=run1 rank=0 writer=7777" in err
+
+
+def test_without_a_log_format_only_trouble_is_said(tmp_path):
+    with served(tmp_path) as collector:
+        closed_run(collector.address)
+        assert collector.end() == (0, "", "")
+
+
+def test_a_defect_in_the_log_says_where_but_not_with_which_values(tmp_path, capsys):
+    from anchor_server import log_to_stderr
+
+    log = logging.getLogger("anchor_server")
+    before = (log.handlers, log.level, log.propagate)
+    try:
+        for form in ("json", None):
+            log_to_stderr(form)
+            try:
+                raise RuntimeError("c4n4ry")
+            except RuntimeError:
+                log.exception("the collector failed")
+        said = capsys.readouterr().err
+    finally:
+        log.handlers, log.level, log.propagate = before
+    assert ("c4n4ry" in said, "RuntimeError" in said, "test_operations.py:" in said) == (
+        False,
+        True,
+        True,
+    )
+    assert len(said.splitlines()) == 2
