@@ -1,9 +1,41 @@
-"""What all tests share: how hypothesis judges time."""
+"""What all tests share: how hypothesis judges time, where spools go, which tests are slow."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # A slow example on a busy machine is no defect; figures belong into benchmarks/.
 settings.register_profile("anchorlib", deadline=None)
 settings.load_profile("anchorlib")
+
+# Remote sessions spool below the user's cache: that of the tests is their own.
+_cache = tempfile.TemporaryDirectory(prefix="anchorlib-tests-")
+os.environ["XDG_CACHE_HOME"] = _cache.name
+
+# Left out of `make check`, part of `make test`: processes, compilers, faults by the thousand.
+SLOW = (
+    "anchorlib/capture/compiled/",
+    "anchorlib/capture/test_distributed.py",
+    "anchorlib/poptorch/test_tutorial.py",
+    "anchorlib/sinks/test_spool.py",
+    "anchorlib/store/test_crash.py",
+    "anchorlib/store/test_dying.py",
+    "anchorlib/store/test_live.py",
+    "delivery/",
+    "security/",
+    "server/test_faults.py",
+    "test_examples.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests by where they are."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)

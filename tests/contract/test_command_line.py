@@ -41,8 +41,9 @@ HIST_FIELDS = [
 ]
 STATS_COLUMNS = [
     *("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest"),
-    *("zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2"),
+    *("zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2", "flags", "scale"),
 ]
+PULLED = ["step", "pass_index", "call", "rank", "phase", "count", "attempt"]
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def test_runs_are_told_with_name_state_ranks_steps_tensors_bytes_and_when(store,
         anchorlib.anchor(torch.ones(3), "x")
         session.flush()
         done, live = anchor("runs", "--store", tmp_path, "--json").json
-    assert list(done) == ["name", "state", "ranks", "steps", "tensors", "bytes", "when"]
+    assert list(done) == ["name", "state", "ranks", "steps", "tensors", "bytes", "when", "gaps"]
     run = anchorlib.open_run("done", tmp_path)
     assert (done["name"], done["state"], done["ranks"], done["steps"]) == ("done", "closed", [0], 3)
     assert (done["tensors"], done["bytes"]) == (len(run.tensors()), run.bytes)
@@ -228,7 +229,8 @@ def test_runs_are_told_with_name_state_ranks_steps_tensors_bytes_and_when(store,
 
 def test_names_are_the_runs_tensors_with_exactly_these_fields(store):
     told = anchor("names", "training", "--store", store, "--json").json
-    assert all(list(entry) == NAMES_FIELDS for entry in told)
+    # Adding is free; what the contract names stays, in its order.
+    assert all(list(entry) == [*NAMES_FIELDS, "gaps"] for entry in told)
     infos = anchorlib.open_run("training", store).tensors()
     assert [(e["name"], e["kind"]) for e in told] == [(t.name, t.kind) for t in infos]
     for entry, info in zip(told, infos, strict=True):
@@ -245,15 +247,15 @@ def test_names_are_the_runs_tensors_with_exactly_these_fields(store):
 
 def npz(path: Path) -> np.ndarray:
     with np.load(path) as found:
-        assert set(found) == {"value", "step", "pass_index", "call", "rank"}
-        for name in ("step", "pass_index", "call", "rank"):
+        assert set(found) == {"value", *PULLED}
+        for name in ("step", "pass_index", "call", "rank", "phase"):
             assert found[name].tolist() == [getattr(one, name) for one in PLACES]
         return found["value"]
 
 
 def comma_separated(text: str) -> np.ndarray:
     head, *rows = csv.reader(io.StringIO(text))
-    assert head == ["step", "pass_index", "call", "rank", "i0", "value"]
+    assert head == [*PULLED, "i0", "value"]
     return np.array([float(row[-1]) for row in rows], np.float32).reshape(-1, 2)
 
 
@@ -286,7 +288,7 @@ def test_a_ragged_npz_has_value_0_and_so_on(store, tmp_path):
     place = tmp_path / "ragged.npz"
     assert anchor("pull", "run1", "-t", "ragged", "-o", place, "--store", store).code == 0
     with np.load(place) as found:
-        assert set(found) == {"value_0", "value_1", "step", "pass_index", "call", "rank"}
+        assert set(found) == {"value_0", "value_1", *PULLED}
         assert [found[f"value_{n}"].shape for n in (0, 1)] == [(1, 2), (2, 2)]
 
 

@@ -27,7 +27,7 @@ from anchorlib import All, Sum, Summary
 from tests.contract.runs import Net, batches, listed, places, recorded
 
 COLUMNS = ["step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest"]
-COLUMNS += ["zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2"]
+COLUMNS += ["zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2", "flags", "scale"]
 TINY = 2.0**-140  # subnormal in float32
 
 
