@@ -78,7 +78,8 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
     if "://" in text:
         location, name = _collector(text)
         if not name:
-            raise RunNotFoundError(f"{escape(text)} names no run: write {escape(text.rstrip("/"))}/run1")
+            url = escape(text.rstrip("/"))
+            raise RunNotFoundError(f"{url} names no run: write {url}/run1")
         return _in_store(name, location, text.rstrip("/").rpartition("/")[0])
     if os.sep in text or text.endswith(SUFFIX) or text in (".", ".."):
         return _at_path(Path(text))
