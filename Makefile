@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test fix proto clean
+.PHONY: demo check check-style test chaos fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -24,6 +24,9 @@ check-style: .venv/.ready
 
 test: .venv/.ready  ## every test
 	$(BIN)/pytest -q -n 2
+
+chaos: .venv/.ready  ## 20 seeds of killed trainers and collectors on a line that breaks
+	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000
 
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .

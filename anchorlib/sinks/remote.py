@@ -56,6 +56,7 @@ _JOIN_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 1.0  # of a close before it says that it waits
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 5.0
+_REFUSALS: Final = 5  # after which what is left stays for `anchor push`
 _VALUES_SHARE: Final = 7 / 8  # of the room; the rest is kept for summaries
 
 # Reasons of gaps.
@@ -416,12 +417,13 @@ class RemoteSink:
         """The delivery of a spool, once a collector says what it has; None where it is too late."""
         from anchorlib.sinks.spool_delivery import Delivery
 
-        pause = _FIRST_PAUSE
+        pause, refusals = _FIRST_PAUSE, 0
         while not self._sender.finished:
             try:
                 begun = Delivery(work, self.address, self._credentials, self._changed, self._warn)
             except CollectorError as fault:
-                if "no collector answers" not in str(fault):
+                refusals += str(fault).startswith("the collector at")  # else it was not reached
+                if refusals >= _REFUSALS:
                     raise
                 with self._changed:
                     self._sender.trouble = str(fault)

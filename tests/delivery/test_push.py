@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -178,11 +179,10 @@ def test_another_run_of_the_same_name_is_never_mixed_in(tmp_path, source, capsys
 
 
 def test_values_that_were_not_kept_stay_a_summary(tmp_path):
-    from dataclasses import replace
-
     with Writer.open(tmp_path / "source", "run1", 0) as writer:
         writer.write([replace(numbered(n), raw=None) for n in range(5)])
-    assert main(["push", "run1", "--store", str(tmp_path / "source"), "--to", str(tmp_path / "b")]) == 0  # fmt: skip
+    source, copy = str(tmp_path / "source"), str(tmp_path / "b")
+    assert main(["push", "run1", "--store", source, "--to", copy]) == 0
     for store in ("source", "b"):
         run = anchorlib.open_run("run1", tmp_path / store)
         assert [run.histogram(f"{info.name}@grad").numel for info in run.tensors()]

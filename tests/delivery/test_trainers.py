@@ -111,12 +111,3 @@ def test_chaos_in_short(tmp_path):
     seed = int(os.environ.get("CHAOS_SEED", "7"))
     outcome = Chaos(seed, 600, tmp_path).run()
     assert outcome.good, outcome
-
-
-@pytest.mark.chaos
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_chaos(tmp_path, seed):
-    outcome = Chaos(seed, 4000, tmp_path).run()
-    print(outcome)
-    assert outcome.good, outcome
