@@ -46,10 +46,13 @@ def _is(node: ast.expr | None, value: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_can_unpickle(path):
-    found = list(faults(ast.parse(path.read_text(encoding="utf-8"))))
-    assert not found or str(path.relative_to(ROOT)) in EXCEPTIONS, found
+def test_no_module_can_unpickle():
+    assert len(SOURCES) > 50
+    found = {
+        str(path.relative_to(ROOT)): list(faults(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in SOURCES
+    }
+    assert not {name: what for name, what in found.items() if what and name not in EXCEPTIONS}
 
 
 def test_every_exception_is_still_one():
