@@ -289,13 +289,11 @@ class RemoteSink:
         lost = spool.leave()
         if not self._sender.refusal:
             _log.warning(
-                "anchorlib: %d records of run %s, rank %d, did not reach %s in time%s; they are "
-                "kept: deliver them with `%s`",
+                "anchorlib: %d records of run %s did not reach %s in time; they are kept: deliver "
+                "them with `%s`",
                 self._outbox.waiting - lost,
                 self._hello.run,
-                self._hello.rank,
                 self.address,
-                f" ({self._sender.trouble})" if self._sender.trouble else "",
                 self._push_line,
             )
         return lost

@@ -7,6 +7,7 @@ spool ─▶ collector     as the writer that made it: what it has already is no
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -320,6 +321,7 @@ def _to_directory(work: OwnedSpool, store: Path, progress: Progress) -> Delivere
             writer.publish()
     finally:
         writer.abandon()
+    os.sync()  # the spool goes: what it held must not be in this machine's memory alone
     return load.finish()
 
 
