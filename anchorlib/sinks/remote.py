@@ -124,6 +124,7 @@ class RemoteSink:
         self._process = os.getpid()
         self._undelivered: int | None = None
         self._place = spool
+        self._power = power
         self._spool = None if spool is None else self._make_spool(spool, power=power)
         self._outbox = self._make_outbox(first)
         self._sender = Sender(
@@ -191,6 +192,13 @@ class RemoteSink:
             if self._gaps:
                 self._spool.tell()
             self._spool.settle()
+        if self._power and self._outbox.may_lose_power:
+            self._power = False  # said once
+            _log.warning(
+                "anchorlib: the collector at %s acknowledges what its disk may not have yet, "
+                "though durability='power' was asked for; start it with --durability power",
+                self.address,
+            )
 
     def _keep(self, frame: Encoded, *, more: bool) -> None:
         if self._spool is not None:

@@ -20,7 +20,14 @@ from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.lineage import lineage_messages
-from anchorlib.wire.v1.collector_pb2 import Close, Flush, PushReply, PushRequest, Resume
+from anchorlib.wire.v1.collector_pb2 import (
+    DURABILITY_PROCESS,
+    Close,
+    Flush,
+    PushReply,
+    PushRequest,
+    Resume,
+)
 
 __all__ = ["Frames", "MemoryFrames", "Outbox", "close_request", "gap_requests"]
 
@@ -113,6 +120,7 @@ class Outbox:
     flushed: the last flush that it answered.
     closed: whether it answered the close.
     resumed: whether it said where to go on, on this stream.
+    may_lose_power: whether it acknowledged what its disk may not have yet.
     """
 
     def __init__(  # each is a choice of its own, by keyword
@@ -133,6 +141,7 @@ class Outbox:
         self.flushed = 0
         self.closed = False
         self.resumed = False
+        self.may_lose_power = False
         self._window = window
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._untold: dict[tuple[str, str, str, str], Gap] = {}
@@ -233,6 +242,7 @@ class Outbox:
             self._resume(reply.resume)
         elif said == "ack":
             self._frames_told = reply.ack.frames
+            self.may_lose_power = reply.ack.durability == DURABILITY_PROCESS
             self._commit(reply.ack.committed)
         elif said == "flushed":
             self.flushed = reply.flushed.id

@@ -28,6 +28,8 @@ from tests.delivery.lines import Proxy, free_port, numbered, push, spools, told
 from tests.delivery.trainer import FAILPOINTS
 from tests.server.pushing import stored
 
+_CLEAR = 20  # more than one put takes
+
 _COLLECTOR = (
     "import sys; from anchor_server import Collector\n"
     "c = Collector(sys.argv[1], sys.argv[2]); c.start(); print('up', flush=True); c.wait()"
@@ -94,18 +96,20 @@ class Chaos:
         return self._judge()
 
     def _train(self, proxy: Proxy) -> None:
-        lives = self.plan.randrange(0, 4)
-        bounds = sorted(self.plan.sample(range(1, self.records), lives))
-        for life, (first, last) in enumerate(
-            zip([0, *bounds], [*bounds, self.records], strict=True)
-        ):
-            dies = life < lives
+        """Lives that end early, and a last one that brings the rest of the records."""
+        first = 0
+        for _ in range(self.plan.randrange(0, 4)):
             point = []
-            if dies and self.plan.random() < 0.6:
+            if self.plan.random() < 0.6:
                 name = self.plan.choice(FAILPOINTS)
                 point = [f"{name}:{self.plan.randrange(1, 12)}"]
                 self.outcome.events[f"trainers at {name}"] += 1
-            self._live(proxy, first, last, point, dies=dies)
+            share = self.plan.randrange(1, self.records)
+            left = self.records - len(self._put())
+            self._live(proxy, first, first + min(share, left - 1), point, dies=True)
+            # What a put that was cut short had begun may be there: the next life stays clear of it.
+            first = max(self._put(), default=-1) + _CLEAR
+        self._live(proxy, first, first + self.records - len(self._put()), (), dies=False)
 
     def _live(
         self, proxy: Proxy, first: int, last: int, point: Sequence[str], *, dies: bool

@@ -685,6 +685,18 @@ def test_where_no_spool_can_be_made_records_wait_in_memory(tmp_path, caplog):
     assert "set ANCHOR_SPOOL" in warning
 
 
+@pytest.mark.parametrize("fsync", [True, False])
+def test_a_collector_that_promises_less_than_was_asked_for_is_told_of_once(tmp_path, caplog, fsync):
+    with serve(tmp_path / "store", fsync=fsync) as collector:
+        sink = sink_to(collector.address, tmp_path / "spools", power=True)
+        for number in range(5):
+            sink.put([numbered(number)])
+            sink.flush(20)
+        sink.close(20)
+    lines = [text for text in warnings_in(caplog) if "--durability power" in text]
+    assert len(lines) == (0 if fsync else 1)
+
+
 def test_a_bad_limit_is_an_error_of_the_user(tmp_path, nowhere, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "lots")
     with pytest.raises(OptionError, match="ANCHOR_SPOOL_LIMIT='lots'"):
