@@ -103,7 +103,7 @@ class RemoteSink:
         first: int = 0,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else address
-        self.dropped = 0
+        self._dropped = 0
         self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
         self._on_full = on_full
@@ -159,6 +159,11 @@ class RemoteSink:
     def spool(self) -> Path | None:
         """The directory of the spool, if there is one."""
         return None if self._spool is None else self._spool.folder
+
+    @property
+    def dropped(self) -> int:
+        """Records that were lost, or kept without their values."""
+        return self._dropped + (0 if self._spool is None else self._spool.frames.lost)
 
     @property
     def retries(self) -> int:
@@ -369,7 +374,7 @@ class RemoteSink:
 
     def _count(self, batch: Sequence[Record], reason: str) -> None:
         """Count records in this sink's own gap statements."""
-        self.dropped += len(batch)
+        self._dropped += len(batch)
         self.dropped_bytes += sum(record.nbytes for record in batch)
         for record in batch:
             key = (record.name, record.kind, record.mode, reason)

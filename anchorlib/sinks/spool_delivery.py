@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
@@ -49,7 +49,6 @@ from anchorlib.wire import (
 
 __all__ = ["Delivered", "Delivery", "deliver", "left_spools"]
 
-_DAMAGE: Final = "damaged on the trainer's disk"
 
 Progress = Callable[[int, int], None]
 
@@ -208,8 +207,7 @@ class _Load:
         reached = self.frames.reached
         if self.notes.closed and reached < self.notes.end:
             self._holes.add(reached, self.notes.end)
-        lost = self._holes.damage
-        return [Gap("*", "value", "all", _DAMAGE, lost, 0, self.frames.last_step)] if lost else []
+        return self.frames.damage
 
     def finish(self) -> Delivered:
         """Everything is delivered: remove it."""

@@ -15,6 +15,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from anchorlib.names import escape
+from anchorlib.record import Gap
 from anchorlib.sinks.spool_holes import Holes
 from anchorlib.sinks.spool_reading import FrameReader
 from anchorlib.sinks.spool_segments import Segments
@@ -26,6 +27,7 @@ __all__ = ["SpoolFrames"]
 _log = logging.getLogger("anchorlib")
 
 _RETRY_SECONDS: Final = 1.0
+_DAMAGE: Final = "damaged on the trainer's disk"
 
 
 class _Kept(NamedTuple):
@@ -159,14 +161,15 @@ class SpoolFrames:
         return self._reader.definitions
 
     @property
+    def damage(self) -> list[Gap]:
+        """The statement of what damage cost so far; of which tensors is not known."""
+        lost = self._holes.damage
+        return [Gap("*", "value", "all", _DAMAGE, lost, 0, self._reader.last_step)] if lost else []
+
+    @property
     def reached(self) -> int:
         """The number after the last record that was handed on."""
         return self._reader.expected
-
-    @property
-    def last_step(self) -> int:
-        """The step of the first record after the last damage."""
-        return self._reader.last_step
 
     def store(self, frame: Encoded, *, more: bool) -> None:
         """Write a frame to the disk, or keep it in memory; `append` has to follow."""

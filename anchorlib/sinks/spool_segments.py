@@ -128,7 +128,10 @@ class SegmentReader:
         size = self.segment.size
         if self.offset >= size:
             return None
-        found = self._entry(size)
+        try:
+            found = self._entry(size)
+        except OSError:  # the disk cannot read it: as good as damaged
+            found = Damaged(self.offset, size, torn=False)
         if isinstance(found, Damaged):
             self.segment.damaged = True
         self.offset = found.end
@@ -142,16 +145,13 @@ class SegmentReader:
 
     def _entry(self, size: int) -> Stored | Damaged:
         start = self.offset
-        try:
-            head = self._read(min(_HEADER_GUESS, size - start))
-            length = int.from_bytes(head[:4], "little")
-            end = start + HEADER_BYTES + length
-            if len(head) < HEADER_BYTES or end > size:
-                return self._after_damage(size)
-            if HEADER_BYTES + length > len(head):
-                head += self._read(HEADER_BYTES + length - len(head), len(head))
-        except OSError:  # the disk cannot read it: as good as damaged
-            return Damaged(start, size, torn=False)
+        head = self._read(min(_HEADER_GUESS, size - start))
+        length = int.from_bytes(head[:4], "little")
+        end = start + HEADER_BYTES + length
+        if len(head) < HEADER_BYTES or end > size:
+            return self._after_damage(size)
+        if HEADER_BYTES + length > len(head):
+            head += self._read(HEADER_BYTES + length - len(head), len(head))
         found = entry_at(memoryview(head)[: HEADER_BYTES + length], 0)
         if isinstance(found, Damaged):
             return self._after_damage(size)

@@ -45,6 +45,10 @@ class Frames(Protocol):
     def end(self) -> int:
         """The number after the last record."""
 
+    @property
+    def damage(self) -> Sequence[Gap]:
+        """The statement of what was lost while it waited, if anything was."""
+
     def append(self, frame: Encoded) -> None:
         """Take the next frame over."""
 
@@ -66,6 +70,8 @@ class Frames(Protocol):
 
 class MemoryFrames:
     """Frames in this process's memory."""
+
+    damage: Sequence[Gap] = ()
 
     def __init__(self, end: int = 0) -> None:
         self.nbytes = 0
@@ -230,7 +236,11 @@ class Outbox:
         if due is not None:
             self._flush_sent = due
             return PushRequest(flush=Flush(id=due)).SerializeToString()
-        if self._closing and not self._close_sent:
+        if self._closing and not self._close_sent and frame is None:
+            # What was lost is known once everything was read.
+            self.gap([gap for gap in self._frames.damage if gap not in self._gaps.values()])
+            if self._untold:
+                return self._next_gaps()
             self._close_sent = True
             return close_request()
         return None

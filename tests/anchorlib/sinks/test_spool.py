@@ -407,6 +407,28 @@ def test_a_spool_scribbled_over_at_random_gives_nothing_wrong(tmp_path, seed):
     assert found == [told(numbered(step)) for step in steps], f"seed {seed}"
 
 
+def test_damage_while_the_session_lives_is_counted_and_stored_too(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    sink = sink_to(address, tmp_path / "spools")
+    for start in range(0, 100, 10):
+        sink.put([numbered(n) for n in range(start, start + 10)])
+    (segment,) = segments(sink.spool)
+    data = bytearray(segment.read_bytes())
+    at = len(data) // 2
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([data[at] ^ 1]))
+    with serve(tmp_path / "store", address):
+        assert sink.close(20) == 0
+    assert 0 < sink.dropped <= 20
+    found = stored(tmp_path / "store")
+    assert len(found) == 100 - sink.dropped
+    assert set(found) <= {told(numbered(n)) for n in range(100)}
+    (gap,) = RankReader(LocalLocation(tmp_path / "store/run1.zarr"), 0).catalogue.gaps.values()
+    assert gap.count == sink.dropped
+    assert [path.suffix for path in sink.spool.glob("0*")] == [".bad"]
+
+
 # -- disks that fail
 
 
