@@ -12,7 +12,7 @@ import torch
 from anchorlib.capture.session import Session
 from tests.recording import Recording, recording
 
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = ["eager", "aot_eager", "inductor"]
 AOT = BACKENDS[1:]
 
 # torch itself does what it warns of: when inductor is loaded, and when dynamo traces a custom
@@ -106,3 +106,8 @@ def assert_compiled_as_eager(
     run = record(compiled, act)
     assert_same(run, truth)
     return run
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What anchorlib logged."""
+    return [r.getMessage() for r in caplog.records if r.name == "anchorlib"]

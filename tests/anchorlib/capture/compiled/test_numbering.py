@@ -58,7 +58,6 @@ SHUFFLED = ["mm", "mm", "big", "mm", "small", "mm", "big", "big"]
 ALSO_SHUFFLED = ["mm", "mm", "small", "big", "mm", "mm", "mm", "small"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [SHUFFLED, ALSO_SHUFFLED], ids=["one", "another"])
 @pytest.mark.parametrize("mode", ["all", "final", EveryN(3), ["summary", "every_n:2"]], ids=str)
 def test_calls_are_in_program_order_where_inductor_reorders(kinds, mode):

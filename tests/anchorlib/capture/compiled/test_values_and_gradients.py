@@ -166,7 +166,6 @@ def test_inference_mode_records_values(backend):
     assert run.names() == ["h@value"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_the_modes_of_torch_compile_change_nothing(mode):
     assert_compiled_as_eager(ignored, "inductor", mode=mode)
