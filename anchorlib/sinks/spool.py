@@ -180,7 +180,7 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
     limit: None takes ANCHOR_SPOOL_LIMIT, or what is sensible. Raises OptionError, OSError.
     """
     disk = disk or Disk()
-    label = SpoolLabel(hello.run, hello.rank, hello.writer_id.hex(), to, time.time_ns())
+    label = SpoolLabel(hello.run, hello.rank, hello.writer_id.hex(), to, time.time_ns(), power)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     _sweep(place)
     # It gets its name when it is locked, so that nobody finds it without an owner.

@@ -319,7 +319,8 @@ def _to_directory(work: OwnedSpool, store: Path, progress: Progress) -> Delivere
             writer.publish()
     finally:
         writer.abandon()
-    os.sync()  # the spool goes: what it held must not be in this machine's memory alone
+    if work.label is None or work.label.power:
+        os.sync()  # the spool goes: what it held must not be in this machine's memory alone
     return load.finish()
 
 

@@ -55,6 +55,7 @@ class SpoolLabel:
 
     to: the store that it was meant for, as an address.
     created_ns: nanoseconds since the epoch.
+    power: whether what is in it has to survive power loss.
     """
 
     run: str
@@ -62,6 +63,7 @@ class SpoolLabel:
     writer_id: str
     to: str
     created_ns: int
+    power: bool = False
 
     @property
     def folder(self) -> str:
@@ -83,6 +85,7 @@ class SpoolLabel:
                 str(told["writer_id"]),
                 str(told["to"]),
                 int(told["created_ns"]),
+                bool(told.get("power")),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
