@@ -7,6 +7,7 @@ spool ─▶ collector     as the writer that made it: what it has already is no
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -29,7 +30,7 @@ from anchorlib.record import Gap
 from anchorlib.sinks.sending import Sender
 from anchorlib.sinks.spool import OwnedSpool
 from anchorlib.sinks.spool_frames import SpoolFrames
-from anchorlib.sinks.spool_place import spools_of
+from anchorlib.sinks.spool_place import SpoolLabel, spools_of
 from anchorlib.store import RunReader, Writer, find_run
 from anchorlib.wire import (
     Address,
@@ -49,6 +50,8 @@ from anchorlib.wire import (
 
 __all__ = ["Delivered", "Delivery", "deliver", "left_spools"]
 
+
+_log = logging.getLogger("anchorlib")
 
 Progress = Callable[[int, int], None]
 
@@ -244,7 +247,13 @@ def deliver(folder: Path, to: str, *, patience: float, progress: Progress) -> De
 
     Raises RunBusyError where a live process owns the spool, CollectorError, StoreError,
     RunExistsError. What was delivered until then is not sent again the next time.
+
+    Spools beside it that earlier attempts at the same rank left come first, so that attempts are
+    in the order in which they were made.
     """
+    for earlier in _earlier(folder):
+        _log.warning("anchorlib: delivering %s first, which is older", escape(str(earlier)))
+        deliver(earlier, to, patience=patience, progress=progress)
     work = OwnedSpool.take(folder)
     try:
         if is_address(to):
@@ -252,6 +261,22 @@ def deliver(folder: Path, to: str, *, patience: float, progress: Progress) -> De
         return _to_directory(work, Path(to), progress)
     finally:
         work.release()
+
+
+def _earlier(folder: Path) -> list[Path]:
+    """The nearest older spool of the same rank for the same store, if there is one."""
+    mine = SpoolLabel.read(folder)
+    if mine is None:
+        return []
+    older = [
+        path
+        for path in spools_of(folder.absolute().parent, mine.run, mine.rank)
+        if (label := SpoolLabel.read(path)) is not None
+        and label.to == mine.to
+        and label.created_ns < mine.created_ns
+        and any(path.glob("*.seg"))
+    ]
+    return older[-1:]
 
 
 def _to_collector(

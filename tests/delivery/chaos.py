@@ -86,6 +86,8 @@ class Chaos:
             finally:
                 self._kill_collector()
         for folder in spools(self.place) if self.place.exists() else []:
+            if not folder.exists():
+                continue  # it was delivered before a younger one
             try:
                 push(folder, self.store)
             except RunNotFoundError:

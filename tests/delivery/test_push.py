@@ -112,6 +112,18 @@ def test_a_spool_that_would_overwrite_something_newer_is_not_delivered(tmp_path,
     assert [step for _, step, _ in stored(tmp_path / "store")] == [5]
 
 
+def test_what_earlier_attempts_left_is_delivered_first(tmp_path, capsys):
+    address = f"127.0.0.1:{free_port()}"
+    for attempt in range(3):
+        sink = sink_to(address, tmp_path / "spools", resume=attempt > 0)
+        sink.put([numbered(n) for n in range(attempt * 10, attempt * 10 + 10)])
+        sink.close(0)
+    assert main(["push", str(sink.spool), "--to", str(tmp_path / "store")]) == 0
+    assert capsys.readouterr().err.count("first, which is older") == 2
+    assert check_store(tmp_path / "store", 30) == 30
+    assert spools(tmp_path / "spools") == []
+
+
 # -- runs
 
 
