@@ -104,7 +104,18 @@ def follow(x: torch.Tensor, hook: Hook) -> None:
 
 
 def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: str) -> None:
-    """Hook the gradient of `x`, to record it or only to notice that there is one."""
+    """Hook the gradient of `x`: to record it, or only to notice that there is one."""
+    name, modes, program, site = spot
+    if not x.requires_grad or not use:
+        return
+    if not x.is_leaf:
+        if tracing.followed(name):
+            follow(x, _recording(where, spot) if use == "gradient" else _noticing(where))
+    elif use == "gradient":
+        x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))
+
+
+def _recording(where: torch.Tensor, spot: tracing.Spelled) -> Hook:
     name, modes, program, site = spot
 
     def record(g: torch.Tensor | None) -> torch.Tensor | None:
@@ -114,17 +125,16 @@ def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: st
             ops.gradient(g, where, name, modes, program, site)
         return g  # compiled autograd takes None for "there is no gradient"
 
-    def notice(g: torch.Tensor) -> torch.Tensor:
-        ops.notice(g.detach().reshape(-1)[:1], where)  # one element: nothing large is kept for it
+    return record
+
+
+def _noticing(where: torch.Tensor) -> Hook:
+    def notice(g: torch.Tensor | None) -> torch.Tensor | None:
+        if g is not None:
+            ops.notice(g.reshape(-1)[:1], where)  # one element: nothing large is kept for it
         return g
 
-    if not x.requires_grad or not use:
-        return
-    if not x.is_leaf:
-        if tracing.followed(name):
-            follow(x, record if use == "gradient" else notice)
-    elif use == "gradient":
-        x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))
+    return notice
 
 
 def _described(mode: Any) -> Any:

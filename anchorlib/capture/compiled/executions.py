@@ -54,13 +54,12 @@ class Watched(Protocol):
 class _Execution:
     """One execution of a graph."""
 
-    __slots__ = ("at", "bound", "repeated", "seen")
+    __slots__ = ("at", "repeated", "seen")
 
     def __init__(self, at: dict[int, At]) -> None:
         self.at = at
         self.seen: set[int] = set()  # sites that have come
         self.repeated: set[int] = set()  # sites that backward has run again
-        self.bound = False  # the node of its backward is known
 
 
 class Executions:
@@ -94,10 +93,9 @@ class Executions:
         if execution is None or site in execution.seen:
             execution = self._running[key] = self._latest[program.number] = self._replay(program)
         execution.seen.add(site)
-        if not execution.bound and not torch.is_grad_enabled():
-            event = program.events[site]
-            if isinstance(event, Place) and event.gradients:
-                self._bind(program, execution)  # inside the node that AOT autograd made
+        event = program.events[site]
+        if isinstance(event, Place) and event.gradients:
+            self._bind(program, execution)
         return execution.at.get(site)
 
     def backward(self, program: Program, site: int, place: Place) -> tuple[At | None, bool]:
@@ -168,10 +166,14 @@ class Executions:
     # -- backward
 
     def _bind(self, program: Program, execution: _Execution) -> None:
-        """AOT autograd has made the node that will run its backward: the newest there is."""
+        """Remember which node will run its backward: the newest one, which AOT autograd has made.
+
+        Within it gradients are disabled. A graph that DDP has split has several.
+        """
         recent = self._recent.setdefault(program.number, {})
+        if torch.is_grad_enabled() or recent.get(_sequence() - 1) is execution:
+            return
         recent[_sequence() - 1] = execution
-        execution.bound = True
         if len(recent) > _REMEMBERED:
             del recent[next(iter(recent))]
 
@@ -209,8 +211,7 @@ class Executions:
         if not at:
             return None
         execution = self._again[key] = self._latest[program.number] = _Execution(at)
-        if not torch.is_grad_enabled():
-            self._bind(program, execution)
+        self._bind(program, execution)
         return execution
 
 

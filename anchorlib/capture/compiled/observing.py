@@ -21,7 +21,7 @@ from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
 from anchorlib.capture.compiled.inorder import Lines, depends_on_order
 from anchorlib.capture.compiled.outside import PARTIAL, is_partial
-from anchorlib.capture.compiled.programs import Place, Spot, program_of
+from anchorlib.capture.compiled.programs import Place, Program, Spot, program_of
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.streams import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
@@ -68,13 +68,14 @@ class CompiledObserver:
             self._declared.pop(spot.name, None)
         try:
             with self._lock:
-                at, new = self._place(spot)
+                program = program_of(spot)
+                at, new = self._place(program, spot)
                 if at is None:
                     return NOWHERE
                 if new and x is not None:
-                    if x.dtype in _LOW:
+                    if x.dtype in _LOW and program is not None and program.backend == "inductor":
                         self._warn_of_rounding(x, spot)
-                    self._record("value", x, at, spot)
+                    self._record("value", x, at, program, spot)
                 return self._where(at)
         except UnsupportedError as fault:
             if not spot.modes.startswith("watch:"):
@@ -86,19 +87,19 @@ class CompiledObserver:
 
     def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
         """Observe the gradient of what was observed at `where`."""
-        program = program_of(spot.program)
+        program = program_of(spot)
         with self._lock:
             at = None if program is None else self._executions.gradient(program, spot.site)
             if at is None and (at := self._at(where)) is None and int(where[0]) >= 0:
                 return  # its forward belongs to another session
-            self._gradient(g, at, spot)
+            self._gradient(g, at, program, spot)
 
     def leaf_gradient(self, g: torch.Tensor, spot: Spot, leaf: int = -1) -> None:
         """Observe the gradient of a leaf, once a backward: that of its last call.
 
         leaf: what tells leaves of one name apart.
         """
-        program, task = program_of(spot.program), _graph_task()
+        program, task = program_of(spot), _graph_task()
         key = (spot, -1) if leaf == -1 else (Spot(spot.name, spot.modes, -1, -1), leaf)
         with self._lock:
             at = None if program is None else self._executions.latest(program, spot.site)
@@ -106,7 +107,7 @@ class CompiledObserver:
                 return  # the hook was left by another session, or this is a second one
             self._taken[key] = task
             now = self._observer.clock.now()  # the leaf may be used in a pass that has no anchor
-            self._gradient(g, at if at[:2] == now[:2] else now, spot)
+            self._gradient(g, at if at[:2] == now[:2] else now, program, spot)
 
     def notice(self, where: torch.Tensor) -> None:
         """A gradient that is not recorded has come: its pass has one."""
@@ -152,28 +153,29 @@ class CompiledObserver:
 
     def _tell_silent(self, upcoming: int | None) -> None:
         # Code that is compiled at the end of one step runs in the next.
-        ended = [n for n, step in self._declared.items() if upcoming is None or step < upcoming - 1]
-        if not ended:
-            return
-        _log.warning(
-            "anchorlib: compiled code has anchors that delivered nothing: %s; either it never ran "
-            "or its backend took them out",
-            ", ".join(map(escape, ended)),
-        )
-        for name in ended:
+        due = [n for n, step in self._declared.items() if upcoming is None or step < upcoming - 1]
+        for name in due:
             del self._declared[name]
+        # What could not be compiled after all was observed by eager code.
+        delivered = {info.name for info in self._observer.recorder.tensors(0)} if due else set()
+        silent = [escape(name) for name in due if name not in delivered]
+        if silent:
+            _log.warning(
+                "anchorlib: compiled code has anchors that delivered nothing: %s; either it never "
+                "ran or its backend took them out",
+                ", ".join(silent),
+            )
 
     # -- places
 
-    def _place(self, spot: Spot) -> tuple[At | None, bool]:
+    def _place(self, program: Program | None, spot: Spot) -> tuple[At | None, bool]:
         """The coordinates of an operator that runs now, and whether it is to be recorded."""
-        program = program_of(spot.program)
-        event = None if program is None else program.event(spot.site, spot.name)
-        if program is None or event is None:  # the graph was not traced in this process
+        if program is None:  # the graph was traced in another process
             plan = self._plan(spot.name, spot.modes) if spot.name else None
             return (None, False) if plan is None else (self._observer.clock.call(plan), True)
         if not in_backward():
             return self._executions.forward(program, spot.site), True
+        event = program.events[spot.site]
         if isinstance(event, Place):
             return self._executions.backward(program, spot.site, event)
         return None, False
@@ -191,7 +193,9 @@ class CompiledObserver:
 
     # -- recording
 
-    def _gradient(self, g: torch.Tensor, at: At | None, spot: Spot) -> None:
+    def _gradient(
+        self, g: torch.Tensor, at: At | None, program: Program | None, spot: Spot
+    ) -> None:
         if self._observer.closed or self._plan(spot.name, spot.modes) is None:
             return
         try:
@@ -200,19 +204,21 @@ class CompiledObserver:
                 self._observer.recorder.skip(spot.name, "grad", reason, self._observer.clock.step)
                 return
             self._observer.clock.gradient(at)
-            self._record("grad", g, at, spot)
+            self._record("grad", g, at, program, spot)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self._observer.fault(spot.name, "grad", fault)
 
-    def _record(self, kind: str, x: torch.Tensor, at: At, spot: Spot) -> None:
-        plan, program = self._plan(spot.name, spot.modes), program_of(spot.program)
+    def _record(
+        self, kind: str, x: torch.Tensor, at: At, program: Program | None, spot: Spot
+    ) -> None:
+        plan = self._plan(spot.name, spot.modes)
         streams = () if plan is None else plan.streams(kind, at.phase)
-        sites = [] if program is None else program.sites(spot.name, spot.modes)
         if not streams:
             return
         observe = functools.partial(self._observe, streams, kind, at)
         # Backward's own order is not known here: gradients are taken as they come.
-        if kind == "value" and len(sites) > 1 and depends_on_order(streams):
+        if kind == "value" and program is not None and depends_on_order(streams):
+            sites = program.sites(spot.name, spot.modes)
             self._lines.take(spot[:3], sites, spot.site, x, observe)
         else:
             observe(x)
@@ -223,9 +229,6 @@ class CompiledObserver:
 
     def _warn_of_rounding(self, x: torch.Tensor, spot: Spot) -> None:
         """An anchor makes inductor round an intermediate that it would have kept in float32."""
-        program = program_of(spot.program)
-        if program is None or program.backend != "inductor":
-            return
         config = sys.modules.get("torch._inductor.config")
         if not getattr(config, "emulate_precision_casts", False):
             self._warn(

@@ -101,11 +101,6 @@ class Program:
         self.events.append(event)
         return len(self.events) - 1
 
-    def event(self, site: int, name: str) -> Event | None:
-        """The event at `site`; None where that is another graph's, traced in another process."""
-        event = self.events[site] if site < len(self.events) else None
-        return event if getattr(event, "name", "") == name else None
-
     def sites(self, name: str, modes: str) -> list[int]:
         """The sites of one name, in program order."""
         for site in range(self._counted, len(self.events)):
@@ -130,9 +125,13 @@ _programs: list[Program] = []
 _tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
 
 
-def program_of(number: int) -> Program | None:
-    """The program with this number; None where it was not traced in this process."""
-    return _programs[number] if 0 <= number < len(_programs) else None
+def program_of(spot: Spot) -> Program | None:
+    """The program that `spot` is a part of; None where it was traced in another process."""
+    if not 0 <= spot.program < len(_programs):
+        return None
+    program = _programs[spot.program]
+    event = program.events[spot.site] if spot.site < len(program.events) else None
+    return program if getattr(event, "name", "") == spot.name else None
 
 
 def current_program() -> Program:

@@ -177,7 +177,7 @@ def test_a_graph_of_another_process_is_numbered_as_it_runs(backend, monkeypatch)
     function = torch.compile(simple, fullgraph=True, backend=backend)
     with recording() as run:
         function(X, weight())
-        monkeypatch.setattr(observing, "program_of", lambda _number: None)
+        monkeypatch.setattr(observing, "program_of", lambda _spot: None)
         function(X, weight()).backward()
         function(X, weight()).backward()
     assert run.at("h") == [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
