@@ -1,4 +1,4 @@
-"""Functions of ours that compiled code meets: traced where it inlines them, else left alone.
+"""Functions of ours that dynamo meets: traced where compiled code inlines them, else left alone.
 
 Without this dynamo would compile an anchor that runs outside compiled code (after a graph break,
 in a function that it gave up on) as a small graph of its own, once for each name.
@@ -18,7 +18,7 @@ try:
 except ImportError:  # torch before 2.8
     set_code_exec_strategy = None  # type: ignore[assignment]
 
-__all__ = ["natively", "never_traced"]
+__all__ = ["constant", "natively", "never_traced"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,3 +36,12 @@ def never_traced(function: Callable[P, R]) -> Callable[P, R]:
     """The same, and code that would inline `function` breaks its graph there."""
     vars(function)["_torchdynamo_disable"] = True  # as torch.compiler.disable does
     return natively(function)
+
+
+def constant(function: Callable[P, R]) -> Callable[P, R]:
+    """Run `function` while code is traced: what it returns stands in that code as a constant.
+
+    `torch.compiler.assume_constant_result` does the same, and imports dynamo for a second.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function

@@ -9,14 +9,13 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch.compiler import assume_constant_result
 
 from anchorlib.capture.compiled import ops, tracing
 from anchorlib.capture.compiled.anchors import follow
 from anchorlib.capture.compiled.executions import in_backward
 from anchorlib.capture.compiled.leaves import newest
 from anchorlib.capture.compiled.operators import define
-from anchorlib.capture.frames import natively
+from anchorlib.capture.frames import constant, natively
 from anchorlib.errors import AnchorError
 
 __all__ = ["connect_printer", "print_compiled"]
@@ -62,7 +61,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
         follow(x, show)
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _spelled(form: Form, other: str) -> tuple[str, int, tuple[str, str] | None]:
     if other:
         return "", 0, ("NotATensorError", tracing.not_a_tensor("print_tensor", other))

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import torch
-from torch.compiler import assume_constant_result
 
 from anchorlib.capture.compiled import ops
 from anchorlib.capture.compiled.programs import (
@@ -21,6 +20,7 @@ from anchorlib.capture.compiled.programs import (
     enclosing,
     traced_in_backward,
 )
+from anchorlib.capture.frames import constant
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name
@@ -51,7 +51,7 @@ class MadeMode:
     """Stands before the class and the fields of a mode that traced code has made."""
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def place_anchor(
     name: Any,
     described: Any,
@@ -76,7 +76,7 @@ def place_anchor(
     return _placed(name, modes, gradients), None
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def chosen(watch: int, name: str) -> tuple[bool, bool]:
     """Whether a watch chose the value and the gradient of `name`."""
     observer = ops.current()
@@ -84,13 +84,13 @@ def chosen(watch: int, name: str) -> tuple[bool, bool]:
     return (False, False) if watched is None else watched.wants(name)
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: FBT001
     """The arguments of the operators for a watched tensor."""
     return _placed(name, f"watch:{watch}", gradients)
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def followed(name: str) -> bool:
     """Whether a hook on an intermediate tensor would be traced into the backward graph here."""
     operator = enclosing()
@@ -100,21 +100,21 @@ def followed(name: str) -> bool:
     return not operator
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT001
     """The forward of a watched root begins."""
     program = current_program()
     return "", "", program.number, program.add(Enter(watch, training, gradients))
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def leave(watch: int, training: bool) -> Spelled:  # noqa: FBT001
     """The forward of a watched root has ended."""
     program = current_program()
     return "", "", program.number, program.add(Leave(watch, training))
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def add_phase(name: Any) -> tuple[str, str] | None:
     """A phase begins; None: it ends. The class and message of a refusal."""
     try:
@@ -124,7 +124,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
     return None
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def count_skipped(name: str, reason: str) -> None:
     """An anchor leaves nothing in what is being traced."""
     observer = ops.current()
@@ -132,7 +132,7 @@ def count_skipped(name: str, reason: str) -> None:
         observer.skip(name, "value", reason)
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def hide_compiled_autograd() -> bool:
     """Let dynamo trace a hook into the backward graph of its own tensor; whether it would not.
 
@@ -146,7 +146,7 @@ def hide_compiled_autograd() -> bool:
     return True
 
 
-@assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
     """Undo `hide_compiled_autograd`."""
     if hidden:

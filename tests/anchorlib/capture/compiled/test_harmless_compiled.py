@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -125,3 +127,8 @@ def test_no_warning_comes_of_ordinary_use(caplog):
     with caplog.at_level(logging.INFO):
         record(torch.compile(lambda x, w: anchor(x @ w, "h").sum(), backend="aot_eager"))
     assert said(caplog) == []
+
+
+def test_whoever_does_not_compile_does_not_load_the_compiler():
+    code = "import sys, anchorlib.capture; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
