@@ -4,7 +4,10 @@
     sparse CSR, BSR         crow_indices, col_indices, values
     sparse CSC, BSC         ccol_indices, row_indices, values
     nested (jagged)         offsets, values
-    DTensor                 its local shard: never a collective
+    DTensor                 its local shard: never a collective; `NAME:placements` says, whenever
+                            it changes, how it lies on each mesh dimension: (kind, dimension), kind
+                            0 replicated, 1 sharded along that dimension, 2 partial; and below
+                            them a row (-1, size) for each dimension of the whole tensor
     functorch (vmap, grad)  the physical tensor inside, batch dimensions included
 
 Parts are recorded as series of their own, `NAME:indices`, `NAME:values` and so on.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["plain_inside", "tensor_parts"]
+__all__ = ["placements", "plain_inside", "tensor_parts"]
 
 _functorch = torch._C._functorch  # noqa: SLF001  # torch has no public way to see through vmap
 _wrapped = _functorch.is_functorch_wrapped_tensor
@@ -33,6 +36,15 @@ def plain_inside(x: torch.Tensor) -> torch.Tensor:
         x = _functorch.get_unwrapped(x)
     local = getattr(x, "_local_tensor", None)  # DTensor; full_tensor() would communicate
     return local if isinstance(local, torch.Tensor) else x
+
+
+def placements(x: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """How a DTensor lies on its mesh, and its whole shape; empty for any other tensor."""
+    found = getattr(x, "placements", None)
+    if found is None or not hasattr(x, "_local_tensor"):
+        return ()
+    rows = [(1, one.dim) if one.is_shard() else (2 if one.is_partial() else 0, 0) for one in found]
+    return (*rows, *((-1, size) for size in x.shape))
 
 
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:

@@ -16,7 +16,7 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.emitted import Emitted
-from anchorlib.capture.parts import plain_inside, tensor_parts
+from anchorlib.capture.parts import placements, plain_inside, tensor_parts
 from anchorlib.capture.snapshot import (
     BufferPool,
     Snapshot,
@@ -27,7 +27,7 @@ from anchorlib.capture.snapshot import (
 )
 from anchorlib.capture.streams import NO_NOTE, Note, Seen, Stream
 from anchorlib.errors import AnchorError, ModeError
-from anchorlib.modes import Held, Mode
+from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, TensorInfo
 from anchorlib.sinks import RecordQueue
@@ -81,11 +81,16 @@ class Recorder:
 
     def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
         """Observe what is no plain array: its parts, its local shard, or nothing at all."""
+        lies = placements(x)
         x = plain_inside(x)
         reason = skip_reason(x)
         with undisturbed():
             parts = None if reason else tensor_parts(x)
         for stream in wanted:
+            if lies and lies != stream.placements:
+                stream.placements = lies
+                beside = self._stream(f"{stream.name}:placements", stream.kind, All(), at.phase)
+                self._take(beside, at, torch.tensor(lies, device="cpu"), NO_NOTE)
             if reason is not None:
                 self._skip(stream, reason, at.step, 1)
             elif parts is None:

@@ -40,7 +40,7 @@ NO_NOTE = Note()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase."""
 
-    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "seen", "values")
+    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "placements", "seen", "values")
 
     def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
         self.name = name
@@ -51,6 +51,7 @@ class Stream:
         self.note = NO_NOTE  # of the last observation folded
         self.order = 0  # the same
         self.seen: Seen | None = None
+        self.placements: tuple[tuple[int, int], ...] = ()  # of the last observation, if sharded
 
 
 class Seen:

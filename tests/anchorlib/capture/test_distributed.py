@@ -127,6 +127,9 @@ def test_fsdp_records_local_shards_without_any_collective(tmp_path):
         assert np.array_equal(per_pass, consumed)  # both are reduced: sharding has no local one
         delta = run.series("0.weight", "delta", rank=rank).values()
         assert np.allclose(delta, -0.1 * consumed, atol=1e-7)
+    # Sharded along dimension 0 of (6, 4): said once, since it stays so.
+    lies = run.series("0.weight:placements", "grad", rank=1).values()
+    assert lies.tolist() == [[[1, 0], [-1, 6], [-1, 4]]]
     assert run.series("only_rank_0", rank=0).values().shape == (2, 3, 4)
     assert run.series("output", rank=1).values().shape == (2, 5, 2)
 
@@ -177,6 +180,7 @@ def test_a_dtensor_is_its_local_shard(one_rank):
         anchorlib.anchor(h, "h")
         h.sum().backward()
     assert np.array_equal(run.arrays("h")[0], (w * 2).numpy())
+    assert run.arrays("h:placements")[0].tolist() == [[1, 0], [-1, 4], [-1, 3]]
     assert run.arrays("h", "grad")[0].tolist() == torch.ones(4, 3).tolist()
 
 
