@@ -20,7 +20,7 @@ AOT = BACKENDS[1:]
 QUIET = [
     pytest.mark.filterwarnings(f"ignore:{text}")
     for text in (
-        "`torch.jit.script_method` is deprecated",
+        "`torch.jit.script",
         "<class 'torch.autograd.function.Function'> should not be instantiated",
         "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed",
         "Torchinductor does not support code generation for complex operators",

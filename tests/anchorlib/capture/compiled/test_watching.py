@@ -197,6 +197,14 @@ def test_a_model_may_be_watched_before_it_is_compiled(backend):
     assert_same(run, truth)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_root_that_is_entered_in_one_graph_and_left_in_another(backend):
+    truth = watched(Broken, eager, validated)
+    with torch._dynamo.config.patch(nested_graph_breaks=True):
+        run = watched(Broken, lambda model: inside_a_function(model, backend), validated)
+    assert_same(run, truth)
+
+
 def test_a_watch_after_the_first_compiled_call_compiles_anew_and_says_so(caplog):
     model = perceptron()
     call = torch.compile(model, backend="aot_eager")
