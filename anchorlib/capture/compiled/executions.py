@@ -88,12 +88,14 @@ class Executions:
 
     def forward(self, program: Program, site: int) -> At | None:
         """An operator runs in forward: its coordinates."""
+        event = program.events[site]
+        if isinstance(event, Place) and event.body:
+            return self._call(event)
         key = (threading.get_ident(), program.number)
         execution = self._running.get(key)
         if execution is None or site in execution.seen:
             execution = self._running[key] = self._latest[program.number] = self._replay(program)
         execution.seen.add(site)
-        event = program.events[site]
         if isinstance(event, Place) and event.gradients:
             self._bind(program, execution)
         return execution.at.get(site)
@@ -138,7 +140,7 @@ class Executions:
 
     def _replayed(self, event: Event) -> At | None:
         match event:
-            case Place(backward=False):
+            case Place(backward=False, body=False):
                 return self._call(event)
             case Enter(watch, training, gradients) if watch in self._watched:
                 self._watched[watch].enter(training=training, gradients=gradients)

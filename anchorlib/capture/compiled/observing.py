@@ -217,8 +217,9 @@ class CompiledObserver:
             return
         observe = functools.partial(self._observe, streams, kind, at)
         # Backward's own order is not known here: gradients are taken as they come.
-        if kind == "value" and program is not None and depends_on_order(streams):
-            sites = program.sites(spot.name, spot.modes)
+        ordered = kind == "value" and program is not None and depends_on_order(streams)
+        sites = program.sites(spot.name, spot.modes) if ordered and program is not None else []
+        if spot.site in sites:
             self._lines.take(spot[:3], sites, spot.site, x, observe)
         else:
             observe(x)

@@ -48,12 +48,14 @@ class Place:
     modes: canonical texts joined by commas, "" for the session's, or `watch:N`.
     gradients: whether gradients were enabled there.
     backward: whether it stands in a custom Function.backward.
+    body: whether it stands in the body of an operator, which may run any number of times.
     """
 
     name: str
     modes: str
     gradients: bool
     backward: bool = False
+    body: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,10 @@ class Program:
         return len(self.events) - 1
 
     def sites(self, name: str, modes: str) -> list[int]:
-        """The sites of one name, in program order."""
+        """The sites of one name that an execution comes to once each, in program order."""
         for site in range(self._counted, len(self.events)):
             event = self.events[site]
-            if isinstance(event, Place):
+            if isinstance(event, Place) and not (event.backward or event.body):
                 self._repeated.setdefault((event.name, event.modes), []).append(site)
         self._counted = len(self.events)
         return self._repeated.get((name, modes), [])

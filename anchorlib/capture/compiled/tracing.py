@@ -161,7 +161,7 @@ def not_a_tensor(call: str, other: str) -> str:
 
 def _placed(name: str, modes: str, gradients: bool) -> Spelled:  # noqa: FBT001
     program = current_program()
-    place = Place(name, modes, gradients, traced_in_backward())
+    place = Place(name, modes, gradients, traced_in_backward(), bool(enclosing()))
     return name, modes, program.number, program.add(place)
 
 

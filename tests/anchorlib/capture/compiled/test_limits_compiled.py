@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from anchorlib import UnsupportedError, anchor
+from anchorlib import EveryN, UnsupportedError, anchor
 from anchorlib.capture import hooks, recorder
 from anchorlib.capture.compiled import tracing
 from anchorlib.capture.opening import active_session, open_session
@@ -182,3 +182,28 @@ def test_a_graph_of_another_process_is_numbered_as_it_runs(backend, monkeypatch)
         function(X, weight()).backward()
     assert run.at("h") == [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
     assert run.at("h", "grad") == [(0, 0, 1), (0, 1, 0)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loop_in_the_graph_counts_its_calls_as_it_makes_them(backend):
+    def function(x, w):
+        h = anchor(x @ w, "before")
+
+        def body(i, h):
+            h = torch.sin(h)
+            anchor(h, "body", EveryN(2))
+            return i + 1, h
+
+        start = torch.tensor(0)
+        _, h = torch._higher_order_ops.while_loop(lambda i, _: i < 4, body, (start, h))
+        return anchor(h, "after").sum()
+
+    def act(function, session):
+        for _ in range(2):
+            with torch.no_grad():
+                function(X, weight())
+            session.step()
+
+    run = record(torch.compile(function, fullgraph=True, backend=backend), act)
+    assert run.at("before") == run.at("after") == [(0, 0, 0), (1, 0, 0)]
+    assert run.at("body") == [(0, 0, 1), (0, 0, 3), (1, 0, 1), (1, 0, 3)]
