@@ -26,10 +26,14 @@ SLOW = (
     "anchorlib/store/test_crash.py",
     "anchorlib/store/test_dying.py",
     "anchorlib/store/test_live.py",
+    "cli/test_pull.py",
+    "cli/test_serve.py",
+    "cli/test_verify.py",
     "delivery/",
     "security/",
-    "server/test_faults.py",
+    "server/",
     "test_examples.py",
+    "test_flow.py",
 )
 
 
