@@ -160,7 +160,7 @@ def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path, nowhere):
 def test_a_collector_that_comes_late_gets_everything_and_was_missed_once(tmp_path, nowhere, caplog):
     began = time.monotonic()
     sink = sink_to(nowhere)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10  # a wait for the network would be longer
     records = [record(step) for step in range(100)]
     sink.put(records)
     deadline = time.monotonic() + 20
