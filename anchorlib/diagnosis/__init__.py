@@ -1,0 +1,31 @@
+"""Where two runs part, which operation did it, and whether it matters.
+
+    Run ─▶ Table ┐
+                 ├─align─▶ Alignment ─measure─▶ Measures ─frontier, noise, verdict─▶ Comparison
+    Run ─▶ Table ┘
+
+Bits decide where, tolerances only how bad: the digests of two records say whether they differ, the
+lineage says whether a parent explains it, and only then is anything measured.
+"""
+
+from anchorlib.diagnosis.comparison import (
+    Comparison,
+    Counts,
+    Divergence,
+    Growth,
+    Losses,
+    Origin,
+    Pair,
+    Place,
+)
+
+__all__ = [
+    "Comparison",
+    "Counts",
+    "Divergence",
+    "Growth",
+    "Losses",
+    "Origin",
+    "Pair",
+    "Place",
+]

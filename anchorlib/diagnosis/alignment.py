@@ -1,0 +1,57 @@
+"""Which record of one run stands for which of the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.table import Table
+
+__all__ = ["Alignment", "Renaming"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """Tensors that bear different names in the two runs, and why they are taken for the same.
+
+    how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
+        "operations" (the same place in the same sequence of operations), "digest" (equal bits at
+        the first step), "guess" (same shape and like figures).
+    """
+
+    a: str
+    b: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Pairs of records, in A's order of execution (rank, order); identity decides, not arrival.
+
+    a_row, b_row: the rows of a pair in the two tables.
+    equal: whether dtype, shape and digest of a pair are the same.
+    only_a, only_b: rows that found no partner.
+    step_offset: a record of A at step s stands for one of B at step s + step_offset.
+    """
+
+    a: Table
+    b: Table
+    a_row: Array
+    b_row: Array
+    equal: Array
+    only_a: Array
+    only_b: Array
+    renamed: tuple[Renaming, ...] = ()
+    step_offset: int = 0
+
+    def __len__(self) -> int:
+        return len(self.a_row)
+
+    @property
+    def differing(self) -> Array:
+        """The pairs that differ, ascending."""
+        return np.flatnonzero(~self.equal)

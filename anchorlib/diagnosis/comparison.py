@@ -1,0 +1,227 @@
+"""What a comparison of two runs found: small frozen values, and the contract's JSON of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anchorlib.diagnosis.alignment import Alignment, Renaming
+from anchorlib.diagnosis.measures import Measure, Measures
+
+__all__ = [
+    "Comparison",
+    "Counts",
+    "Divergence",
+    "Growth",
+    "Losses",
+    "Origin",
+    "Pair",
+    "Place",
+]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A record by its coordinates, as A counts them."""
+
+    step: int
+    pass_index: int
+    call: int
+    rank: int
+    phase: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first record, in A's order of execution, that differs.
+
+    order: its place in its rank's run.
+    identical_before: how many pairs before it are bit-identical.
+    """
+
+    place: Place
+    order: int
+    identical_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A difference that no recorded parent explains.
+
+    cls: rounding, not_rounding, starts_unequal, window_start, nonfinite or nondeterministic.
+    ops: names of the autograd nodes between it and its parents.
+    parents: their selectors.
+    why: one line for people, "" where the class says it all.
+    max_ulp: the largest difference in units in the last place of the coarser dtype; None if
+        unknown.
+    amongst: how many records of one segment this origin stands for (the same ops and parents,
+        other steps or passes or elements of the segment), itself included.
+    """
+
+    place: Place
+    cls: str
+    ops: tuple[str, ...]
+    parents: tuple[str, ...]
+    measure: Measure
+    max_ulp: int | None = None
+    why: str = ""
+    amongst: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many records found a partner, and how many pairs are equal."""
+
+    matched: int
+    identical: int
+    differing: int
+    only_a: int
+    only_b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The differences of one kind at one step.
+
+    median_error_eps: None where nothing could be measured.
+    score: the median of error over the noise runs' error (at least half an eps), over tensors of
+        at least 64 elements; None without noise runs.
+    """
+
+    step: int
+    kind: str
+    differing: int
+    matched: int
+    median_error_eps: float | None
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Where the losses part: the first steps at which they differ at all, by 1e-6, by 1e-3.
+
+    name: the tensor taken for the loss.
+    values: (step, a, b) of each step of both; None values are absent.
+    """
+
+    name: str
+    first_bit: int | None
+    above_1e6: int | None
+    above_1e3: int | None
+    values: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One matched pair, for tables and pages.
+
+    order_b: where B has it. measure: None where the pair is equal. role: "" for equal pairs,
+    "origin", "receiver", or the class of an origin. score: against the noise runs, else None.
+    """
+
+    place: Place
+    order: int
+    order_b: int
+    equal: bool
+    digest_a: str
+    digest_b: str
+    measure: Measure | None
+    role: str
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs, compared.
+
+    verdict: identical, expected, unexpected, suspect or incomparable.
+    sentence: the answer, one sentence for people.
+    config_diff: header entries that differ, by name: [a's, b's].
+    notes: what could not be told, and why (windows, summaries, sampling, gaps): a line each.
+    incomplete: whether gaps or lost values stand where the answer depends on them (exit 3).
+    horizon: the first step from which the noise runs themselves differ so much that a drift says
+        nothing any more; None without noise or where it is not reached.
+    """
+
+    a: str
+    b: str
+    verdict: str
+    sentence: str
+    counts: Counts
+    first: Divergence | None
+    origins: Sequence[Origin]
+    config_diff: Mapping[str, tuple[Any, Any]]
+    growth: Sequence[Growth]
+    losses: Losses | None = None
+    renamed: Sequence[Renaming] = ()
+    step_offset: int = 0
+    notes: Sequence[str] = ()
+    incomplete: bool = False
+    noise: Sequence[str] = ()
+    horizon: int | None = None
+    alignment: Alignment | None = field(default=None, repr=False, compare=False)
+    measures: Measures | None = field(default=None, repr=False, compare=False)
+    scores: Any = field(default=None, repr=False, compare=False)
+    roles: Any = field(default=None, repr=False, compare=False)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Every matched pair in A's order of execution."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contract's JSON: what is not finite is None."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "a": self.a,
+            "b": self.b,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "counts": {name: getattr(self.counts, name) for name in Counts.__slots__},
+            "first": self._first(),
+            "origins": [origin_dict(origin) for origin in self.origins],
+            "config_diff": {name: list(pair) for name, pair in self.config_diff.items()},
+            "growth": [
+                {name: finite(getattr(one, name)) for name in Growth.__slots__}
+                for one in self.growth
+            ],
+            "notes": list(self.notes),
+        }
+
+    def _first(self) -> dict[str, Any] | None:
+        if self.first is None:
+            return None
+        rest = {"order": self.first.order, "identical_before": self.first.identical_before}
+        return {**place_dict(self.first.place), **rest}
+
+
+def origin_dict(origin: Origin) -> dict[str, Any]:
+    """One origin as the contract's JSON has it."""
+    measure = origin.measure
+    return {
+        **place_dict(origin.place),
+        "class": origin.cls,
+        "ops": list(origin.ops),
+        "parents": list(origin.parents),
+        "error_eps": finite(measure.error_eps),
+        "share_differing": finite(measure.share_differing),
+        "max_abs": finite(measure.max_abs),
+        "max_ulp": origin.max_ulp,
+        "why": origin.why,
+        "amongst": origin.amongst,
+    }
+
+
+def place_dict(place: Place) -> dict[str, Any]:
+    """Coordinates by name."""
+    return {name: getattr(place, name) for name in Place.__slots__}
+
+
+def finite(value: Any) -> Any:
+    """`value`, but None for a float that JSON cannot say."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,73 @@
+"""How far the two records of a pair are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Measure", "Measures"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Measure(NamedTuple):
+    """How far b is from a, element by element, in float64.
+
+    eps: of the coarser of the two dtypes; nan for integers and bool.
+    error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; inf where a is
+        all zero and b is not; nan where there is nothing to measure (shapes differ, no values
+        kept, integers, no element finite in both).
+    max_eps: max|b − a| / (max|a| · eps), likewise.
+    share_differing: of all elements, those whose bits differ (values, where the dtypes differ);
+        nan where unknown.
+    max_abs: max|b − a|.
+    bias: |Σ(b − a)| / Σ|b − a|; 1 means that all differences have one sign.
+    cosine_distance: 1 − cos(a, b), as ½‖a/‖a‖ − b/‖b‖‖².
+    norm: ‖a‖₂ over the finite elements.
+    nonfinite: elements that are NaN or infinite in one only, or differ in which of them they are.
+    zeros: elements that are zero in one only.
+    numel: elements of a.
+    worst: the flat C-order index of max|b − a|, with value_a and value_b there; -1 if unknown.
+    measured: "values", "summary" (bounds from the summary rows alone: error_eps is then a lower
+        bound), or "shape" where shapes differ.
+    """
+
+    eps: float
+    error_eps: float
+    max_eps: float
+    share_differing: float
+    max_abs: float
+    bias: float
+    cosine_distance: float
+    norm: float
+    nonfinite: int
+    zeros: int
+    numel: int
+    worst: int
+    value_a: float
+    value_b: float
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The measures of some pairs of an alignment, one entry each.
+
+    pair: indices into the alignment, ascending.
+    columns: the fields of Measure by name, each an array.
+    """
+
+    pair: Array
+    columns: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    def __getitem__(self, column: str) -> Array:
+        return self.columns[column]
+
+    def at(self, place: int) -> Measure:
+        """One of them."""
+        return Measure(*(self.columns[name][place].item() for name in Measure._fields))

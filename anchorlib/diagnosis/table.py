@@ -1,0 +1,73 @@
+"""The records of one run as columns: what alignment and the join work on, a million at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib.record import Edges
+
+__all__ = ["Table", "Tensor"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Tensor(NamedTuple):
+    """What one series of one rank recorded.
+
+    name: as recorded.
+    mode: the mode's text, as "all" or "sum:window=10".
+    """
+
+    name: str
+    kind: str
+    mode: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The records of one run, last attempt of each coordinate, sorted by (rank, order).
+
+    Every array has one entry a record.
+
+    tensors: what `tensor` counts in; phases, dtypes, shapes likewise.
+    count: how many observations the record folds (1 but for Sum).
+    digest: (n, 2) uint64, the two halves of xxh3-128 over the raw bytes.
+    kept: whether values are stored.
+    figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
+    edges: what is known of how values were computed, by rank.
+    header: what the last attempt of each rank kept about itself, by rank.
+    gaps: how many records were not recorded or lost their values, by (name, kind).
+    read: the raw storage of one record whose values are kept, in C order, in blocks of at most
+        that many bytes; never the whole of a large record at once.
+    """
+
+    run: str
+    tensors: Sequence[Tensor]
+    phases: Sequence[str]
+    dtypes: Sequence[str]
+    shapes: Sequence[tuple[int, ...]]
+    tensor: Array
+    step: Array
+    pass_index: Array
+    call: Array
+    phase: Array
+    attempt: Array
+    order: Array
+    count: Array
+    dtype: Array
+    shape: Array
+    digest: Array
+    kept: Array
+    figures: Mapping[str, Array]
+    edges: Mapping[int, Sequence[Edges]]
+    header: Mapping[int, Mapping[str, Any]]
+    gaps: Mapping[tuple[str, str], int]
+    read: Callable[[int, int], Iterator[Array]]
+
+    def __len__(self) -> int:
+        return len(self.tensor)
