@@ -25,12 +25,23 @@ from anchorlib.capture.streams import NO_NOTE, Note, Plan, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
 
-__all__ = ["OptimizerWatch", "StepHook", "unwrap"]
+__all__ = ["OptimizerWatch", "StepHook", "unwrap_all"]
 
 _WRAPPED = ("base_optimizer", "optimizer")
 
 
-def unwrap(optimizer: object) -> Optimizer:
+def unwrap_all(optimizers: object) -> list[Optimizer]:
+    """The optimizers inside one (or a wrapper), a list or tuple of them, or None.
+
+    Raises OptionError for something that is no optimizer.
+    """
+    if optimizers is None:
+        return []
+    several = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    return [_unwrap(one) for one in several]
+
+
+def _unwrap(optimizer: object) -> Optimizer:
     """The optimizer whose step updates the parameters, inside whatever wraps it.
 
     Raises OptionError for something that is no optimizer.

@@ -25,7 +25,7 @@ from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase, forget_compiled_code, take_hooks_inside
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap
+from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
 from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
@@ -135,7 +135,8 @@ class Session:
             (with an optimizer; else `pass_grad`); "*": everything there is.
         mode: what to keep; None: the session's. Watching again adds modes.
         optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
-            A wrapper (SAM, Accelerate) is looked through.
+            A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
+            which they step, the last one counts the steps.
         prefix: put before every name, with a dot.
 
         Raises UnknownTensorError (nothing is registered then), ModeError, OptionError.
@@ -146,15 +147,15 @@ class Session:
         modes = self._settings.modes if mode is None else parse_modes(mode)
         selectors = [tensors] if isinstance(tensors, str) else tensors
         parts = parts_of(model, prefix)
-        inner = None if optimizer is None else unwrap(optimizer)
+        inner = unwrap_all(optimizer)
         known = tensor_kinds(parts, state_keys(parts, inner))
         choice = Choice(selectors, modes, known, parts)
         watch = self._watch_of(parts)
         undo = take_hooks_inside(model)
         if undo is not None:
             self._undo.append(undo)
-        if inner is not None:
-            self._watch_optimizer(inner, watch)
+        for one in reversed(inner):
+            self._watch_optimizer(one, watch)
         watch.add(choice)
         forget_compiled_code()
         self._observer.lineage.know(parts.parameters)

@@ -11,7 +11,7 @@ from torch import nn
 
 from anchorlib.capture import hooks
 from anchorlib.capture.opening import active_session, open_session
-from anchorlib.capture.optimizer import unwrap
+from anchorlib.capture.optimizer import unwrap_all
 from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Durability, settings
 from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
@@ -114,8 +114,7 @@ def tensor_names(model: nn.Module, optimizer: object = None) -> list[str]:
     `NAME@opt.*` stands for optimizer state that the first step will make.
     """
     parts = parts_of(model)
-    inner = None if optimizer is None else unwrap(optimizer)
-    known = tensor_kinds(parts, state_keys(parts, inner), unknown_state="opt.*")
+    known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")
     return [f"{name}@{kind}" for name, kind in known]
 
 

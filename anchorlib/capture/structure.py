@@ -6,7 +6,7 @@ appears in them; a user's own module called `module` keeps its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -136,17 +136,18 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def state_keys(
-    parts: Parts, optimizer: torch.optim.Optimizer | None
+    parts: Parts, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, list[str]] | None:
-    """For each parameter that `optimizer` holds, the keys of its state so far; None without one."""
-    if optimizer is None:
+    """For each parameter that `optimizers` hold, the keys of its state so far; None without any."""
+    if not optimizers:
         return None
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return {
-        name: [str(key) for key in optimizer.state.get(p, {})]
-        for name, p in parts.parameters.items()
-        if id(p) in held
-    }
+    keys: dict[str, list[str]] = {}
+    for optimizer in optimizers:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for name, p in parts.parameters.items():
+            if id(p) in held:
+                keys.setdefault(name, []).extend(str(key) for key in optimizer.state.get(p, {}))
+    return keys
 
 
 def tensor_kinds(

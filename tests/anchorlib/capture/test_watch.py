@@ -508,6 +508,29 @@ def test_a_gan_counts_by_the_first_optimizer_to_complete():
     assert run.at("loss") == [(0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0)]
 
 
+def test_of_two_optimizers_in_one_watch_the_last_counts_the_steps_and_both_are_recorded():
+    gan = nn.ModuleDict({"g": nn.Linear(2, 2), "d": nn.Linear(2, 1)})
+    opt_d, opt_g = (torch.optim.SGD(gan[one].parameters(), lr=0.1) for one in "dg")
+    seen = {"d.weight": [], "g.weight": []}
+    names = anchorlib.tensor_names(gan, [opt_d, opt_g])
+    assert {"g.weight@delta", "d.weight@delta"} <= set(names)
+    with recording() as run:
+        selectors = ["*@grad", "g.weight@updated", "d.weight@updated"]
+        run.session.watch(gan, tensors=selectors, optimizer=[opt_d, opt_g])
+        for _ in range(3):
+            for name, optimizer in (("d.weight", opt_d), ("g.weight", opt_g)):
+                gan.zero_grad()
+                gan["d"](gan["g"](torch.randn(3, 2))).mean().backward()
+                seen[name].append(gan[name[0]].weight.grad.clone().numpy())
+                optimizer.step()
+    for name, expected in seen.items():
+        assert run.at(name, "grad") == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+        assert run.at(name, "updated") == run.at(name, "grad")
+        for got, want in zip(run.arrays(name, "grad"), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+    assert run.at("d", "grad") == [(s, p, 0) for s in range(3) for p in range(2)]
+
+
 def test_a_wrong_optimizer_is_refused(net):
     with recording() as run, pytest.raises(anchorlib.AnchorError, match="optimizer= takes"):
         run.session.watch(net, optimizer="adam")
