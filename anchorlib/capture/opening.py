@@ -56,6 +56,8 @@ def _sink_of(settings: Settings) -> Sink:
     if not settings.recording:
         return MemorySink()  # it is given nothing
     header = {**run_header(), **{f"user.{k}": v for k, v in settings.attributes.items()}}
+    if settings.perturbation is not None:
+        header["perturbed"] = settings.perturbation.text
     return open_sink(
         settings.store,
         SinkOptions(

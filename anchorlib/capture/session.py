@@ -150,6 +150,8 @@ class Session:
         inner = unwrap_all(optimizer)
         known = tensor_kinds(parts, state_keys(parts, inner))
         choice = Choice(selectors, modes, known, parts)
+        if self._settings.perturbs is not None:
+            self._settings.perturbs.apply(parts.parameters)
         watch = self._watch_of(parts)
         undo = take_hooks_inside(model)
         if undo is not None:
@@ -312,6 +314,8 @@ class Session:
             )
         missing = [text for watch in self._models for one in watch.choices for text in one.missing]
         missing += self._settings.unmatched
+        if self._settings.perturbs is not None:
+            self._settings.perturbs.close()
         if missing:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 

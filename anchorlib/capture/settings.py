@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
+from anchorlib.capture.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
@@ -38,7 +39,13 @@ class Settings:
     queue_bytes: int
     max_bytes: int | None
     durability: Durability
+    perturbation: Perturbation | None = None
     matched: set[str] = field(default_factory=set, compare=False)
+
+    @property
+    def perturbs(self) -> Perturbation | None:
+        """What happens to parameters; nothing where a run goes on that was perturbed already."""
+        return None if self.resume else self.perturbation
 
     @property
     def unmatched(self) -> list[str]:
@@ -82,8 +89,12 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
     remote = "://" in place
     if resume and overwrite:
         raise OptionError("start(resume=True, overwrite=True): choose one of them")
+    name = check_run_name(run if run is not None else env.get("ANCHOR_RUN") or _job_name())
+    noise = perturbation()
+    if noise is not None:  # a rerun from the start: whatever the script says, not of its own run
+        name, resume, overwrite = noise.run_name(name), False, not _restarted()
     return Settings(
-        run=check_run_name(run if run is not None else env.get("ANCHOR_RUN") or _job_name()),
+        run=name,
         store=place,
         rank=rank,
         recording=rank in _ranks(ranks, rank) and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
@@ -97,6 +108,7 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
         queue_bytes=_whole("queue_bytes", queue_bytes, 1),
         max_bytes=None if max_bytes is None else _whole("max_bytes", max_bytes, 0),
         durability=_choice("durability", durability, Durability),
+        perturbation=noise,
     )
 
 

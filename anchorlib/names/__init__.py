@@ -17,6 +17,7 @@ from anchorlib.names.spelling import (
     escape,
     is_kind,
     join,
+    noise_name,
     quoted,
     split,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "join",
     "matches",
     "near",
+    "noise_name",
     "parse",
     "quoted",
     "select",

@@ -20,6 +20,7 @@ __all__ = [
     "escape",
     "is_kind",
     "join",
+    "noise_name",
     "quoted",
     "split",
     "splits",
@@ -33,7 +34,8 @@ OPTIMIZER_KIND = "opt."
 MAX_NAME_BYTES = 1024
 """Bytes a tensor's name may have in UTF-8."""
 
-_RUN_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
+_RUN_NAME_LETTERS = 64
+_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _LOOKS_ESCAPED = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", flags=re.ASCII)
 _SHOWN = 200  # characters of a name or selector that a message quotes
 
@@ -101,6 +103,12 @@ def check_run_name(name: object) -> str:
             "'.', '_' and '-', with no dot first"
         )
     return str.__str__(name)
+
+
+def noise_name(run: str, seed: int) -> str:
+    """The name of a perturbed rerun of `run`: `run1-noise3`, the run's cut where it is too long."""
+    suffix = f"-noise{seed}"
+    return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
 
 
 def escape(text: str) -> str:
