@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -12,6 +9,7 @@ import typer
 
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, StoreOption, examples
+from anchor_cli.progress import progress
 from anchor_cli.terminal import document, emit, note
 
 __all__ = ["EXAMPLES", "push_run"]
@@ -53,7 +51,7 @@ def push_run(
     """
     from anchorlib.sinks import push
 
-    with _progress() as tick:
+    with progress("anchor: delivering") as tick:
         done = push(what, to, store, patience=_PATIENCE, progress=tick)
     told = asdict(done)
     lost, aside = told.get("lost", 0), told.get("set_aside", 0)
@@ -69,17 +67,3 @@ def push_run(
         )
         return ExitCode.INCOMPLETE
     return ExitCode.DONE
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None  # noqa: ARG005  # nobody looks
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("anchor: delivering", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

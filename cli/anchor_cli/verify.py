@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.progress import Tick, progress
 from anchor_cli.terminal import Screen, document, emit, size, this_screen
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def verify_run(
     from anchorlib.store import find_run
 
     found = find_run(run, store)
-    with _progress(found.name) as tick:
+    with progress(f"verifying {found.name}") as tick:
         report = _verified(found, tick)
     if as_json:
         document(report.as_json())
@@ -117,13 +116,7 @@ class _Report:
         )
 
 
-class _Tick(Protocol):
-    """Takes how many values were looked at, of how many."""
-
-    def __call__(self, done: int, total: int) -> None: ...
-
-
-def _verified(found: FoundRun, tick: _Tick) -> _Report:
+def _verified(found: FoundRun, tick: Tick) -> _Report:
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import RankReader
 
@@ -140,7 +133,7 @@ def _verified(found: FoundRun, tick: _Tick) -> _Report:
     return report
 
 
-def _verify_rank(reader: RankReader, report: _Report, tick: _Tick) -> None:
+def _verify_rank(reader: RankReader, report: _Report, tick: Tick) -> None:
     import numpy as np
 
     report.records += reader.committed
@@ -220,19 +213,3 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
         phase=catalogue.phases[phase] if phase < len(catalogue.phases) else None,
         **where,
     )
-
-
-@contextmanager
-def _progress(run: str) -> Iterator[_Tick]:
-    """A bar on stderr where people look; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None  # noqa: ARG005  # nobody looks
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from anchorlib.names import escape
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"verifying {escape(run)}", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
