@@ -13,6 +13,7 @@ from weakref import ref
 import torch
 from torch import nn
 
+from anchorlib.capture.checkpointing import recomputing
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
@@ -120,7 +121,7 @@ class ModelWatch:
                 self._trace(name, list(args))
                 self._trace(name, dict(kwargs))
             return
-        if self._observer.closed:
+        if self._observer.closed or recomputing():
             return
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
         if self._any(name):
@@ -140,7 +141,8 @@ class ModelWatch:
         # An exception inside the forward arrives here as an output of None.
         for leaf, tensor in named_leaves(self._root_name, output):
             self._observe(leaf, tensor)
-        self.leave(training=root.training)
+        if not recomputing():
+            self.leave(training=root.training)
 
     def enter(self, *, training: bool, gradients: bool) -> None:
         """The root's forward begins."""

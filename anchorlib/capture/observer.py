@@ -7,12 +7,12 @@ the rule that nothing of ours is raised inside a user's forward, backward or opt
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
+from anchorlib.capture.checkpointing import Repetition, UnfollowedCalls, repetition
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.lineage import LineageTracker
@@ -21,13 +21,12 @@ from anchorlib.capture.streams import NO_NOTE, Note, Plan
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
 
-__all__ = ["GradientHook", "Observer", "recomputing"]
+__all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
-_sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
 _HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
-_UNFOLLOWED = 16384  # calls without gradients that are remembered in a step
+_UNKNOWN = "a gradient whose forward is not known"
 
 
 class GradientHook:
@@ -76,7 +75,7 @@ class Observer:
         self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
-        self._unfollowed: dict[tuple[Hashable, int], deque[At]] = {}
+        self.unfollowed = UnfollowedCalls()
         self._handles: list[Any] = []
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
@@ -90,12 +89,12 @@ class Observer:
         """
         try:
             key = plan.name if key is None else key
-            if recomputing():
-                self._follow_recomputed(plan, key, x, wanted=grad)
+            backward = _graph_task() != -1
+            if backward and self._repeated(plan, key, x, wanted=grad):
                 return
-            at = self.clock.call(key, backward=_graph_task() != -1)
-            if not torch.is_grad_enabled():
-                self.remember_unfollowed(key, at)
+            at = self.clock.call(key, backward=backward)
+            if not (backward or torch.is_grad_enabled()):
+                self.unfollowed.remember(key, at)
             streams = plan.streams("value", at.phase)
             if streams:
                 self.recorder.observe(streams, at, x)
@@ -107,40 +106,28 @@ class Observer:
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self.fault(plan.name, "value", fault)
 
-    def remember_unfollowed(self, key: Hashable, at: At) -> None:
-        """A call was made without gradients: reentrant checkpointing may come back to it."""
-        calls = self._unfollowed.get((key, _sequence()))
-        if calls is None:
-            if len(self._unfollowed) >= _UNFOLLOWED:  # inference without end, not checkpointing
-                self._unfollowed.clear()
-            calls = self._unfollowed[key, _sequence()] = deque(maxlen=_UNFOLLOWED)
-        calls.append(at)
-
-    def _follow_recomputed(
-        self, plan: Plan, key: Hashable, x: torch.Tensor, *, wanted: bool
-    ) -> None:
-        """The gradient of a forward that reentrant checkpointing ran without gradients.
-
-        Only its recomputation has a graph to hook.
-        """
-        at = self.unfollowed(key) if x.requires_grad else None
-        if at is not None:
+    def _repeated(self, plan: Plan, key: Hashable, x: torch.Tensor, *, wanted: bool) -> bool:
+        """Whether activation checkpointing repeats a call here, whose value is recorded already."""
+        what = repetition()
+        if what is not Repetition.UNFOLLOWED:
+            return what is Repetition.FOLLOWED
+        at = self.unfollowed.take(key)
+        if at is None:
+            self._miss(plan, x, wanted=wanted)
+        elif not torch.is_grad_enabled():  # a checkpoint in a checkpoint: it will be back
+            self.unfollowed.remember(key, at)
+        elif x.requires_grad:
             self._follow(plan, x, at, wanted=wanted)
+        return True
 
-    def unfollowed(self, key: Hashable) -> At | None:
-        """The call, made without gradients, that reentrant checkpointing repeats now.
-
-        Autograd's sequence number tells which: that of the checkpoint's own node is the one the
-        forward saw, less one.
-        """
-        node: Any = torch._C._current_autograd_node()  # noqa: SLF001  # no public name
-        number = -1 if node is None else node._sequence_nr() + 1  # noqa: SLF001
-        calls = self._unfollowed.get((key, number))
-        return calls.popleft() if calls else None
+    def _miss(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> None:
+        now = self.clock.now()
+        if wanted and x.requires_grad and plan.streams("grad", now.phase):
+            self.recorder.skip(plan.name, "grad", _UNKNOWN, now.step)
 
     def forget_calls(self) -> None:
         """A step has ended: no checkpoint will come back to its calls."""
-        self._unfollowed.clear()
+        self.unfollowed.clear()
 
     def gradient(self, plan: Plan | None, at: At, gradient: torch.Tensor | None) -> None:
         """Observe a gradient of the forward call at `at`."""
@@ -218,11 +205,3 @@ class Observer:
             handle.remove()
         self._handles.clear()
         self.lineage.close()
-
-
-def recomputing() -> bool:
-    """Whether activation checkpointing is running a forward again inside backward.
-
-    It does so with gradients enabled; an anchor inside a custom Function.backward has them off.
-    """
-    return _graph_task() != -1 and torch.is_grad_enabled()

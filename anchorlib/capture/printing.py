@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from anchorlib.capture.array_text import PrintFormat, format_edges
+from anchorlib.capture.checkpointing import recomputing
 from anchorlib.capture.compiled import (
     connect_printer,
     not_a_tensor,
     print_compiled,
 )
 from anchorlib.capture.frames import natively, never_traced
-from anchorlib.capture.observer import recomputing
 from anchorlib.capture.snapshot import (
     dtype_name,
     is_plain,

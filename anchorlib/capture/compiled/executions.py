@@ -162,7 +162,7 @@ class Executions:
             return None
         at = self._clock.call(key)
         if not place.gradients:
-            self._observer.remember_unfollowed(key, at)
+            self._observer.unfollowed.remember(key, at)
         return at
 
     # -- backward
@@ -207,7 +207,7 @@ class Executions:
         for other, event in enumerate(program.events):
             if isinstance(event, Place):
                 call = self._key_of(event.name, event.modes)
-                found = None if call is None else self._observer.unfollowed(call)
+                found = None if call is None else self._observer.unfollowed.take(call)
                 if found is not None:
                     at[other] = found
         if not at:
