@@ -44,6 +44,8 @@ class Table:
     gaps: how many records were not recorded or lost their values, by (name, kind).
     read: the raw storage of one record whose values are kept, in C order, in blocks of at most
         that many bytes; never the whole of a large record at once.
+    stack: the raw storage of several small records of one dtype and size whose values are kept,
+        (len(rows), elements); None where only `read` is there.
     """
 
     run: str
@@ -68,6 +70,7 @@ class Table:
     header: Mapping[int, Mapping[str, Any]]
     gaps: Mapping[tuple[str, str], int]
     read: Callable[[int, int], Iterator[Array]]
+    stack: Callable[[Array], Array] | None = None
 
     def __len__(self) -> int:
         return len(self.tensor)

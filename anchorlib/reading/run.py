@@ -13,9 +13,10 @@ from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
 from anchorlib.query import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
+from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series
 from anchorlib.record import Edges, Gap, TensorInfo
-from anchorlib.store import RunReader, find_run
+from anchorlib.store import RankReader, RunReader, find_run
 from anchorlib.summary import Log2Histogram
 
 __all__ = ["Run", "open_run"]
@@ -108,6 +109,15 @@ class Run:
         ranks = self.ranks
         index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
         return list(index.reader.catalogue.edges.values())
+
+    def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
+        """The store's reader of one rank, and the rows seen of it in order of execution.
+
+        For work on the columns of all series at once.
+        """
+        self._reader.refresh()
+        reader = self._reader.rank(self._checked_rank(rank))
+        return reader, visible_rows(reader)
 
     def tensors(self, *selectors: str) -> list[TensorInfo]:
         """What the run holds, in order of execution; all of it, or what the selectors name.

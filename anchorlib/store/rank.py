@@ -149,6 +149,20 @@ class RankReader:
         sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
         return set().union(*sets)
 
+    def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
+        """The different shapes of these rows, and for each row which of them is its."""
+        found: dict[tuple[int, ...], int] = {}
+        codes = np.empty(len(rows), np.int64)
+        for stored, places in self._by_variant(rows):
+            if stored.entry.shape is not None:
+                codes[places] = found.setdefault(stored.entry.shape, len(found))
+                continue
+            own = stored.shapes(self.column("row")[rows[places]])
+            kinds, which = np.unique(own, axis=0, return_inverse=True)
+            known = [found.setdefault(tuple(kind), len(found)) for kind in kinds.tolist()]
+            codes[places] = np.array(known)[which.reshape(-1)]
+        return list(found), codes
+
     def stored_bytes(self, rows: Array) -> int:
         """Bytes of values that are stored of these rows."""
         rows = rows[self.kept(rows)]
@@ -159,9 +173,24 @@ class RankReader:
         """Raw storage of rows of one variant that is not flat, shape (len(rows), *shape)."""
         return self._stored(self._variant(int(rows[0]))).values.pick(self.column("row")[rows])
 
+    def flat_stack(self, rows: Array, out: Array) -> None:
+        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size)."""
+        for stored, places in self._by_variant(rows):
+            if stored.entry.flat:
+                for place in places.tolist():
+                    out[place] = self.raw(int(rows[place])).reshape(-1)
+                continue
+            picked = stored.values.pick(self.column("row")[rows[places]])
+            out[places] = picked.reshape(out[places].shape)
+
     def raw(self, row: int) -> Array:
         """Raw storage of one row whose values are kept."""
         return self._stored(self._variant(row)).value(int(self.column("row")[row]))
+
+    def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
+        """The same in C order, flat, at most `nbytes` at a time."""
+        stored = self._stored(self._variant(row))
+        return stored.blocks(int(self.column("row")[row]), nbytes)
 
     def flat_elements(self, variant: Variant, rows: int) -> int:
         """Elements that the first `rows` records of a flat variant have together."""

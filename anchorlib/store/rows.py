@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,16 +56,27 @@ class StoredRows:
             found[part] = values[slots[part] - first]
         return found
 
+    def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
+        """The elements of one row in C order, at most `nbytes` (but one element) at a time."""
+        chunk, slot = divmod(row, self.rows)
+        size = max(nbytes // self.dtype.itemsize, 1) * self.dtype.itemsize
+        end = (slot + 1) * self.nbytes
+        for start in range(slot * self.nbytes, end, size):
+            yield self._elements(chunk, start, min(size, end - start))
+
     def _part(self, chunk: int, slot: int, count: int) -> Array:
         size = count * self.nbytes
         if size == 0:
             return np.empty((count, *self.shape), self.dtype)
+        return self._elements(chunk, slot * self.nbytes, size).reshape(count, *self.shape)
+
+    def _elements(self, chunk: int, start: int, size: int) -> Array:
         key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
-        data = self.location.get(key, slot * self.nbytes, size)
+        data = self.location.get(key, start, size)
         if data is None or len(data) != size:
             have = "is missing" if data is None else f"is {size - len(data)} bytes short"
             raise StoreError(f"{key} {have}: the store was damaged from outside")
-        return np.frombuffer(data, self.dtype).reshape(count, *self.shape)
+        return np.frombuffer(data, self.dtype)
 
 
 def committed_rows(location: Location, records: str, known: int = 0) -> int:

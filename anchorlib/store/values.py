@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +39,20 @@ class StoredVariant:
         if self.entry.shape is not None:
             found: Array = self.values.span(row, row + 1)[0]
             return found
-        offset = int(self._offsets.span(row, row + 1)[0])
-        shape = tuple(self.shapes(np.array([row]))[0].tolist())
+        offset, shape = self._place(row)
         count = int(np.prod(shape, dtype=np.int64))
         return self.values.span(offset, offset + count).reshape(shape)
+
+    def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
+        """Raw storage of one record in C order, flat, at most `nbytes` at a time."""
+        if self.entry.shape is not None:
+            yield from self.values.blocks(row, nbytes)
+            return
+        offset, shape = self._place(row)
+        end = offset + int(np.prod(shape, dtype=np.int64))
+        count = max(nbytes // self.values.nbytes, 1)
+        for start in range(offset, end, count):
+            yield self.values.span(start, min(start + count, end))
 
     def shapes(self, rows: Array) -> Array:
         """The shapes of records of a flat variant, (len(rows), ndim)."""
@@ -75,6 +86,11 @@ class StoredVariant:
             return 0
         shape = self.shapes(kept[-1:])[0]
         return int(offsets[kept[-1]]) + int(np.prod(shape))
+
+    def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
+        """Where a record of a flat variant begins, and its shape."""
+        offset = int(self._offsets.span(row, row + 1)[0])
+        return offset, tuple(self.shapes(np.array([row]))[0].tolist())
 
     @property
     def _offsets(self) -> StoredRows:
