@@ -1,0 +1,61 @@
+"""The session of a training that a framework runs: opened where it begins, closed where it ends."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from anchorlib.capture import Session, start
+
+__all__ = ["ObservedTraining"]
+
+
+class ObservedTraining:
+    """What an integration was asked to record, and the session while a training runs.
+
+    run, options: for `anchorlib.start`, but its `tensors`. tensors, prefix: for `Session.watch`.
+
+    Raises TypeError for a keyword that `start` does not take.
+    """
+
+    def __init__(
+        self, run: str | None, tensors: Sequence[str] | str | None, prefix: str, options: Any
+    ) -> None:
+        inspect.signature(start).bind(run, **options)  # told here, not when training begins
+        self.run = run
+        self.session: Session | None = None
+        self._tensors = tensors
+        self._prefix = prefix
+        self._options: dict[str, Any] = options
+
+    def begin(
+        self, model: nn.Module, optimizer: object, *, rank: int, first_step: int = 0
+    ) -> Session:
+        """Open the session and watch `model` with its optimizer, or a list of them.
+
+        rank, first_step: unless the options say otherwise. A training that does not begin at step
+        0 comes from a checkpoint: it is the run's next attempt, not another run.
+
+        Raises what `start` and `Session.watch` raise; no session is open then.
+        """
+        self.end()  # a training before this one may have been left by an exception
+        options = {"rank": rank, "first_step": first_step, **self._options}
+        if first_step and "resume" not in self._options:
+            options |= {"resume": True, "overwrite": False}
+        session = start(self.run, **options)
+        try:
+            session.watch(model, tensors=self._tensors, optimizer=optimizer, prefix=self._prefix)
+        except BaseException as fault:
+            session.__exit__(type(fault), fault, None)
+            raise
+        self.session = session
+        return session
+
+    def end(self, fault: BaseException | None = None) -> None:
+        """Close the session, if one is open; beside `fault` nothing of ours is raised."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.__exit__(None if fault is None else type(fault), fault, None)

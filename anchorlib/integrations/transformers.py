@@ -1,0 +1,68 @@
+"""Transformers: `Trainer(..., callbacks=[AnchorCallback("run1", tensors=["*@grad"])])`.
+
+step        an optimizer step: the trainer's `global_step`
+pass_index  a batch that is accumulated
+phase       "train"; "eval" in evaluation during training
+attempt     one more for each `resume_from_checkpoint`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from anchorlib.capture import Session
+from anchorlib.errors import MissingExtraError
+from anchorlib.integrations.training import ObservedTraining
+
+try:
+    from transformers import TrainerCallback
+except ModuleNotFoundError as fault:
+    raise MissingExtraError(
+        f"anchorlib.integrations.transformers needs transformers, and there is {fault}: "
+        "pip install 'anchorlib[transformers]'"
+    ) from None
+
+__all__ = ["AnchorCallback"]
+
+
+class AnchorCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not type-checked with us
+    """Records what `Trainer.train` does to its model, with its optimizer.
+
+    run, options: as for `anchorlib.start`; the rank is the trainer's unless it is given. A training
+        from a checkpoint continues the run as its next attempt.
+    tensors, prefix: as for `Session.watch`; what the model itself anchors is recorded too.
+
+    The run is closed when training ends. The trainer tells callbacks nothing of an exception: a run
+    that one has left is closed when the process ends, when this callback's next training begins, or
+    by `callback.session.close()`. Raises TypeError for an unknown option; as training begins, what
+    `start` and `watch` raise.
+    """
+
+    def __init__(
+        self,
+        run: str | None = None,
+        *,
+        tensors: Sequence[str] | str | None = None,
+        prefix: str = "",
+        **options: Any,
+    ) -> None:
+        self._training = ObservedTraining(run, tensors, prefix, options)
+
+    @property
+    def session(self) -> Session | None:
+        """The session, while training is on."""
+        return self._training.session
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ARG002  # the trainer's
+        """Open the session."""
+        self._training.begin(
+            parts["model"],
+            parts["optimizer"],
+            rank=args.process_index,
+            first_step=state.global_step,
+        )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ARG002  # the trainer's
+        """Close the run."""
+        self._training.end()
