@@ -8,6 +8,7 @@ tally      counts exponents
 moments    min, max, sum and l2
 histogram  Log2Histogram, the value that adds up
 rows       Summary, summarise, digest
+batches    summarise_all: many small arrays in one pass
 arrays     anything array-like as raw storage; log2_histogram, the user's door
 shares     how the elements would land in a narrower float: `anchor hist --as`
 
@@ -16,6 +17,7 @@ flushes subnormals (`torch.set_flush_denormal(True)`) would get another answer.
 """
 
 from anchorlib.summary.arrays import as_storage, log2_histogram
+from anchorlib.summary.batches import summarise_all
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
 from anchorlib.summary.shares import FORMATS, Shares, shares_as
@@ -30,4 +32,5 @@ __all__ = [
     "log2_histogram",
     "shares_as",
     "summarise",
+    "summarise_all",
 ]

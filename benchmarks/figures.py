@@ -1,0 +1,92 @@
+"""A figure with its target: how the benchmarks answer, as a table and as JSON lines for history."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.timing import Ratio
+
+__all__ = ["Figure", "append_history", "figure", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table.
+
+    what: what is measured, against what.
+    unit: "x" for a ratio, else the unit of all figures.
+    at_most, at_least: the target; neither: for information.
+    """
+
+    what: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the median meets the target; None without one."""
+        if self.at_most is not None:
+            return self.value <= self.at_most
+        return None if self.at_least is None else self.value >= self.at_least
+
+    @property
+    def target(self) -> str:
+        """The target in words."""
+        if self.at_most is not None:
+            return f"<= {number(self.at_most)} {self.unit}"
+        return "" if self.at_least is None else f">= {number(self.at_least)} {self.unit}"
+
+
+def figure(
+    what: str,
+    ratio: Ratio,
+    unit: str = "x",
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> Figure:
+    """A figure of measured values."""
+    return Figure(what, unit, ratio.median, ratio.low, ratio.high, at_most, at_least)
+
+
+def number(value: float) -> str:
+    """Three significant digits; thousands with a comma."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def table(figures: Iterable[Figure]) -> str:
+    """A Markdown table: what, target, figure, quartiles, whether the target is met."""
+    lines = ["| what | target | figure | quartiles | |", "|---|---|---|---|---|"]
+    for one in figures:
+        met = {True: "met", False: "**missed**", None: ""}[one.met]
+        lines.append(
+            f"| {one.what} | {one.target} | {number(one.value)} {one.unit} "
+            f"| {number(one.low)} to {number(one.high)} | {met} |"
+        )
+    return "\n".join(lines)
+
+
+def append_history(path: Path, figures: Iterable[Figure]) -> None:
+    """One JSON line for this run: when, on what, and every figure."""
+    entry = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "command": sys.argv[1:],
+        "figures": [asdict(one) | {"met": one.met} for one in figures],
+    }
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
