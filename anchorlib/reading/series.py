@@ -183,6 +183,10 @@ class Series:
         """The log2 histogram of all elements of all records, or of those of some steps."""
         return pooled(self._reader, self.where(steps=steps)._rows)  # noqa: SLF001 - its own kind
 
+    def histograms(self, first: int = 0, stop: int | None = None) -> list[Log2Histogram]:
+        """The log2 histogram of each record by itself, of those from `first` up to `stop`."""
+        return self._reader.histograms(self._rows[first:stop])
+
     def to_torch(self) -> torch.Tensor:
         """All values as one tensor of the dtype they were recorded in; raises as `values` does."""
         from anchorlib.reading.tensors import as_tensor
