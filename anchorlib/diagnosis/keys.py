@@ -1,0 +1,62 @@
+"""Rows matched by what they have in common: sorting and searching whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["joined", "occurrences", "packed"]
+
+Array = np.ndarray[Any, Any]
+LIMIT = 1 << 62
+
+
+def packed(columns: Sequence[Array]) -> Array:
+    """One int64 for each row, the same for two rows exactly where all their columns are."""
+    found = np.zeros(len(columns[0]), np.int64)
+    if not len(found):
+        return found
+    size = 1
+    for one in columns:
+        column = one
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if span * size >= LIMIT:
+            # Far apart: numbered by rank, of which there are no more than rows.
+            column, low = _numbered(column), 0
+            span = int(column.max()) + 1
+        if span * size >= LIMIT:
+            found = _numbered(found)
+            size = int(found.max()) + 1
+        found = found * span + (column - low)
+        size *= span
+    return found
+
+
+def joined(a: Array, b: Array) -> tuple[Array, Array]:
+    """The places of equal keys in a (ascending) and in b; keys are unique on each side."""
+    order = np.argsort(b, kind="stable")
+    ascending = b[order]
+    place = np.searchsorted(ascending, a)
+    place[place == len(b)] = 0
+    hit = np.flatnonzero(ascending[place] == a) if len(b) else np.empty(0, np.int64)
+    return hit, order[place[hit]]
+
+
+def occurrences(keys: Array) -> Array:
+    """For each row, how many rows before it have the same key."""
+    order = np.argsort(keys, kind="stable")
+    ascending = keys[order]
+    begins = np.ones(len(keys), bool)
+    begins[1:] = ascending[1:] != ascending[:-1]
+    starts = np.flatnonzero(begins)
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.arange(len(keys)) - starts[np.cumsum(begins) - 1]
+    return found
+
+
+def _numbered(column: Array) -> Array:
+    numbers: Array = np.unique(column, return_inverse=True)[1].reshape(-1)
+    return numbers.astype(np.int64)

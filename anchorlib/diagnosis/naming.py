@@ -1,0 +1,137 @@
+"""Which name of one run stands for which of the other.
+
+The user's word first; then equal names; names that differ by what wrappers add; names that have a
+prefix in one run. What is left is for `sequences` (the same place in the same operations) and
+`likeness` (equal bits, then a guess).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from anchorlib.diagnosis.alignment import Renaming
+
+__all__ = ["Naming", "Shapes", "by_name"]
+
+WRAPPERS = frozenset(
+    {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+)
+"""Path segments that wrappers add: DDP, torch.compile, FSDP, checkpointing, DeepSpeed."""
+
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""For each name and kind, the shape of its first record; names in order of execution."""
+
+
+@dataclass(slots=True)
+class Naming:
+    """Names of two runs, matched one to one.
+
+    a, b: the names there are. to_b: A's name -> B's.
+    """
+
+    a: Shapes
+    b: Shapes
+    to_b: dict[str, str] = field(default_factory=dict)
+    renamed: list[Renaming] = field(default_factory=list)
+    _taken: set[str] = field(default_factory=set)
+
+    @property
+    def left_a(self) -> list[str]:
+        """A's names that stand for none of B's, in A's order."""
+        return [name for name in self.a if name not in self.to_b]
+
+    @property
+    def left_b(self) -> list[str]:
+        """B's names for which none of A's stands, in B's order."""
+        return [name for name in self.b if name not in self._taken]
+
+    def match(self, a: str, b: str, how: str = "") -> None:
+        """Let `a` stand for `b`, both of them still free."""
+        self.to_b[a] = b
+        self._taken.add(b)
+        if a != b:
+            self.renamed.append(Renaming(a, b, how))
+
+    def match_all(self, pairs: Iterable[tuple[str, str]], how: str) -> None:
+        """Let each pair stand for each other whose two names are in no other pair."""
+        pairs = list(dict.fromkeys(pairs))
+        of_a = Counter(a for a, _ in pairs)
+        of_b = Counter(b for _, b in pairs)
+        for a, b in pairs:
+            if of_a[a] == of_b[b] == 1:
+                self.match(a, b, how)
+
+    def alike(self, a: str, b: str) -> bool:
+        """Whether the two have a kind in common, and the same shape in all they have in common."""
+        one, two = self.a[a], self.b[b]
+        shared = one.keys() & two.keys()
+        return bool(shared) and all(one[kind] == two[kind] for kind in shared)
+
+
+def by_name(a: Shapes, b: Shapes, names: Mapping[str, str]) -> Naming:
+    """The names that can be matched by how they are spelt; `names` is the user's map."""
+    naming = Naming(a, b)
+    # Several names for one: the last word holds.
+    said = {two: one for one, two in names.items() if one in a and two in b}
+    for two, one in said.items():
+        naming.match(one, two, "map")
+    for name in naming.left_a:
+        if name in b and name not in said:
+            naming.match(name, name)
+    _match_wrapped(naming)
+    _match_prefixed(naming)
+    return naming
+
+
+def _match_wrapped(naming: Naming) -> None:
+    bare: dict[str, list[str]] = {}
+    for name in naming.left_b:
+        bare.setdefault(_bare(name), []).append(name)
+    pairs = [(name, other) for name in naming.left_a for other in bare.get(_bare(name), ())]
+    naming.match_all(pairs, "wrapper")
+
+
+def _match_prefixed(naming: Naming) -> None:
+    """One run's names below a prefix that the other's do not have."""
+    while True:
+        longer = _prefix(naming, naming.left_a, naming.left_b)
+        if not longer:
+            turned = _prefix(naming, naming.left_b, naming.left_a, turned=True)
+            longer = [(a, b) for b, a in turned]
+        if not longer:
+            return
+        for a, b in longer:
+            naming.match(a, b, "wrapper")
+
+
+def _prefix(
+    naming: Naming, long: list[str], short: list[str], *, turned: bool = False
+) -> list[tuple[str, str]]:
+    """The pairs (name in `long`, name in `short`) that differ by the prefix most of them have."""
+    ends = {_bare(name): name for name in short}
+    votes: dict[str, list[tuple[str, str]]] = {}
+    for name in long:
+        parts = _bare(name).split(".")
+        for cut in range(1, len(parts)):
+            other = ends.get(".".join(parts[cut:]))
+            pair = (other, name) if turned else (name, other)
+            if other is not None and naming.alike(*map(str, pair)):
+                votes.setdefault(".".join(parts[:cut]), []).append((name, other))
+    ranked = sorted(votes.values(), key=len, reverse=True)
+    if not ranked:
+        return []
+    best = ranked[0]
+    wanted = {other for _, other in best}
+    rivals = (len(wanted & {other for _, other in votes}) for votes in ranked[1:])
+    # A student and a teacher of one shape: neither is meant more than the other.
+    contested = max(rivals, default=0) * 2 > len(best)
+    seldom = len(best) < 2 and len(best) < len(short)
+    return [] if contested or seldom else best
+
+
+def _bare(name: str) -> str:
+    """A name without the segments that wrappers add."""
+    kept = [part for part in name.split(".") if part not in WRAPPERS]
+    return ".".join(kept) if kept else name
