@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from anchorlib.capture import compiled
 from anchorlib.capture.frames import natively
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.parts import stands_for_a_tensor
 from anchorlib.capture.streams import Plan, Stream
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
@@ -85,9 +87,12 @@ class Anchors:
         self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
 
-    def take(self, x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
+    def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
         """Observe `x` under `name`."""
         if not isinstance(x, torch.Tensor):
+            if stands_for_a_tensor(x):
+                self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
+                return
             raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
         given = tuple(mode) if isinstance(mode, list) else mode
         plan = self._plans.get((name, given))

@@ -16,8 +16,9 @@ Parts are recorded as series of their own, `NAME:indices`, `NAME:values` and so 
 from __future__ import annotations
 
 import torch
+from torch.fx import Proxy
 
-__all__ = ["placements", "plain_inside", "tensor_parts"]
+__all__ = ["placements", "plain_inside", "stands_for_a_tensor", "tensor_parts"]
 
 _functorch = torch._C._functorch  # noqa: SLF001  # torch has no public way to see through vmap
 _wrapped = _functorch.is_functorch_wrapped_tensor
@@ -28,6 +29,11 @@ _COMPRESSED = {
     torch.sparse_csc: ("ccol_indices", "row_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
+
+
+def stands_for_a_tensor(x: object) -> bool:
+    """Whether `x` is what torch.fx traces a model with: no tensor, and nothing wrong."""
+    return isinstance(x, Proxy)
 
 
 def plain_inside(x: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from anchorlib.capture.compiled import (
     print_compiled,
 )
 from anchorlib.capture.frames import natively, never_traced
+from anchorlib.capture.parts import stands_for_a_tensor
 from anchorlib.capture.snapshot import (
     dtype_name,
     is_plain,
@@ -27,6 +28,7 @@ from anchorlib.capture.snapshot import (
 )
 from anchorlib.dtypes import decode
 from anchorlib.errors import NotATensorError, UnsupportedError
+from anchorlib.names import escape
 
 __all__ = ["print_tensor"]
 
@@ -51,8 +53,8 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
 
     x: any tensor; its values, graph and gradient are left as they are, and the return value may
         be ignored.  What has no dense values (sparse, nested, transformed by `torch.func`) is
-        shown as torch shows it; fake and meta tensors are not shown.
-    title: "" prints `Tensor: …` and `Tensor_gradient: …`.
+        shown as torch shows it; fake and meta tensors, and what torch.fx traces with, are not.
+    title: "" prints `Tensor: …` and `Tensor_gradient: …`; what a terminal would act on is escaped.
     print_gradient: False prints the value alone.
     The others say how the values are written: see `PrintFormat`.
 
@@ -81,8 +83,10 @@ def print_tensor(  # noqa: PLR0913  # the arguments of PopTorch's ipu_print_tens
     return x
 
 
-def _print(x: torch.Tensor, title: str, print_gradient: bool, form: tuple[Any, ...]) -> None:  # noqa: FBT001
+def _print(x: Any, title: str, print_gradient: bool, form: tuple[Any, ...]) -> None:  # noqa: FBT001
     if not isinstance(x, torch.Tensor):
+        if stands_for_a_tensor(x):
+            return
         raise NotATensorError(not_a_tensor("print_tensor", type(x).__name__))
     printer = _GradientPrinter(title, PrintFormat(*form))
     with contextlib.suppress(Exception):  # training goes on, whatever a strange tensor does
@@ -140,9 +144,9 @@ def _write(title: str, x: torch.Tensor, form: PrintFormat) -> None:
         with undisturbed():
             text = _text(x, form)
     except Exception as fault:  # noqa: BLE001  # inside a user's forward or backward
-        text = f"<not shown: {type(fault).__name__}: {str(fault).partition(chr(10))[0]}>"
+        text = f"<not shown: {type(fault).__name__}: {escape(str(fault).partition(chr(10))[0])}>"
     with contextlib.suppress(Exception):  # stderr is None, closed, or cannot encode the title
-        sys.stderr.write(f"{title}: {text}\n")
+        sys.stderr.write(f"{escape(title)}: {text}\n")
 
 
 def _text(x: torch.Tensor, form: PrintFormat) -> str:

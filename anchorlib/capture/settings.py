@@ -106,7 +106,7 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
         attributes=dict(attributes or {}),
         on_full=_on_full(on_full, "drop" if remote else "block"),
         queue_bytes=_whole("queue_bytes", queue_bytes, 1),
-        max_bytes=None if max_bytes is None else _whole("max_bytes", max_bytes, 0),
+        max_bytes=None if max_bytes is None else _room(max_bytes),
         durability=_choice("durability", durability, Durability),
         perturbation=noise,
     )
@@ -183,6 +183,12 @@ def _whole(name: str, value: object, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise OptionError(f"{name} is a whole number from {least} on, not {value!r}")
     return value
+
+
+def _room(max_bytes: object) -> int:
+    if max_bytes == 0:
+        raise OptionError("max_bytes=0 keeps no values: say mode=Summary, or None for no limit")
+    return _whole("max_bytes", max_bytes, 1)
 
 
 def _parsed(name: str, text: str) -> int:

@@ -320,7 +320,7 @@ class RemoteSink:
             _log.warning(
                 "anchorlib: closing run %s waits up to %g s for %d records to reach %s",
                 self._hello.run,
-                timeout,
+                round(timeout, 1),
                 self._outbox.waiting,
                 self.address,
             )

@@ -85,6 +85,14 @@ def test_without_a_title_it_is_a_tensor(stderr):
     assert printed(stderr) == "Tensor: 1.000\nTensor_gradient: 1.000\n"
 
 
+def test_a_title_does_not_act_on_the_terminal(stderr):
+    x = torch.ones(1, requires_grad=True)
+    print_tensor(x * 1, "a\x1b[31mb\u202e\nc").backward()
+    assert printed(stderr) == (
+        "a\\x1b[31mb\\u202e\\nc: (1.000)\na\\x1b[31mb\\u202e\\nc_gradient: (1.000)\n"
+    )
+
+
 def test_the_gradient_can_be_left_out(stderr):
     x = torch.ones((), requires_grad=True)
     print_tensor(x * 1, "x", print_gradient=False).backward()

@@ -187,6 +187,7 @@ def test_the_environment_chooses_store_tensors_and_mode_of_full(store, monkeypat
         {"first_step": -1},
         {"queue_bytes": 0},
         {"max_bytes": -5},
+        {"max_bytes": 0},
         {"durability": "forever"},
         {"on_full": "wait"},
         {"mode": "every"},

@@ -282,6 +282,21 @@ def test_jit_trace_is_skipped_and_counted():
     assert run.session.counters.skipped == {"jit.trace": 1}
 
 
+def test_symbolic_tracing_is_skipped_and_counted():
+    class Net(nn.Module):
+        def forward(self, x):
+            h = anchorlib.print_tensor(torch.tanh(x), "h")
+            return anchorlib.anchor(h, "h") * 2
+
+    with recording() as run:
+        traced = torch.fx.symbolic_trace(Net())
+        assert traced(torch.zeros(2)).tolist() == [0.0, 0.0]
+        with pytest.raises(anchorlib.NotATensorError):
+            anchorlib.anchor(traced, "no tensor")
+    assert run.names() == []
+    assert run.session.counters.skipped == {"tracing": 1}
+
+
 def test_an_unknown_subclass_is_refused_at_an_anchor_and_counted_at_a_hook():
     from torch.testing._internal.two_tensor import TwoTensor
 
