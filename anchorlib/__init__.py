@@ -32,6 +32,7 @@ from anchorlib.errors import (
     AmbiguousTensorError,
     AnchorError,
     CollectorError,
+    CommandError,
     FlushTimeoutError,
     InvalidNameError,
     MissingExtraError,
@@ -54,6 +55,7 @@ from anchorlib.modes import All, EveryN, Final, Sum, Summary
 
 if TYPE_CHECKING:
     from anchorlib.capture import Session, anchor, print_tensor, start, tensor_names
+    from anchorlib.diagnosis import noise
     from anchorlib.reading import Run, Series, open_run
     from anchorlib.record import Coordinates, Record, TensorInfo
     from anchorlib.summary import Log2Histogram, log2_histogram
@@ -65,6 +67,7 @@ __all__ = [
     "AmbiguousTensorError",
     "AnchorError",
     "CollectorError",
+    "CommandError",
     "Coordinates",
     "EveryN",
     "Final",
@@ -96,6 +99,7 @@ __all__ = [
     "__version__",
     "anchor",
     "log2_histogram",
+    "noise",
     "open_run",
     "print_tensor",
     "start",
@@ -106,6 +110,7 @@ _LAZY = {
     **dict.fromkeys(
         ["Session", "anchor", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
     ),
+    **dict.fromkeys(["noise"], "anchorlib.diagnosis"),
     **dict.fromkeys(["Run", "Series", "open_run"], "anchorlib.reading"),
     **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),
     **dict.fromkeys(["Log2Histogram", "log2_histogram"], "anchorlib.summary"),

@@ -10,6 +10,7 @@ AnchorError
 ├── NotATensorError      (TypeError)           something else was anchored
 ├── UnsupportedError     (NotImplementedError) a situation that anchors refuse; says what to do
 ├── SessionError         (RuntimeError)        a second session, or one that is closed
+├── CommandError         (RuntimeError)        a command that was to record a run failed
 ├── QueueFullError       (RuntimeError)        on_full="raise", and the line was full
 ├── FlushTimeoutError    (TimeoutError)        flush or close did not finish in time
 ├── RunNotFoundError     (FileNotFoundError)   no such run, or a directory that is no run
@@ -31,6 +32,7 @@ __all__ = [
     "AmbiguousTensorError",
     "AnchorError",
     "CollectorError",
+    "CommandError",
     "FlushTimeoutError",
     "InvalidNameError",
     "MissingExtraError",
@@ -93,6 +95,10 @@ class UnsupportedError(AnchorError, NotImplementedError):
 
 class SessionError(AnchorError, RuntimeError):
     """A second session in one process, or the use of a closed one."""
+
+
+class CommandError(AnchorError, RuntimeError):
+    """A command that was to record a run failed, or did not record it."""
 
 
 class QueueFullError(AnchorError, RuntimeError):

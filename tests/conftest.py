@@ -26,6 +26,7 @@ SLOW = (
     "anchorlib/store/test_crash.py",
     "anchorlib/store/test_dying.py",
     "anchorlib/store/test_live.py",
+    "cli/test_noise.py",
     "cli/test_pull.py",
     "cli/test_serve.py",
     "cli/test_verify.py",

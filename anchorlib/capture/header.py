@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["run_header"]
+__all__ = ["command", "masked", "run_header"]
 
 _SECRET = re.compile(r"(token|password|passwd|secret|api[-_]?key|credential)", re.IGNORECASE)
 _MASK = "***"
@@ -31,7 +31,7 @@ def run_header() -> dict[str, Any]:
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": masked(sys.argv),
+        "command": command(sys.orig_argv, inline=sys.argv[:1] == ["-c"]),
         "git.commit": _git_commit(),
         "numpy": np.__version__,
         **_torch_settings(),
@@ -69,6 +69,18 @@ def _emulate_precision_casts() -> bool:
 def _world() -> dict[str, Any]:
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID")
     return {f"env.{name}": os.environ[name] for name in names if name in os.environ}
+
+
+def command(argv: list[str], *, inline: bool = False) -> list[str]:
+    """What was typed, interpreter and its options included, masked: it may be run again.
+
+    inline: `python -c CODE`; the code is masked as well, whatever may stand in it.
+    """
+    shown = masked(argv)
+    if inline:
+        code = next((i for i, a in enumerate(argv) if re.fullmatch(r"-\w*c", a)), len(argv))
+        shown[code + 1 : code + 2] = [_MASK]
+    return shown
 
 
 def masked(argv: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from anchorlib.diagnosis.comparison import (
     Pair,
     Place,
 )
+from anchorlib.diagnosis.rerunning import compare_line, noise, noise_line
 
 __all__ = [
     "Comparison",
@@ -28,4 +29,7 @@ __all__ = [
     "Origin",
     "Pair",
     "Place",
+    "compare_line",
+    "noise",
+    "noise_line",
 ]

@@ -25,6 +25,7 @@ SURFACE = {
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
     },
     "verify": {"run", "--store", "--json"},
+    "noise": {"run", "command", "--runs", "--eps", "--store", "--json"},
     "push": {"what", "--to", "--store", "--json"},
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--store", "--json"},
