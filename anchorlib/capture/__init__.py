@@ -14,7 +14,7 @@ from __future__ import annotations
 from anchorlib.capture.hooks import anchor, paused
 from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import Counters, Session
+from anchorlib.capture.session import Counters, Session, sharing_names
 from anchorlib.capture.snapshot import BufferPool, TorchArithmetic
 from anchorlib.capture.starting import record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of
@@ -31,6 +31,7 @@ __all__ = [
     "paused",
     "print_tensor",
     "record_into",
+    "sharing_names",
     "start",
     "tensor_names",
 ]

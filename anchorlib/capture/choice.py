@@ -90,6 +90,12 @@ class Choice:
         )
 
     @property
+    def names(self) -> set[str]:
+        """What is recorded, as far as that is known; of further outputs their module."""
+        late = {split(text)[0].partition(":")[0] for text in self._late}
+        return {name for name, _ in self._chosen} | late
+
+    @property
     def missing(self) -> list[str]:
         """Selectors that were accepted for what might come, and which nothing came to match."""
         return [text for text, came in self._late.items() if not came]

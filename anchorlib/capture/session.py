@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -37,7 +37,7 @@ from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
 from anchorlib.sinks import RecordQueue, Sink
 
-__all__ = ["Counters", "Session"]
+__all__ = ["Counters", "Session", "sharing_names"]
 
 _log = logging.getLogger("anchorlib")
 _POOL_BYTES = 64 << 20  # on top of what may wait in the queue
@@ -85,6 +85,8 @@ class Session:
         self._observer = Observer(self._clock, self._recorder)
         self._anchors = hooks.Anchors(self._observer, settings.modes, settings.wants)
         self._models: list[ModelWatch] = []
+        self._names: dict[str, nn.Module] = {}  # what is recorded, and of which model
+        self._shares_names = False
         self._optimizers: list[OptimizerWatch] = []
         self._step_hook = StepHook(self._observer, self._optimizers)
         self._undo: list[Callable[[], None]] = []
@@ -137,9 +139,10 @@ class Session:
         optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
             which they step, the last one counts the steps.
-        prefix: put before every name, with a dot.
+        prefix: put before every name, with a dot; needed where another watched model records
+            tensors of the same names.
 
-        Raises UnknownTensorError (nothing is registered then), ModeError, OptionError.
+        Raises UnknownTensorError, ModeError, OptionError: nothing is registered then.
         """
         self._must_be_open()
         if not isinstance(model, nn.Module):
@@ -150,6 +153,7 @@ class Session:
         inner = unwrap_all(optimizer)
         known = tensor_kinds(parts, state_keys(parts, inner))
         choice = Choice(selectors, modes, known, parts)
+        self._claim(choice.names, parts.root)
         if self._settings.perturbs is not None:
             self._settings.perturbs.apply(parts.parameters)
         watch = self._watch_of(parts)
@@ -161,6 +165,17 @@ class Session:
         watch.add(choice)
         forget_compiled_code()
         self._observer.lineage.know(parts.parameters)
+
+    def _claim(self, names: set[str], root: nn.Module) -> None:
+        """Take `names` for one model, on ranks that record nothing as well."""
+        taken = sorted(name for name in names if self._names.get(name, root) is not root)
+        if taken and not self._shares_names:
+            shown = ", ".join(map(quoted, taken[:3])) + (", …" if len(taken) > 3 else "")
+            raise OptionError(
+                f"another watched model has tensors of these names: {shown}; give one of the two "
+                'a prefix, as watch(model, prefix="teacher")'
+            )
+        self._names.update(dict.fromkeys(names, root))
 
     def _watch_of(self, parts: Parts) -> ModelWatch:
         for watch in self._models:
@@ -343,6 +358,16 @@ class Session:
                 raise
             # The user's own exception matters more than what we have to say at the end.
             _log.warning("anchorlib: %s", ours)
+
+
+@contextmanager
+def sharing_names(session: Session) -> Iterator[None]:
+    """Models that are watched inside may have names of others: their steps tell them apart."""
+    before, session._shares_names = session._shares_names, True  # noqa: SLF001
+    try:
+        yield
+    finally:
+        session._shares_names = before  # noqa: SLF001
 
 
 def _keep_subnormals() -> None:

@@ -15,7 +15,14 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from anchorlib.capture import Session, active_session, anchor, record_into, start
+from anchorlib.capture import (
+    Session,
+    active_session,
+    anchor,
+    record_into,
+    sharing_names,
+    start,
+)
 from anchorlib.errors import AnchorError, SessionError, UnknownTensorError
 from anchorlib.modes import Mode
 from anchorlib.poptorch.anchors import LOSS, Anchor, names_its_loss
@@ -110,7 +117,8 @@ class Recording:
             if len(selectors) < len(anchors):
                 self._losses.append(mode)
             if selectors:
-                session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
+                with sharing_names(session):
+                    session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
 
     def see_loss(self, loss: torch.Tensor) -> None:
         """What backward is about to be called on."""

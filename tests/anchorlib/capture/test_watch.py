@@ -427,6 +427,37 @@ class Wrapped(nn.Module):
         return self.module(x)
 
 
+def test_another_model_of_the_same_names_needs_a_prefix(net):
+    other = copy.deepcopy(net)
+    for recorded in (True, False):
+        with recording(rank=0, ranks=[0] if recorded else [1]) as run:
+            run.session.watch(net, tensors=["fc1", "fc2.weight@pass_grad"])
+            with pytest.raises(anchorlib.OptionError, match=r"names: 'fc1'.*prefix") as caught:
+                run.session.watch(other, tensors=["fc1@value", "norm"], mode=Sum)
+            assert "norm" not in str(caught.value)
+            with pytest.raises(anchorlib.OptionError, match="prefix"):
+                run.session.watch(other, tensors=["fc1:1"])
+            other(torch.randn(2, 4))
+            assert run.names() == []
+            run.session.watch(other, tensors=["norm", "fc1.weight@pass_grad"])
+            run.session.watch(other, tensors=["ema.fc1"], prefix="ema")
+            run.session.watch(net, tensors=["fc2"])
+            net(torch.randn(2, 4))
+            other(torch.randn(2, 4))
+        wanted = {"fc1@value", "fc2@value", "norm@value", "ema.fc1@value"}
+        assert set(run.names()) == (wanted if recorded else set())
+
+
+def test_a_part_of_a_watched_model_may_be_watched_under_its_own_prefix(net):
+    with recording() as run:
+        run.session.watch(net, tensors=["output", "fc1"])
+        with pytest.raises(anchorlib.OptionError, match="'output'"):
+            run.session.watch(net.fc1, tensors=["output"])
+        run.session.watch(net.fc1, tensors=["first.output"], prefix="first")
+        net(torch.randn(2, 4))
+    assert np.array_equal(run.arrays("first.output")[0], run.arrays("fc1")[0])
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_what_wrappers_add_never_appears_and_a_users_own_module_keeps_its_name():
     plain = Wrapped()
