@@ -1,0 +1,53 @@
+"""What the summary rows alone say of a difference: how large it is at least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = ["bounds"]
+
+Array = np.ndarray[Any, Any]
+Figures = Mapping[str, Array]
+SLACK = 2.0**-45
+"""Of the figures themselves, which are sums in float64: by how much they may be wrong."""
+
+
+def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
+    """Lower bounds of what was not measured; nan where there is none.
+
+    a, b: the figures of each pair's two records.
+    elements: how many numbers the figures are of (a complex element is two).
+    ‖b − a‖₂ ≥ |‖b‖₂ − ‖a‖₂|, and ≥ |Σb − Σa| / √n (Cauchy and Schwarz); max|b − a| is at least the
+    difference of the maxima, of the minima, and of the means. They hold where all is finite.
+    """
+    finite = (a["nan"] + a["inf"] + b["nan"] + b["inf"]) == 0
+    count = np.maximum(elements, 1)
+    largest = np.maximum(np.abs(a["min"]), np.abs(a["max"]))
+    total = _apart(a["sum"], b["sum"], np.sqrt(count) * (a["l2"] + b["l2"]))
+    norm = _apart(a["l2"], b["l2"], a["l2"] + b["l2"])
+    apart = np.maximum(norm, total / np.sqrt(count))
+    ends = np.maximum(np.abs(b["max"] - a["max"]), np.abs(b["min"] - a["min"]))
+    most = np.maximum(ends, apart / np.sqrt(count))
+    found = {
+        "error_eps": _ratio(apart, a["l2"]) / eps,
+        "max_eps": _ratio(most, largest) / eps,
+        "max_abs": most,
+    }
+    found = {name: np.where(finite, values, np.nan) for name, values in found.items()}
+    found["nonfinite"] = np.maximum(np.abs(b["nan"] - a["nan"]), np.abs(b["inf"] - a["inf"]))
+    found["zeros"] = np.abs(b["zero"] - a["zero"])
+    found["norm"] = a["l2"]
+    return found
+
+
+def _apart(one: Array, two: Array, size: Array) -> Array:
+    least: Array = np.maximum(np.abs(two - one) - SLACK * size, 0.0)
+    return least
+
+
+def _ratio(over: Array, under: Array) -> Array:
+    found: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
+    return found

@@ -1,0 +1,185 @@
+"""How far pairs of tensors of one size are apart, added up block by block.
+
+Rows are pairs and columns elements: a large pair comes alone, 64 Ki elements at a time, and small
+ones come together. Complex elements count as two, but in the share that differs and in `worst`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.dtypes import DType
+
+__all__ = ["Differences", "coarser_eps"]
+
+Array = np.ndarray[Any, Any]
+
+
+def coarser_eps(one: DType, two: DType) -> float:
+    """The larger eps of two dtypes; nan unless both round."""
+    return max(one.eps, two.eps) if one.eps and two.eps else float("nan")
+
+
+class Differences:
+    """The sums and extremes of some pairs so far.
+
+    shift: for each pair the power of two that brings its float64 values to where squares are
+        neither lost nor infinite; mostly 0.
+    """
+
+    def __init__(self, one: DType, two: DType, shift: Array) -> None:
+        pairs = len(shift)
+        self._kinds = (one, two)
+        self._parts = 2 if "complex" in (one.family, two.family) else 1
+        self._shift = shift
+        self._shifted = bool(shift.any())
+        self._seen = 0
+        self._sums = dict.fromkeys(("aa", "bb", "dd", "ad", "d", "abs", "lost"), np.zeros(pairs))
+        self._counts = dict.fromkeys(
+            ("bits", "nonfinite", "zeros", "skipped"), np.zeros(pairs, np.int64)
+        )
+        self._largest_a = np.zeros(pairs)
+        self._largest = np.zeros(pairs)
+        self._worst = np.full(pairs, -1)
+        self._values = np.full((2, pairs), np.nan)
+        self._broken = np.full(pairs, -1)
+        self._broken_values = np.full((2, pairs), np.nan)
+
+    def add(self, raw_a: Array, raw_b: Array) -> None:
+        """The next elements of every pair: raw storage, both (pairs, elements)."""
+        one, two = (
+            self._wide(raw, kind) for raw, kind in zip((raw_a, raw_b), self._kinds, strict=True)
+        )
+        self._count("bits", self._unequal(raw_a, raw_b, one, two))
+        self._count("zeros", (one == 0) != (two == 0))
+        if self._shifted:
+            np.ldexp(one, self._shift[:, None], out=one)
+            np.ldexp(two, self._shift[:, None], out=two)
+        apart = two - one
+        total = apart.sum(axis=1)
+        if not np.isfinite(total).all():
+            self._leave_out(one, two)
+            np.subtract(two, one, out=apart)
+            total = apart.sum(axis=1)
+        self._add("d", total)
+        self._fold(one, two, apart)
+        self._seen += raw_a.shape[1]
+
+    def _fold(self, one: Array, two: Array, apart: Array) -> None:
+        for name, left, right in (
+            ("aa", one, one), ("bb", two, two), ("dd", apart, apart), ("ad", one, apart),
+        ):  # fmt: skip
+            # Not np.dot: it starts threads, and their number shows.
+            self._add(name, np.einsum("ij,ij->i", left, right))
+        np.abs(apart, out=apart)
+        self._add("abs", apart.sum(axis=1))
+        place = apart.argmax(axis=1)
+        rows = np.arange(len(apart))
+        larger = np.flatnonzero(apart[rows, place] > self._largest)
+        self._largest[larger] = apart[rows, place][larger]
+        self._worst[larger] = place[larger] // self._parts + self._seen
+        self._values[0, larger] = one[larger, place[larger]]
+        self._values[1, larger] = two[larger, place[larger]]
+        np.abs(one, out=one)
+        np.maximum(self._largest_a, one.max(axis=1), out=self._largest_a)
+
+    def _leave_out(self, one: Array, two: Array) -> None:
+        """Makes what is not finite in both zero in both, after counting it."""
+        finite = np.isfinite(one), np.isfinite(two)
+        out = ~(finite[0] & finite[1])
+        # inf equals inf, and a NaN any NaN.
+        broken = out & ~((one == two) | (np.isnan(one) & np.isnan(two)))
+        self._count("nonfinite", broken)
+        self._count("skipped", out)
+        first = broken.argmax(axis=1)
+        new = np.flatnonzero(broken.any(axis=1) & (self._broken < 0))
+        self._broken[new] = first[new] // self._parts + self._seen
+        self._broken_values[0, new] = one[new, first[new]]
+        self._broken_values[1, new] = two[new, first[new]]
+        self._add("lost", (np.where(out & finite[0], one, 0.0) ** 2).sum(axis=1))
+        one[out] = 0.0
+        two[out] = 0.0
+
+    def _wide(self, raw: Array, kind: DType) -> Array:
+        values = dtypes.decode(raw, kind.name)
+        if kind.family == "complex":
+            return values.view(values.real.dtype).astype(np.float64)
+        wide = values.astype(np.float64)
+        if self._parts == 2:
+            wide = wide.astype(np.complex128).view(np.float64)
+        return wide
+
+    def _unequal(self, raw_a: Array, raw_b: Array, one: Array, two: Array) -> Array:
+        """Which elements differ: in their bits, or in their values where the dtypes differ."""
+        if self._kinds[0] == self._kinds[1]:
+            width = min(raw_a.itemsize, 8)
+            left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))
+            unequal = left != right
+            parts = raw_a.itemsize // width
+        else:
+            unequal = (one != two) & ~(np.isnan(one) & np.isnan(two))
+            parts = self._parts
+        if parts > 1:
+            unequal = unequal.reshape(len(unequal), -1, parts).any(axis=2)
+        found: Array = unequal
+        return found
+
+    def _count(self, name: str, where: Array) -> None:
+        # Far faster for one row than along an axis.
+        found = np.count_nonzero(where) if len(where) == 1 else np.count_nonzero(where, axis=1)
+        self._counts[name] = self._counts[name] + found
+
+    def _add(self, name: str, value: Array) -> None:
+        self._sums[name] = self._sums[name] + value
+
+    def columns(self) -> dict[str, Array]:
+        """The fields of Measure that come from the values."""
+        sums, counts = self._sums, self._counts
+        eps = coarser_eps(*self._kinds)
+        norm_a, norm_b, apart = (np.sqrt(sums[name]) for name in ("aa", "bb", "dd"))
+        size = np.full(len(norm_a), self._seen)
+        figures = {
+            "error_eps": _ratio(apart, norm_a) / eps,
+            "max_eps": _ratio(self._largest, self._largest_a) / eps,
+            "max_abs": np.ldexp(self._largest, -self._shift),
+            "bias": _ratio(np.abs(sums["d"]), sums["abs"]),
+            "cosine_distance": _cosine_distance(norm_a, norm_b, sums["dd"], sums["ad"]),
+        }
+        nothing = counts["skipped"] == self._seen * self._parts
+        for values in figures.values():
+            values[nothing] = np.nan
+        norm = np.ldexp(np.sqrt(sums["aa"] + sums["lost"]), -self._shift)
+        shares = {"share_differing": _ratio(counts["bits"], size), "norm": norm}
+        return {
+            **figures,
+            **shares,
+            **self._where(),
+            **{n: counts[n] for n in ("nonfinite", "zeros")},
+        }
+
+    def _where(self) -> dict[str, Array]:
+        """The worst element; where finite ones are equal, the first that is not finite in one."""
+        none = self._worst < 0
+        values = np.where(none, self._broken_values, self._values)
+        one, two = np.ldexp(values, -self._shift)
+        return {"worst": np.where(none, self._broken, self._worst), "value_a": one, "value_b": two}
+
+
+def _ratio(over: Array, under: Array) -> Array:
+    """over / under; 0 where both are 0."""
+    found: Array = np.divide(over, under, out=np.zeros(len(over)), where=over != 0)
+    return found
+
+
+def _cosine_distance(norm_a: Array, norm_b: Array, dd: Array, ad: Array) -> Array:
+    """½‖a/‖a‖ − b/‖b‖‖², which is (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖).
+
+    ‖b‖ − ‖a‖ comes from 2a·(b − a) + ‖b − a‖², as a difference of norms would lose its digits.
+    """
+    longer = _ratio(2 * ad + dd, norm_a + norm_b)
+    distance = np.maximum(dd - longer**2, 0) / (2 * norm_a * norm_b)
+    both_zero = (norm_a == 0) & (norm_b == 0)
+    return np.where(both_zero, 0.0, np.where((norm_a == 0) | (norm_b == 0), np.nan, distance))
