@@ -2,11 +2,13 @@
 
 Writer      puts records of one rank down, so that what is committed survives kill -9
 RunReader   committed rows of all ranks, also while they are written
+RankAudit   what of a rank does not fit its checksums
 Location    where bytes are read from: a directory, or a collector
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
+from anchorlib.store.audit import RankAudit
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.finding import (
     DEFAULT_STORE,
@@ -27,6 +29,7 @@ __all__ = [
     "FoundRun",
     "LocalLocation",
     "Location",
+    "RankAudit",
     "RankReader",
     "RunReader",
     "SeriesEntry",

@@ -1,6 +1,6 @@
 """The catalogue of one rank: what its rows speak of, as JSON lines that are only ever added to.
 
-    {"rank": 0, "version": 1, "uid": "9f…", "created_ns": …}        the first line
+    {"rank": 0, "version": 1, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
     {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
     {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
     {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
@@ -10,7 +10,9 @@
     {"state": "closed"}   {"published": 120}
 
 Later lines win. A line is whole when its line end is there: what follows the last line end was cut
-off by a crash. Keys that this version does not know are left alone.
+off by a crash. Keys that this version does not know are left alone. Each line ends with its own
+checksum, `"check": "<hex>"`; where `checked` was never said, an older writer made lines without.
+From row `checked` on rows have theirs.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 
 from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Gap
+from anchorlib.store.checks import identity, is_sound, seal_line
 from anchorlib.store.edges import EdgesKey, edges_key, read_edges
 from anchorlib.store.layout import VERSION
 
@@ -75,6 +78,11 @@ class Variant:
         """Whether its records have shapes of their own."""
         return self.shape is None
 
+    def identity(self, series: SeriesEntry) -> int:
+        """What seeds the checksums of its rows."""
+        names = (series.name, series.kind, series.mode)
+        return identity(*names, self.dtype, self.shape, self.ndim)
+
 
 @dataclass(slots=True)
 class Catalogue:
@@ -91,25 +99,37 @@ class Catalogue:
     phases: list[str] = field(default_factory=list)
     gaps: dict[GapKey, Gap] = field(default_factory=dict)
     edges: dict[EdgesKey, Edges] = field(default_factory=dict)
+    checked: int | None = None
 
     def apply(self, lines: Iterable[bytes]) -> None:
         """Adds whole lines; raises StoreError for one that no writer of this format made."""
         for line in lines:
             try:
-                entry = json.loads(line)
-                for key, read in _READERS.items():
-                    if key in entry:
-                        read(self, entry)
-                        break
+                self._apply(line)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise StoreError(
                     f"the catalogue of rank {self.rank} is damaged at {line[:60]!r}: {error!r}"
                 ) from error
 
+    def _apply(self, line: bytes) -> None:
+        entry = json.loads(line)
+        if not isinstance(entry, dict):
+            raise TypeError("it is no object")
+        _check_version(entry)
+        self.checked = entry.get("checked", self.checked)
+        sound = is_sound(line)
+        if sound is False or (sound is None and self.checked is not None):
+            raise ValueError("it does not fit its checksum")
+        for key, read in _READERS.items():
+            if key in entry:
+                read(self, entry)
+                return
+
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """One line, ASCII, with its end."""
-    return json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    """One line, ASCII, with its checksum and its end."""
+    line = json.dumps(entry, allow_nan=False, separators=(",", ":"))
+    return seal_line(line.encode()) + b"\n"
 
 
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
@@ -136,12 +156,16 @@ def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
     return raw[:end].splitlines(), end
 
 
-def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    if entry["version"] > VERSION:
+def _check_version(entry: dict[str, Any]) -> None:
+    # First of all: a later format may have other checksums too.
+    if "rank" in entry and entry["version"] > VERSION:
         raise StoreError(
             f"rank {entry['rank']} was written in format {entry['version']}, and this anchorlib "
             f"knows {VERSION}: a newer one can read it"
         )
+
+
+def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     catalogue.rank = entry["rank"]
     catalogue.uid = entry["uid"]
     catalogue.created_ns = entry["created_ns"]

@@ -24,6 +24,8 @@ import xxhash
 
 __all__ = [
     "COLUMNS",
+    "COORDINATES",
+    "COORDINATE_ROWS",
     "FORMAT",
     "HIST_COLUMNS",
     "NOT_KEPT",
@@ -31,6 +33,7 @@ __all__ = [
     "ROWS_PER_CHUNK",
     "VERSION",
     "array_name",
+    "array_suffix",
     "chunk_key",
     "hidden",
     "is_safe_key",
@@ -86,7 +89,8 @@ ROW_FORMAT = "<IIqqqqqqQIId16sQQQQddddqi"
 """The same row for `struct`: the digest's sixteen bytes are the two u8 columns."""
 
 COLUMNS: dict[str, np.dtype[Any]] = {name: ROW[name] for name in ROW.names or ()} | {
-    "seq": np.dtype("<u8")
+    "check": np.dtype("<u8"),  # of all columns above, see `checks`
+    "seq": np.dtype("<u8"),
 }
 """Every column under `records/` with one row per record."""
 
@@ -95,6 +99,11 @@ HIST_COLUMNS: dict[str, np.dtype[Any]] = {
     "hist_count": np.dtype("<u8"),
 }
 """The (exponent, count) pairs that `hist_offset` and `hist_length` point into."""
+
+COORDINATES = ("step", "pass_index", "call")
+"""Columns that stand beside the values too, where xarray finds them."""
+
+COORDINATE_ROWS = 8192  # a chunk of those
 
 SEGMENT_BYTES = 120
 PREFIX_BYTES = 96
@@ -147,6 +156,11 @@ def array_name(index: int, *, flat: bool = False) -> str:
     """The array of a series' variant: value, value_1, …, flat_8."""
     stem = "flat" if flat else "value"
     return stem if index == 0 else f"{stem}_{index}"
+
+
+def array_suffix(index: int) -> str:
+    """Behind the names of the dimensions and coordinates of a series' variant `index`."""
+    return f"_{index}" if index else ""
 
 
 def rows_per_chunk(nbytes: int) -> int:

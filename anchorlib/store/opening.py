@@ -26,7 +26,12 @@ from anchorlib.store.location import LocalLocation
 from anchorlib.store.metadata import group_json, stamp
 from anchorlib.store.publishing import catalogue_json
 from anchorlib.store.rank import RankReader
-from anchorlib.store.table import CatalogFile, erase_rows_after, make_columns
+from anchorlib.store.table import (
+    CatalogFile,
+    add_check_column,
+    erase_rows_after,
+    make_columns,
+)
 from anchorlib.store.tree import Tree
 from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant
 
@@ -98,7 +103,8 @@ def create_rank(run: Path, rank: int, tree: Tree) -> None:
         tree.make(made / group, group_json(stamp()))
     make_columns(made / "records", tree)
     uid, now = os.urandom(8).hex(), time.time_ns()
-    first = encode({"rank": rank, "version": VERSION, "uid": uid, "created_ns": now})
+    about = {"rank": rank, "version": VERSION, "uid": uid, "created_ns": now, "checked": 0}
+    first = encode(about)
     (made / "catalog" / chunk_key(0, 0)).write_bytes(first.ljust(CATALOG_CHUNK, b"\0"))
     tree.replace(made, group_json(stamp(rank=rank, state="open", attempts=[])))
     tree.move_in(made, run / rank_name(rank))
@@ -116,11 +122,15 @@ class Resumed:
     nbytes: int = 0
 
 
-def take_up(reader: RankReader, path: Path, *, fsync: bool) -> CatalogFile:
+def take_up(reader: RankReader, place: Place) -> CatalogFile:
     """Blanks what was written and never committed; returns the catalogue to go on with."""
-    erase_rows_after(path / "records", reader.committed)
-    file = CatalogFile(path / "catalog", reader.catalogue_end, fsync=fsync)
+    records = place.path / "records"
+    erase_rows_after(records, reader.committed)
+    file = CatalogFile(place.path / "catalog", reader.catalogue_end, fsync=place.fsync)
     file.erase_rest()
+    if reader.catalogue.checked is None:  # an older writer made it
+        add_check_column(records, reader.committed, place.tree)
+        file.append(encode({"checked": reader.committed}))
     return file
 
 

@@ -13,6 +13,7 @@ from anchorlib.names import check_name
 from anchorlib.record import Flag, Record
 from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import encode
+from anchorlib.store.checks import row_check
 from anchorlib.store.layout import NOT_KEPT, ROW_FORMAT
 from anchorlib.store.series import SeriesShelf, check_raw
 from anchorlib.store.table import CatalogFile
@@ -34,6 +35,7 @@ class Batch:
 
     pairs: int
     rows: list[bytes] = field(default_factory=list)
+    checks: array[int] = field(default_factory=lambda: array("Q"))
     exponents: array[int] = field(default_factory=lambda: array("h"))
     counts: array[int] = field(default_factory=lambda: array("Q"))
     touched: dict[OpenVariant, None] = field(default_factory=dict)
@@ -67,16 +69,12 @@ class Packer:
         """
         for record in records:
             try:
-                batch.rows.append(self._row(batch, record))
+                self._add(batch, record)
             except (struct.error, OverflowError) as error:
                 raise StoreError(f"{record.name!r} has a figure out of range: {error}") from error
 
-    def _row(self, batch: Batch, record: Record) -> bytes:
-        summary = record.summary
-        if summary is None:
-            raise OptionError(f"{record.name!r} came to the store without its summary")
-        if len(summary.digest) != DIGEST_BYTES:
-            raise StoreError(f"the digest of {record.name!r} has {len(summary.digest)} bytes")
+    def _add(self, batch: Batch, record: Record) -> None:
+        summary = _summary(record)
         at = record.coordinates
         variant = self._shelf.find(record)
         flags = int(record.flags)
@@ -93,10 +91,10 @@ class Packer:
         if raw is None:
             flags |= NOT_KEPT
         batch.touched[variant] = None
-        offset, length = self._histogram(batch, summary, 0 if raw is None else raw.nbytes)
+        offset, length, pairs = self._histogram(batch, summary, 0 if raw is None else raw.nbytes)
         histogram = summary.histogram
         phase = self._phases.get(at.phase)
-        return _pack(
+        row = _pack(
             variant.entry.id,
             self.attempt,
             variant.take(raw, record.shape),
@@ -121,16 +119,19 @@ class Packer:
             offset,
             length,
         )
+        batch.rows.append(row)
+        batch.checks.append(row_check(row + pairs, variant.seed))
 
-    def _histogram(self, batch: Batch, summary: Summary, kept_bytes: int) -> tuple[int, int]:
+    def _histogram(self, batch: Batch, summary: Summary, kept_bytes: int) -> tuple[int, int, bytes]:
         bins = summary.histogram.bins
         # Stored only where smaller than the values, from which anyone can count again.
         if kept_bytes and PAIR_BYTES * len(bins) >= kept_bytes:
-            return 0, -1
+            return 0, -1, b""
         offset = batch.pairs + len(batch.counts)
-        batch.exponents.extend(bins.keys())
-        batch.counts.extend(bins.values())
-        return offset, len(bins)
+        exponents, counts = array("h", bins), array("Q", bins.values())
+        batch.exponents += exponents
+        batch.counts += counts
+        return offset, len(bins), exponents.tobytes() + counts.tobytes()
 
     def _new_phase(self, name: str) -> int:
         check_name(name)
@@ -138,3 +139,12 @@ class Packer:
         self._file.append(encode({"phase": number, "name": name}))
         self._phases[name] = number
         return number
+
+
+def _summary(record: Record) -> Summary:
+    summary = record.summary
+    if summary is None:
+        raise OptionError(f"{record.name!r} came to the store without its summary")
+    if len(summary.digest) != DIGEST_BYTES:
+        raise StoreError(f"the digest of {record.name!r} has {len(summary.digest)} bytes")
+    return summary

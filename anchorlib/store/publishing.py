@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from anchorlib.store.catalog import Catalogue, attempt_line
-from anchorlib.store.layout import CATALOG_CHUNK, COLUMNS, HIST_COLUMNS, ROWS_PER_CHUNK
+from anchorlib.store.layout import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    COORDINATE_ROWS,
+    COORDINATES,
+    HIST_COLUMNS,
+    ROWS_PER_CHUNK,
+)
 from anchorlib.store.metadata import ArrayShape, array_json, group_json, stamp
 from anchorlib.store.rank import RankReader
 from anchorlib.store.slots import ChunkFiles, SlotArray
@@ -21,7 +28,6 @@ from anchorlib.store.variants import OpenVariant
 
 __all__ = ["Publisher"]
 
-COORDINATES = ("step", "pass_index", "call")
 INT64 = np.dtype("<i8")
 
 
@@ -104,9 +110,6 @@ class Publisher:
         if self._labelled.get(path) != variant.rows:
             self._tree.replace(path, coordinate_json(variant, variant.rows))
             self._labelled[path] = variant.rows
-
-
-COORDINATE_ROWS = 8192
 
 
 def coordinate_json(variant: OpenVariant, rows: int) -> bytes:

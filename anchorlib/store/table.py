@@ -39,7 +39,9 @@ class RowTable:
             for name, dtype in (COLUMNS | HIST_COLUMNS).items()
         }
 
-    def append(self, packed: bytes, exponents: array[int], counts: array[int]) -> None:
+    def append(
+        self, packed: bytes, checks: array[int], exponents: array[int], counts: array[int]
+    ) -> None:
         """Writes packed rows and their histogram pairs behind the committed ones."""
         if exponents:
             self._columns["hist_exponent"].write_packed(self.pairs, exponents.tobytes())
@@ -47,6 +49,7 @@ class RowTable:
         rows = np.frombuffer(packed, ROW)
         for name in ROW.names or ():
             self._columns[name].write_packed(self.rows, rows[name].tobytes())
+        self._columns["check"].write_packed(self.rows, checks.tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
         """Makes that many appended rows exist, and counts their histogram pairs as used."""
@@ -89,6 +92,11 @@ def make_columns(records: Path, tree: Tree) -> None:
         tree.make(records / name, column_json(dtype, 0))
     for name, dtype in HIST_COLUMNS.items():
         tree.make(records / name, column_json(dtype, 0, "pair"))
+
+
+def add_check_column(records: Path, rows: int, tree: Tree) -> None:
+    """The column that a table of an older writer lacks, of `rows` rows without a checksum."""
+    tree.make(records / "check", column_json(COLUMNS["check"], rows))
 
 
 def column_json(dtype: np.dtype[Any], rows: int, dimension: str = "record") -> bytes:

@@ -59,6 +59,10 @@ class StoredVariant:
         ndim = self.entry.ndim
         return self._array("_shape", INT64, shape_rows(ndim), (ndim,)).pick(rows)
 
+    def offsets(self, rows: Array) -> Array:
+        """Where the elements of records of a flat variant begin, -1 where none are kept."""
+        return self._offsets.pick(rows)
+
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
         """The different shapes of these records."""
         if self.entry.shape is not None:

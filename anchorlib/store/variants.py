@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from anchorlib.store.catalog import SeriesEntry, Variant
-from anchorlib.store.layout import FLAT_CHUNK, ROWS_PER_CHUNK, rows_per_chunk, shape_rows
+from anchorlib.store.checks import flat_seed
+from anchorlib.store.layout import (
+    FLAT_CHUNK,
+    ROWS_PER_CHUNK,
+    array_suffix,
+    rows_per_chunk,
+    shape_rows,
+)
 from anchorlib.store.metadata import ArrayShape, array_json, stamp
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.tree import Tree
@@ -46,11 +53,20 @@ class OpenVariant:
     files: ChunkFiles
     rows: int = 0
     pending: list[Array] = field(default_factory=list)
+    identity: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.identity = self.entry.identity(self.series)
+
+    @property
+    def seed(self) -> int:
+        """Of the checksum of the row that was taken last."""
+        return self.identity
 
     @property
     def suffix(self) -> str:
         """Behind the names of this variant's dimensions and coordinates: each has its own."""
-        return f"_{self.index}" if self.index else ""
+        return array_suffix(self.index)
 
     def attributes(self) -> dict[str, Any]:
         """What zarr.json says of an array: the true name, and where xarray finds its labels."""
@@ -158,6 +174,11 @@ class FlatVariant(OpenVariant):
             self.taken_elements += raw.size
             self.pending.append(raw)
         return self.rows + len(self.shapes) - 1
+
+    @property
+    def seed(self) -> int:
+        """See `OpenVariant.seed`."""
+        return flat_seed(self.identity, self.offsets[-1], self.shapes[-1])
 
     def write(self) -> None:
         """See `OpenVariant.write`."""

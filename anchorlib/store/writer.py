@@ -109,7 +109,7 @@ class Writer:
         self._open = True
         self._pid = os.getpid()
         self._files = ChunkFiles(open_files(), fsync=place.fsync)
-        self._catalog = take_up(reader, place.path, fsync=place.fsync)
+        self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
         self._shelf = SeriesShelf(
             place.path / "tensors", catalogue, self._catalog, place.tree, self._files
@@ -187,7 +187,8 @@ class Writer:
             self._packer.pack(batch, records)
             for variant in batch.touched:
                 variant.write()
-            self._table.append(b"".join(batch.rows), batch.exponents, batch.counts)
+            packed = b"".join(batch.rows)
+            self._table.append(packed, batch.checks, batch.exponents, batch.counts)
             self._table.commit(len(batch.rows), len(batch.counts))
         except BaseException:
             batch.discard()

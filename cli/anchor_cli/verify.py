@@ -1,4 +1,6 @@
-"""`anchor verify`: every stored value against the digest that was made where it was captured."""
+"""`anchor verify`: every stored value against the digest that was made where it was captured, and
+all that a run says beside its values against its checksums.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from anchorlib.record import Gap
-    from anchorlib.store import FoundRun, RankReader
+    from anchorlib.store import FoundRun, RankAudit, RankReader
 
 __all__ = ["EXAMPLES", "verify_run"]
 
@@ -24,13 +26,14 @@ EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/
 
 _BLOCK_BYTES = 16 << 20
 _RANK = re.compile(r"rank(0|[1-9]\d{0,9})/")
+_FIGURES = ("run", "records", "values", "bytes", "unchecked")
 _SHOWN = 20  # damaged values named one by one; --json names all
 
 
 def verify_run(
     run: RunArgument, *, store: StoreOption = "anchors", as_json: JsonOption = False
 ) -> int:
-    """Read every stored value again and compare it with its digest.
+    """Read every stored value and row again and compare it with its checksum.
 
     Exit code 1 where one does not fit, else 3 where observations were not recorded, else 0.
     """
@@ -46,6 +49,10 @@ def verify_run(
     if report.damaged:
         return ExitCode.DIFFERENCE
     return ExitCode.INCOMPLETE if report.gaps else ExitCode.DONE
+
+
+_ROW = "the row does not fit its checksum"
+_LABEL = "its step, pass or call beside the values are not those of its row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +87,21 @@ class _Report:
     """What was looked at, and what was found.
 
     records: committed rows. values: of them, those whose values are kept. bytes: of those values.
+    unchecked: rows that have no checksum: an older version made them.
     """
 
     run: str
     records: int
     values: int
     bytes: int
+    unchecked: int
     damaged: list[_Damage]
     gaps: list[Gap]
 
     def as_json(self) -> dict[str, Any]:
         """The document of --json."""
         return {
-            **{name: getattr(self, name) for name in ("run", "records", "values", "bytes")},
+            **{name: getattr(self, name) for name in _FIGURES},
             "damaged": [asdict(one) for one in self.damaged],
             "gaps": [asdict(gap) for gap in self.gaps],
         }
@@ -108,6 +117,8 @@ class _Report:
             steps = f"steps {gap.first_step}-{gap.last_step}"
             what = escape(join(gap.name, gap.kind))
             yield f"{what} lacks {gap.count} of {steps}: {escape(gap.reason)}"
+        if self.unchecked:
+            yield f"{self.unchecked} rows were made without checksums: only their values were read"
         verdict = f"{len(self.damaged)} damaged" if self.damaged else "all fit their digests"
         missing = f"; {sum(gap.count for gap in self.gaps)} not recorded" if self.gaps else ""
         yield (
@@ -118,31 +129,31 @@ class _Report:
 
 def _verified(found: FoundRun, tick: Tick) -> _Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankReader
+    from anchorlib.store import RankAudit, RankReader
 
-    report = _Report(found.name, 0, 0, 0, [], [])
+    report = _Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
     named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
     for rank in sorted(int(entry[1]) for entry in named if entry):
         try:
             reader = RankReader(found.location, rank)
+            audit = RankAudit(found.location, reader)
         except (StoreError, RunNotFoundError) as error:
             report.damaged.append(_Damage(rank, str(error)))
             continue
-        _verify_rank(reader, report, tick)
+        _verify_rank(reader, audit, report, tick)
     return report
 
 
-def _verify_rank(reader: RankReader, report: _Report, tick: Tick) -> None:
+def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Tick) -> None:
     import numpy as np
 
     report.records += reader.committed
     report.gaps += reader.gaps()
-    published = reader.catalogue.published
-    if reader.committed < published:
-        reason = f"{published - reader.committed} of {published} rows cannot be read any more"
-        report.damaged.append(_Damage(reader.rank, reason))
-    every = np.arange(reader.committed)
+    report.damaged += (_Damage(reader.rank, reason) for reason in audit.faults())
+    bad = _verify_rows(reader, audit, report)
+    # Where a row's values are, and whether there are any, is what a bad row says.
+    every = np.setdiff1d(np.arange(reader.committed), bad)
     rows = every[reader.kept(every)]
     report.values += len(rows)
     done = 0
@@ -150,6 +161,27 @@ def _verify_rank(reader: RankReader, report: _Report, tick: Tick) -> None:
         report.bytes += _verify_part(reader, part, report)
         done += len(part)
         tick(done, len(rows))
+
+
+def _verify_rows(reader: RankReader, audit: RankAudit, report: _Report) -> list[int]:
+    """The rows that are not what was written."""
+    from anchorlib.errors import StoreError
+
+    bad: list[int] = []
+    told: set[str] = set()
+    for start, stop in audit.parts():
+        try:
+            found = audit.rows(start, stop)
+        except StoreError as error:
+            if str(error) not in told:  # the same file is missing from the next part
+                told.add(str(error))
+                report.damaged.append(_Damage(reader.rank, str(error)))
+            continue
+        report.unchecked += found.unchecked
+        report.damaged += (_damage(reader, row, _ROW) for row in found.bad)
+        report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
+        bad += found.bad
+    return bad
 
 
 def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:

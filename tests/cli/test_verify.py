@@ -53,6 +53,7 @@ def test_a_sound_run_is_0_and_every_value_was_read(store):
         "records": values + 1,
         "values": values,
         "bytes": nbytes,
+        "unchecked": 0,
         "damaged": [],
         "gaps": [],
     }

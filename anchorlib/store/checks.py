@@ -1,0 +1,51 @@
+"""Checksums of what a run says beside its values, so that a flipped bit of it is found.
+
+A row's is in column `check`: xxh3-64 of the packed row, its histogram's exponents, then its counts
+(all little-endian, the row as `layout.ROW`), seeded with whose row it is. A catalogue line's is its
+last entry: xxh3-64 of all before it, in hex.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import xxhash
+
+__all__ = ["flat_seed", "identity", "is_sound", "row_check", "seal_line"]
+
+_SEAL: Final = b',"check":"'
+_HEX: Final = 16
+_SEALED: Final = len(_SEAL) + _HEX + 2
+
+row_check = xxhash.xxh3_64_intdigest
+"""The checksum of a packed row and its histogram pairs, given its seed."""
+
+
+def identity(
+    name: str, kind: str, mode: str, dtype: str, shape: tuple[int, ...] | None, ndim: int
+) -> int:
+    """The seed of all rows of one variant; shape: None for a flat one."""
+    told = json.dumps([name, kind, mode, dtype, shape, ndim])
+    return xxhash.xxh3_64_intdigest(told.encode())
+
+
+def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
+    """The seed of one row of a flat variant: where its elements begin, and its own shape."""
+    return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(shape) + 1}q", offset, *shape), seed)
+
+
+def seal_line(line: bytes) -> bytes:
+    """A JSON object with its checksum as the last entry."""
+    body = line[:-1]
+    return b'%b%b%b"}' % (body, _SEAL, xxhash.xxh3_64_hexdigest(body).encode())
+
+
+def is_sound(line: bytes) -> bool | None:
+    """Whether a catalogue line fits its checksum; None where it has none."""
+    body, tail = line[:-_SEALED], line[-_SEALED:]
+    if not tail.startswith(_SEAL):
+        return None
+    return tail[len(_SEAL) : -2] == xxhash.xxh3_64_hexdigest(body).encode()
