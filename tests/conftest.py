@@ -21,6 +21,7 @@ os.environ["XDG_CACHE_HOME"] = _cache.name
 SLOW = (
     "anchorlib/capture/compiled/",
     "anchorlib/capture/test_distributed.py",
+    "anchorlib/integrations/",
     "anchorlib/poptorch/test_tutorial.py",
     "anchorlib/sinks/test_spool.py",
     "anchorlib/store/test_crash.py",
