@@ -5,12 +5,15 @@ exits     the exit codes                  options   what commands share
 terminal  what the screen can show        table     aligned text
 complete  shell completion                bash      what bash asks, in our words
 files     written whole, or not at all    words     numbers in sentences
+progress  a bar on long work
 
 serve, runs, names, pull, hist, stats     the commands, a file each
 selection  --step, --pass, --call, …      selected  the records it leaves
 missing    what the answer lacks          extract, formats  what `pull` takes out, and writes
 measured, answer  what `hist` counts and says
 limits, bars, panel, png, svg             how it looks
+compared, grown, sections                 what `compare` says, in 25 lines
+paired, renamed, onward                   its rows, the file of --map, what to run next
 
 Data goes to stdout, all else to stderr. Heavy imports stay inside the commands, so that `--help`
 and completion answer at once.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeVar
@@ -11,18 +13,19 @@ from typing import IO, TypeVar
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 
-__all__ = ["by_suffix", "written_whole"]
+__all__ = ["by_suffix", "written_text", "written_whole"]
 
 T = TypeVar("T")
 
 
-def by_suffix(path: Path, choices: Mapping[str, T]) -> T:
+def by_suffix(path: Path, choices: Mapping[str, T], option: str = "-o") -> T:
     """What the suffix of `path` stands for. Raises OptionError with the choices."""
     try:
         return choices[path.suffix.lower()]
     except KeyError:
         raise OptionError(
-            f"-o {escape(str(path))}: the suffix says what to write; choose {', '.join(choices)}"
+            f"{option} {escape(str(path))}: the suffix says which format; choose "
+            f"{', '.join(choices)}"
         ) from None
 
 
@@ -44,3 +47,16 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+@contextlib.contextmanager
+def written_text(place: str) -> Iterator[IO[str]]:
+    """The same for text in UTF-8, whose line ends stay as they are; "-" is stdout."""
+    if place == "-":
+        yield sys.stdout
+        return
+    with written_whole(Path(place)) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="")
+        yield text
+        text.flush()
+        text.detach()

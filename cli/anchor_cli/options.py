@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -19,11 +19,13 @@ __all__ = [
     "StepOption",
     "StoreOption",
     "TensorOption",
+    "a_run",
     "examples",
+    "without_slash",
 ]
 
 
-def _without_slash(run: str) -> str:
+def without_slash(run: str) -> str:
     """A collector's URL without the slash that may end it: messages go on from there."""
     return run.rstrip("/") if "://" in run else run
 
@@ -37,15 +39,21 @@ StoreOption: TypeAlias = Annotated[
         help="Where runs live: a directory, or grpc://HOST:PORT of a collector.",
     ),
 ]
-RunArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's name in the store, its path, or grpc://HOST:PORT/NAME.",
+
+
+def a_run(metavar: str, text: str) -> Any:
+    """An argument that names a run."""
+    return typer.Argument(
+        metavar=metavar,
+        help=text,
         show_default=False,
         autocompletion=complete.run_names,
-        callback=_without_slash,
-    ),
+        callback=without_slash,
+    )
+
+
+RunArgument: TypeAlias = Annotated[
+    str, a_run("RUN", "A run's name in the store, its path, or grpc://HOST:PORT/NAME.")
 ]
 TensorOption: TypeAlias = Annotated[
     list[str],

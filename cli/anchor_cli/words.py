@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "spans_of", "steps_of"]
+__all__ = ["counted", "figure", "spans_of", "steps_of"]
 
 
 def counted(number: int, word: str) -> str:
@@ -18,3 +18,10 @@ def steps_of(first: int, last: int) -> str:
 def spans_of(first: int, last: int) -> str:
     """The numbers first … last, as 0-99."""
     return str(first) if first == last else f"{first}-{last}"
+
+
+def figure(value: float) -> str:
+    """Three digits, as 0.35, 12.4, 5,310 or 6.1e+06."""
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -24,6 +24,10 @@ SURFACE = {
         "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--self-signed",
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
     },
+    "compare": {
+        "a", "b", "--noise", "--tensor", "-t", "--map", "--fail-on", "--csv", "--jsonl", "--html",
+        "--store", "--json",
+    },
     "verify": {"run", "--store", "--json"},
     "noise": {"run", "command", "--runs", "--eps", "--store", "--json"},
     "push": {"what", "--to", "--store", "--json"},

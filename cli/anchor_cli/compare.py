@@ -1,0 +1,164 @@
+"""`anchor compare`: where two runs part, which operation did it, and whether it matters."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli import complete
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import JsonOption, StoreOption, a_run, examples, without_slash
+from anchor_cli.progress import progress
+from anchor_cli.terminal import document, emit, note, this_screen
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Comparison
+
+__all__ = ["EXAMPLES", "compare_runs"]
+
+EXAMPLES = examples(
+    "anchor compare eager compiled",
+    "anchor compare eager compiled --noise noise0 --noise noise1 --noise noise2",
+    "anchor compare a.zarr grpc://127.0.0.1:50051/b --tensor '*@grad' --csv pairs.csv",
+)
+
+
+class FailOn(StrEnum):
+    """The verdict from which on the exit code is 1."""
+
+    SUSPECT = "suspect"
+    UNEXPECTED = "unexpected"
+
+
+_FAILING = {
+    FailOn.SUSPECT: ("suspect", "unexpected"),
+    FailOn.UNEXPECTED: ("unexpected",),
+}
+
+
+def compare_runs(  # noqa: PLR0913  # one parameter for each option
+    a: Annotated[str, a_run("A", "The run to compare with: a name, a path, or a URL.")],
+    b: Annotated[str, a_run("B", "The run that may differ from it, of this or another store.")],
+    *,
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            metavar="RUN",
+            help="A rerun of A that says how far chance carries it, as `anchor noise` makes them; "
+            "may be repeated.",
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor",
+            "-t",
+            metavar="SEL",
+            help="Compare only these, as '*@grad'; may be repeated.",
+            autocompletion=complete.selectors,
+        ),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            metavar="FILE",
+            help="What is called differently: FILE.csv with a name of A and one of B in each row, "
+            "or FILE.json, an object.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="From which verdict on the exit code is 1.")
+    ] = FailOn.SUSPECT,
+    csv: Annotated[
+        str | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE",
+            help="Write a row for each matched record, in the order A ran; - is stdout.",
+        ),
+    ] = None,
+    jsonl: Annotated[
+        str | None,
+        typer.Option(
+            "--jsonl", metavar="FILE", help="The same as JSON lines, and a summary as the last."
+        ),
+    ] = None,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Write one self-contained page."),
+    ] = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Find where two runs part, which operation did it, and whether it matters.
+
+    Records are paired by identity and compared bit by bit. The first that differs although all
+    that it was computed from is equal is the origin. With --noise, what comes after it is judged
+    by how far reruns of A drift by themselves.
+
+    Exit code 0 for identical and expected, 1 for unexpected and suspect, 2 where there is nothing
+    to compare, 3 where gaps may hide a difference.
+    """
+    from anchor_cli.compared import report
+    from anchor_cli.onward import next_commands
+    from anchor_cli.renamed import read_names
+
+    compare = import_module("anchorlib.diagnosis").compare
+    _one_stdout(csv=csv, jsonl=jsonl, json=as_json)
+    others = [without_slash(run) for run in noise or ()]
+    with progress(f"comparing {a} and {b}") as tick:
+        found = compare(
+            a,
+            b,
+            store=store,
+            noise=others,
+            tensors=tensor or "*",
+            names=read_names(names),
+            progress=tick,
+        )
+    _write(found, csv=csv, jsonl=jsonl, html=html)
+    if as_json:
+        document(found.to_dict())
+    elif "-" not in (csv, jsonl):
+        emit(report(found, next_commands(found, (a, b), store), this_screen()))
+    return _exit(found, fail_on)
+
+
+def _one_stdout(*, csv: str | None, jsonl: str | None, json: bool) -> None:
+    """Refuse two documents on one stdout. Raises OptionError."""
+    from anchorlib.errors import OptionError
+
+    asked = {"--csv -": csv == "-", "--jsonl -": jsonl == "-", "--json": json}
+    if sum(asked.values()) > 1:
+        several = " and ".join(option for option, wanted in asked.items() if wanted)
+        raise OptionError(f"{several} both go to stdout: give one of them a file")
+
+
+def _write(found: Comparison, *, csv: str | None, jsonl: str | None, html: str | None) -> None:
+    from anchor_cli.files import written_text
+    from anchor_cli.paired import write_csv, write_jsonl
+
+    for place, write in ((csv, write_csv), (jsonl, write_jsonl)):
+        if place is not None:
+            with written_text(place) as file:
+                write(found, file)
+    if html is not None:
+        import_module("anchorlib.report").write_page(html, runs=[], comparisons=[found])
+
+
+def _exit(found: Comparison, fail_on: FailOn) -> ExitCode:
+    if found.verdict == "incomparable":
+        note(f"nothing to compare: {found.sentence}")
+        return ExitCode.USAGE
+    if found.verdict in _FAILING[fail_on]:
+        return ExitCode.DIFFERENCE
+    if found.incomplete:
+        note(f"incomplete: {'; '.join(found.notes)}")
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE

@@ -1,0 +1,241 @@
+"""What `compare` says on a terminal: at most 25 lines of 80 columns, the answer near the top.
+
+CONFIG            the entries of the two headers that differ
+the verdict       and its sentence; how many records differ
+FIRST DIVERGENCE  the first record, as A ran, whose bits differ
+ORIGINS           records that differ although all that they were computed from is equal
+GROWTH            differences by step and kind
+LOSS              where the losses part, which is later than the tensors do
+NOTE              what could not be told, and why
+NEXT              the command that goes on from here
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.grown import growth
+from anchor_cli.sections import Section, fitted, listed, titled, wrapped
+from anchor_cli.table import cut, width_of
+from anchor_cli.terminal import Screen, plain
+from anchor_cli.words import counted, figure
+from anchorlib.names import escape, join
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Comparison, Losses, Origin, Place
+
+__all__ = ["report", "selector", "where"]
+
+_LINES, _COLUMNS, _NARROW = 25, 80, 60
+_GREEN, _YELLOW, _RED = 32, 33, 31
+_COLOUR = {
+    "identical": _GREEN,
+    "expected": _GREEN,
+    "suspect": _YELLOW,
+    "unexpected": _RED,
+    "incomparable": _RED,
+}
+_PARENTS = 3
+_READABLE = 24  # columns that a name keeps before other things go to the next line
+_ALARMING = ("not_rounding", "nonfinite")
+_MORE = "--json has them all"
+
+
+def report(found: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
+    """The lines; `commands` are what to run next."""
+    width = min(max(screen.width or _COLUMNS, _NARROW), _COLUMNS)
+    sections = [
+        _config(found, width, screen),
+        _verdict(found, width, screen),
+        *_first(found, width, screen),
+        *_origins(found, width, screen),
+        *growth(found, width, screen),
+        *_losses(found, width, screen),
+        *_notes(found, width, screen),
+        *_next(commands, width, screen),
+    ]
+    return fitted(sections, _LINES)
+
+
+def selector(place: Place) -> str:
+    """Name and kind, as shown."""
+    return escape(join(place.name, place.kind))
+
+
+def where(place: Place) -> str:
+    """Coordinates in words; what every record of a plain run shares is left out."""
+    parts = [f"step {place.step}", f"pass {place.pass_index}"]
+    parts += [f"call {place.call}"] if place.call else []
+    parts += [f"rank {place.rank}"] if place.rank else []
+    parts += [f"phase {escape(place.phase)}"] if place.phase != "train" else []
+    return " ".join(parts)
+
+
+def _fixed(lines: list[str]) -> Section:
+    return Section(0, lambda _: lines)
+
+
+def _config(found: Comparison, width: int, screen: Screen) -> Section:
+    differing = [_entry(name, pair, width) for name, pair in found.config_diff.items()]
+    entries = "entry differs" if len(differing) == 1 else "entries differ"
+    said = f"{len(differing)} header {entries}" if differing else "the headers agree"
+    room = width - len(f"CONFIG  : {said}")
+    runs = cut(f"{escape(found.a)} | {escape(found.b)}", room, "...")
+    return listed(titled(screen, "CONFIG", f"{runs}: {said}"), differing, _MORE)
+
+
+def _entry(name: str, pair: tuple[Any, Any], width: int) -> list[str]:
+    a, b = (escape(one if isinstance(one, str) else json.dumps(plain(one))) for one in pair)
+    room = width - 7
+    name = cut(escape(name), room // 3, "...")
+    half = (room - len(name)) // 2
+    return [f"  {name}  {cut(a, half, '...')} | {cut(b, half, '...')}"]
+
+
+def _verdict(found: Comparison, width: int, screen: Screen) -> Section:
+    verdict = found.verdict.upper()
+    first, *rest = wrapped(f"{verdict}  {escape(found.sentence)}", width)
+    counts = found.counts
+    matched = (
+        f"  {counts.matched:,} matched: {counts.identical:,} identical, {counts.differing:,} "
+        f"differing; only in A {counts.only_a:,}, only in B {counts.only_b:,}"
+    )
+    shown = screen.style(verdict, 1, _COLOUR.get(found.verdict, _RED))
+    return _fixed(
+        [first.replace(verdict, shown, 1), *rest, *wrapped(matched, width, indent="    ")]
+    )
+
+
+def _first(found: Comparison, width: int, screen: Screen) -> list[Section]:
+    if found.first is None:
+        return []
+    place, before = found.first.place, found.first.identical_before
+    earlier = [f"({counted(before, 'record')} before it identical)"] if before else []
+    start = f"FIRST DIVERGENCE  {where(place)}  "
+    joined = " ".join(["", *earlier])
+    fits = width - len(start) - len(joined) >= min(width_of(selector(place)), _READABLE)
+    line = _named(start, selector(place), joined if fits else "", width)
+    line = line.replace("FIRST DIVERGENCE", screen.style("FIRST DIVERGENCE", 1), 1)
+    return [_fixed([line, *([] if fits else [f"  {one}" for one in earlier])])]
+
+
+def _named(before: str, name: str, after: str, width: int) -> str:
+    """One line with a name in it, which is cut where it is too long for that."""
+    room = max(8, width - width_of(before) - width_of(after))
+    return f"{before}{cut(name, room, '...')}{after}"
+
+
+def _origins(found: Comparison, width: int, screen: Screen) -> list[Section]:
+    if not found.origins:
+        return []
+    text = f"inputs equal, result not{_unit(found)}"
+    head = titled(screen, "ORIGINS", text if len(text) + 9 <= width else text.partition(" (")[0])
+    return [listed(head, [_origin(one, width, screen) for one in found.origins], _MORE)]
+
+
+def _unit(found: Comparison) -> str:
+    """What eps is, in a phrase."""
+    from anchorlib.dtypes import DTYPES
+
+    eps = next((o.measure.eps for o in found.origins if o.measure.eps > 0), None)
+    name = next((d.name for d in DTYPES.values() if d.eps == eps and d.eps), None)
+    return "" if name is None else f" (1 eps = {eps:.2g}, {name}'s relative step)"
+
+
+def _origin(one: Origin, width: int, screen: Screen) -> list[str]:
+    kind = one.cls.replace("_", " ")
+    line = _named(f"  {where(one.place)}  ", selector(one.place), f": {kind}", width)
+    if one.cls in _ALARMING:
+        line = screen.style(kind, _RED).join(line.rsplit(kind, 1))
+    alike = f"{one.amongst - 1:,} more like it" if one.amongst > 1 else ""
+    why = "; ".join(filter(None, (escape(one.why), alike)))
+    texts = [": ".join(filter(None, (_made(one), _far(one)))), why]
+    return [
+        line,
+        *(part for text in texts if text for part in wrapped(f"    {text}", width, 2, "      ")),
+    ]
+
+
+def _made(one: Origin) -> str:
+    """The operations, and the equal records they worked on."""
+    made = "/".join(map(escape, one.ops))
+    parents = ", ".join(map(escape, one.parents[:_PARENTS]))
+    if len(one.parents) > _PARENTS:
+        parents += f" and {len(one.parents) - _PARENTS} more"
+    return f"{made} of {parents} (equal)" if made and parents else made or parents
+
+
+def _far(one: Origin) -> str:
+    """How far apart the two records are."""
+    measure = one.measure
+    parts = []
+    if not math.isnan(measure.error_eps):
+        parts.append(f"error {figure(measure.error_eps)} eps")
+    if not math.isnan(measure.share_differing):
+        parts.append(f"{100 * measure.share_differing:.3g} % differ")
+    if one.max_ulp is not None:
+        parts.append(f"max {one.max_ulp:,} ulp")
+    return ", ".join(parts)
+
+
+def _losses(found: Comparison, width: int, screen: Screen) -> list[Section]:
+    if found.losses is None or found.first is None:
+        return []
+    losses = found.losses
+    name = cut(escape(losses.name), 16, "...")
+    text = f"{name} {_partings(losses)}; tensors part at {found.first.place.step}"
+    first, *rest = wrapped(f"LOSS  {text}", width)
+    return [_fixed([first.replace("LOSS", screen.style("LOSS", 1), 1), *rest])]
+
+
+def _partings(losses: Losses) -> str:
+    if losses.first_bit is None:
+        return "does not part"
+    marks = {"1e-6": losses.above_1e6, "1e-3": losses.above_1e3}
+    later = [f"{mark} {'never' if at is None else f'at {at}'}" for mark, at in marks.items()]
+    return ", by ".join([f"parts at step {losses.first_bit}", *later])
+
+
+def _notes(found: Comparison, width: int, screen: Screen) -> list[Section]:
+    notes = [*_paired(found), *map(escape, found.notes)]
+    if not notes:
+        return []
+    (first, *rest), *others = [wrapped(f"NOTE  {note}", width, 2, "      ") for note in notes]
+    entries = [rest, *([f"      {line[6:]}" for line in other] for other in others)]
+    head = first.replace("NOTE", screen.style("NOTE", 1), 1)
+    return [listed(head, entries, _MORE)]
+
+
+def _paired(found: Comparison) -> list[str]:
+    """How records came to stand for each other, where that is not plain."""
+    said = []
+    if found.step_offset:
+        said.append(f"step s of A stands for step s + {found.step_offset} of B")
+    if found.renamed:
+        one = found.renamed[0]
+        more = f" and {len(found.renamed) - 1} more" if len(found.renamed) > 1 else ""
+        said.append(f"renamed ({one.how}): {escape(one.a)} is {escape(one.b)} in B{more}")
+    return said
+
+
+def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Section]:
+    """Lines to be pasted: never cut, broken where a shell allows it."""
+    if not commands:
+        return []
+    lines = [line for command in commands for line in _broken(command, width)]
+    return [_fixed([titled(screen, "NEXT", lines[0]), *(f"      {line}" for line in lines[1:])])]
+
+
+def _broken(command: str, width: int) -> list[str]:
+    lines = [""]
+    for word in command.split(" "):
+        joined = f"{lines[-1]} {word}".lstrip() if lines[-1] else word
+        if len(joined) <= width - len("NEXT   \\") or not lines[-1].strip():
+            lines[-1] = joined
+        else:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+    return lines

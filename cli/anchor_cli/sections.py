@@ -1,0 +1,78 @@
+"""A report of a fixed height: sections that show as much as the others leave them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from anchor_cli.table import cut
+from anchor_cli.terminal import Screen
+
+__all__ = ["Section", "fitted", "listed", "titled", "wrapped"]
+
+
+class Section(NamedTuple):
+    """One part of a report.
+
+    most: how many entries it has.
+    lines: it, with that many of its entries.
+    least: of how many it should not have less, if there is room.
+    """
+
+    most: int
+    lines: Callable[[int], list[str]]
+    least: int = 1
+
+
+def fitted(sections: Sequence[Section], height: int) -> list[str]:
+    """The lines of all sections, at least one entry of each, at most `height` if that is possible.
+
+    What is left goes round: an entry to the first that is short of some, then to the next.
+    """
+    shown = [min(section.least, section.most) for section in sections]
+    if len(_all(sections, shown)) > height:
+        shown = [min(1, section.most) for section in sections]
+    waiting = {place for place, section in enumerate(sections) if section.most > shown[place]}
+    while waiting:
+        for place in sorted(waiting):
+            shown[place] += 1
+            if len(_all(sections, shown)) > height:
+                shown[place] -= 1
+                waiting.discard(place)
+            elif shown[place] == sections[place].most:
+                waiting.discard(place)
+    return _all(sections, shown)
+
+
+def _all(sections: Sequence[Section], shown: Sequence[int]) -> list[str]:
+    return [
+        line
+        for section, count in zip(sections, shown, strict=True)
+        for line in section.lines(count)
+    ]
+
+
+def listed(head: str, entries: Sequence[Sequence[str]], more: str) -> Section:
+    """A head and entries of one or more lines each; `more` says where the others are."""
+
+    def lines(count: int) -> list[str]:
+        chosen = [line for entry in entries[:count] for line in entry]
+        left = len(entries) - count
+        return [head, *chosen, *([f"  and {left:,} more: {more}"] if left else [])]
+
+    return Section(len(entries), lines)
+
+
+def wrapped(text: str, width: int, most: int = 3, indent: str = "  ") -> list[str]:
+    """`text` in at most `most` lines, all but the first indented."""
+    lines = textwrap.wrap(text, width, subsequent_indent=indent) or [""]
+    if len(lines) > most:
+        rest = " ".join(line.strip() for line in lines[most - 1 :])
+        lines[most - 1 :] = [cut(f"{indent}{rest}", width, "...", left=width - 3)]
+    return lines
+
+
+def titled(screen: Screen, title: str, text: str) -> str:
+    """A line whose first word is its section's title."""
+    return f"{screen.style(title, 1)}  {text}".rstrip()

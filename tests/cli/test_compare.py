@@ -1,0 +1,405 @@
+"""`anchor compare`: what it says, writes, and exits with; what it finds is tested in diagnosis."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anchorlib.diagnosis
+from anchor_cli.compared import report
+from anchor_cli.grown import spread
+from anchor_cli.onward import next_commands
+from anchor_cli.terminal import Screen
+from anchorlib.diagnosis import Divergence, Growth, Origin, Place
+from tests.cli.comparisons import IDENTICAL, MEASURE, SUSPECT, UNEXPECTED, pair
+from tests.cli.made import HOSTILE, anchor
+
+PLAIN = Screen()
+COORDINATES = {
+    **{key: {"type": "integer"} for key in ("step", "pass_index", "call", "rank")},
+    **{key: {"type": "string"} for key in ("phase", "name", "kind")},
+}
+FIGURE = {"type": ["number", "null"]}
+
+
+def closed(properties):
+    """An object with at least these, as the contract says: adding is free."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def several(items):
+    return {"type": "array", "items": items}
+
+
+CLASSES = [
+    *("rounding", "not_rounding", "starts_unequal", "window_start", "nonfinite"),
+    "nondeterministic",
+]
+SCHEMA = closed(
+    {
+        "schema_version": {"const": 1},
+        "a": {"type": "string"},
+        "b": {"type": "string"},
+        "verdict": {"enum": ["identical", "expected", "unexpected", "suspect", "incomparable"]},
+        "counts": closed(
+            {
+                key: {"type": "integer"}
+                for key in ("matched", "identical", "differing", "only_a", "only_b")
+            }
+        ),
+        "first": {
+            "anyOf": [
+                {"type": "null"},
+                closed(
+                    {
+                        **COORDINATES,
+                        "order": {"type": "integer"},
+                        "identical_before": {"type": "integer"},
+                    }
+                ),
+            ]
+        },
+        "origins": several(
+            closed(
+                {
+                    **COORDINATES,
+                    "class": {"enum": CLASSES},
+                    "ops": several({"type": "string"}),
+                    "parents": several({"type": "string"}),
+                    **dict.fromkeys(("error_eps", "share_differing", "max_abs"), FIGURE),
+                    "max_ulp": {"type": ["integer", "null"]},
+                }
+            )
+        ),
+        "config_diff": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "minItems": 2, "maxItems": 2},
+        },
+        "growth": several(
+            closed(
+                {
+                    "step": {"type": "integer"},
+                    "kind": {"type": "string"},
+                    "differing": {"type": "integer"},
+                    "matched": {"type": "integer"},
+                    "median_error_eps": FIGURE,
+                    "score": FIGURE,
+                }
+            )
+        ),
+    }
+)
+"""The contract's text, as a schema."""
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    """Calls `anchor compare` with what the library is to find; keeps what it was asked."""
+    asked = {}
+
+    def call(found, *arguments):
+        def answer(a, b, **options):
+            asked.update(options, a=a, b=b)
+            return found
+
+        monkeypatch.setattr(anchorlib.diagnosis, "compare", answer, raising=False)
+        return anchor("compare", "eager", "compiled", *arguments)
+
+    call.asked = asked
+    return call
+
+
+@pytest.mark.parametrize("found", [IDENTICAL, SUSPECT, UNEXPECTED], ids=lambda one: one.verdict)
+def test_json_is_as_the_contracts_text_says(compare, found):
+    said = compare(found, "--json").json
+    jsonschema.validate(said, SCHEMA)
+    assert said == json.loads(json.dumps(found.to_dict()))
+
+
+def test_the_schema_refuses_what_the_contract_does_not_know():
+    said = UNEXPECTED.to_dict()
+    for broken in (
+        {**said, "verdict": "fine"},
+        {**said, "origins": [{**said["origins"][0], "class": "culprit"}]},
+        {key: value for key, value in said.items() if key != "growth"},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, SCHEMA)
+
+
+def test_what_is_not_finite_is_null(compare):
+    origins = compare(UNEXPECTED, "--json").json["origins"]
+    assert [one["error_eps"] for one in origins] == [None, 0.35]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "fail_on", "incomplete", "code"),
+    [
+        ("identical", "suspect", False, 0),
+        ("expected", "suspect", False, 0),
+        ("suspect", "suspect", False, 1),
+        ("suspect", "unexpected", False, 0),
+        ("unexpected", "suspect", False, 1),
+        ("unexpected", "unexpected", False, 1),
+        ("incomparable", "unexpected", False, 2),
+        ("identical", "suspect", True, 3),
+        ("expected", "suspect", True, 3),
+        ("suspect", "unexpected", True, 3),
+        # A difference that was found is no less one because others may be missing.
+        ("unexpected", "suspect", True, 1),
+        ("suspect", "suspect", True, 1),
+    ],
+)
+def test_exit_codes_are_the_contracts(compare, verdict, fail_on, incomplete, code):
+    found = replace(SUSPECT, verdict=verdict, incomplete=incomplete, notes=("3 are missing",))
+    done = compare(found, "--fail-on", fail_on, "--json")
+    assert done.code == code
+    assert done.json["verdict"] == verdict
+    assert done.err.count("\n") == (code in (2, 3))
+
+
+def test_the_report_says_what_differs_where_it_starts_and_how_it_grows(compare):
+    done = compare(SUSPECT)
+    assert (done.code, done.err) == (1, "")
+    assert done.out == (
+        "CONFIG  eager | compiled: 1 header entry differs\n"
+        "  torch.backend  eager | inductor\n"
+        "SUSPECT  They part at tanh3@grad, by rounding; nothing says how far that may\n"
+        "  drift.\n"
+        "  400 matched: 45 identical, 355 differing; only in A 2, only in B 0\n"
+        "FIRST DIVERGENCE  step 0 pass 0  tanh3@grad (41 records before it identical)\n"
+        "ORIGINS  inputs equal, result not (1 eps = 1.2e-07, float32's relative step)\n"
+        "  step 0 pass 0  tanh3@grad: rounding\n"
+        "    TanhBackward0 of fc4@grad (equal): error 0.35 eps, 56.5 % differ, max 4 ulp\n"
+        "GROWTH  differing/all, median error in eps\n"
+        "  step       value        grad\n"
+        "     0   12/13 0.5   12/13 0.5\n"
+        "    99  12/13 1.34  12/13 1.34\n"
+        "   199  12/13 3.62  12/13 3.62\n"
+        "   299   12/13 9.8   12/13 9.8\n"
+        "   399  12/13 26.5  12/13 26.5\n"
+        "   499  12/13 71.7  12/13 71.7\n"
+        "LOSS  loss parts at step 6, by 1e-6 at 207, by 1e-3 never; tensors part at 0\n"
+        "NEXT  anchor stats eager --tensor tanh3@grad --step 0\n"
+        "      anchor stats compiled --tensor tanh3@grad --step 0\n"
+    )
+
+
+def test_identical_runs_are_told_in_three_lines(compare):
+    done = compare(IDENTICAL)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (
+        "CONFIG  eager | again: the headers agree\n"
+        "IDENTICAL  All 400 records of eager and again are bit-identical.\n"
+        "  400 matched: 400 identical, 0 differing; only in A 0, only in B 0\n"
+    )
+
+
+def test_with_noise_runs_growth_has_a_score(compare):
+    growth = tuple(replace(one, score=one.step / 100) for one in SUSPECT.growth)
+    assert "step       value        grad  score\n" in compare(replace(SUSPECT, growth=growth)).out
+
+
+names = st.text(max_size=90) | st.sampled_from([HOSTILE, "layers.11.attention.query" * 8])
+places = st.builds(
+    Place,
+    st.integers(0, 10**5),
+    *[st.integers(0, 99)] * 2,
+    st.integers(0, 999),
+    st.sampled_from(["train", "eval"]),
+    names,
+    st.sampled_from(["grad", "opt.exp_avg"]),
+)
+figures = st.floats(0, width=32) | st.just(math.nan)
+measures = st.builds(
+    lambda error, share, eps: MEASURE._replace(error_eps=error, share_differing=share, eps=eps),
+    figures,
+    figures,
+    st.sampled_from([2.0**-23, 2.0**-7, math.nan]),
+)
+origins = st.builds(
+    Origin,
+    places,
+    st.sampled_from(CLASSES),
+    st.lists(names, max_size=3).map(tuple),
+    st.lists(names, max_size=9).map(tuple),
+    measures,
+    st.none() | st.integers(0, 10**9),
+    names | st.just(""),
+    st.integers(1, 10**6),
+)
+growths = st.builds(
+    Growth,
+    st.integers(0, 30),
+    st.sampled_from(["value", "grad", "updated", "opt.momentum_buffer", "opt.exp_avg_sq", HOSTILE]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.none() | figures,
+    st.none() | figures,
+)
+comparisons = st.builds(
+    lambda sentence, first, some, config, grown, notes: replace(
+        UNEXPECTED, sentence=sentence, first=first, origins=some, config_diff=config, growth=grown,
+        notes=notes,
+    ),
+    names,
+    st.builds(Divergence, places, st.integers(0, 10**9), st.integers(0, 10**9)),
+    st.lists(origins, max_size=30),
+    st.dictionaries(names, st.tuples(names | st.integers(), names | st.none()), max_size=30),
+    st.lists(growths, max_size=60),
+    st.lists(names, max_size=30),
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(comparisons, st.sampled_from([None, 80, 200]))
+def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
+    lines = report(found, ["anchor stats eager --tensor fc1@grad"], Screen(width))
+    assert len(lines) <= 25
+    assert all(line.isprintable() and len(line) <= 80 for line in lines)
+
+
+def test_a_terminal_has_colour_and_a_pipe_has_none():
+    coloured = report(UNEXPECTED, [], Screen(80, glyphs=True, color=True))
+    assert any("\x1b[1;31mUNEXPECTED\x1b[0m" in line for line in coloured)
+    assert any(line.endswith(": \x1b[31mnot rounding\x1b[0m") for line in coloured)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
+    assert plain == report(UNEXPECTED, [], Screen(80, glyphs=True))
+    assert not any("\x1b" in line for line in report(UNEXPECTED, [], PLAIN))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, unique=True), st.integers(1, 9))
+def test_the_steps_shown_are_the_first_the_last_and_some_between(steps, count):
+    shown = spread(sorted(steps), count)
+    assert shown == sorted(set(shown))
+    assert len(shown) == min(count, len(steps))
+    assert shown[0] == min(steps)
+    if count > 1:
+        assert shown[-1] == max(steps)
+
+
+# -- what to run next
+
+
+def test_where_all_is_well_nothing_is_left_to_run():
+    for verdict in ("identical", "expected"):
+        assert next_commands(replace(SUSPECT, verdict=verdict), ("a", "b"), "anchors") == []
+
+
+def test_an_unexpected_origin_is_looked_at_in_both_runs():
+    assert next_commands(UNEXPECTED, ("eager", "x/compiled.zarr"), "/runs") == [
+        "anchor stats eager --tensor tanh3@grad --step 0 --store /runs",
+        "anchor stats x/compiled.zarr --tensor tanh3@grad --step 0",
+    ]
+
+
+def test_what_b_calls_otherwise_or_does_later_is_looked_at_there():
+    renamed = anchorlib.diagnosis.alignment.Renaming("tanh3", "net.tanh3", "map")
+    found = replace(UNEXPECTED, renamed=(renamed,), step_offset=5)
+    assert next_commands(found, ("eager", "compiled"), "anchors") == [
+        "anchor stats eager --tensor tanh3@grad --step 0",
+        "anchor stats compiled --tensor net.tanh3@grad --step 5",
+    ]
+
+
+def test_a_command_to_run_is_broken_where_a_shell_allows_it_and_never_cut():
+    command = " ".join(["anchor noise eager -- python train.py", *["--option value"] * 12])
+    lines = report(SUSPECT, [command], PLAIN)
+    place = next(i for i, line in enumerate(lines) if line.startswith("NEXT  "))
+    pasted = "\n".join([lines[place].removeprefix("NEXT  "), *lines[place + 1 :]])
+    assert pasted.replace("\\\n", " ").split() == command.split()
+
+
+# -- files
+
+
+def test_csv_has_a_row_for_each_pair_in_execution_order(compare, tmp_path):
+    place = tmp_path / "pairs.csv"
+    assert compare(SUSPECT, "--csv", place).out.startswith("CONFIG")
+    with place.open(newline="", encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert (first["name"], first["equal"], first["error_eps"]) == ("fc1", "true", "")
+    assert first["digest_a"] == first["digest_b"]
+    assert (second["name"], second["equal"], second["error_eps"]) == ("tanh3", "false", "0.35")
+    assert (second["role"], second["score"], second["kind"]) == ("rounding", "", "value")
+    assert second["digest_a"] != second["digest_b"]
+
+
+@pytest.mark.parametrize("name", [HOSTILE, 'a,b\r\n"c"', "\ud800"])
+def test_names_come_back_from_csv(compare, tmp_path, name):
+    place = tmp_path / "pairs.csv"
+    compare(replace(IDENTICAL, given=(pair(name),)), "--csv", place)
+    with place.open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert row["name"] == name.encode(errors="backslashreplace").decode()
+
+
+def test_jsonl_has_a_record_for_each_pair_and_a_summary(compare, tmp_path):
+    place = tmp_path / "pairs.jsonl"
+    compare(SUSPECT, "--jsonl", place)
+    *pairs, summary = map(json.loads, place.read_text().splitlines())
+    assert {one["schema_version"] for one in (*pairs, summary)} == {1}
+    assert [(one["type"], one["name"], one["equal"]) for one in pairs] == [
+        ("pair", "fc1", True),
+        ("pair", "tanh3", False),
+    ]
+    assert (pairs[0]["error_eps"], pairs[1]["error_eps"], pairs[1]["score"]) == (None, 0.35, None)
+    assert summary.pop("type") == "summary"
+    jsonschema.validate(summary, SCHEMA)
+
+
+def test_a_dash_is_stdout_and_then_nothing_else_is(compare):
+    done = compare(SUSPECT, "--csv", "-")
+    assert len(list(csv.DictReader(io.StringIO(done.out)))) == 2
+    lines = compare(SUSPECT, "--jsonl", "-").out.splitlines()
+    assert [json.loads(line)["type"] for line in lines] == ["pair", "pair", "summary"]
+    refused = compare(SUSPECT, "--csv", "-", "--json")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--csv - and --json both go to stdout" in refused.err
+
+
+# -- what the library is asked
+
+
+def test_the_options_reach_the_comparison(compare, tmp_path):
+    names = tmp_path / "names.csv"
+    names.write_text("# of A, of B\nencoder.fc1,fc1\n\n fc2 , fc3\n")
+    compare(
+        *(SUSPECT, "--noise", "n1", "--noise", "grpc://h:1/n2/", "-t", "fc*", "--tensor", "x@grad"),
+        *("--map", names, "--store", tmp_path),
+    )
+    asked = compare.asked
+    assert (asked["a"], asked["b"], asked["store"]) == ("eager", "compiled", str(tmp_path))
+    assert asked["noise"] == ["n1", "grpc://h:1/n2"]
+    assert asked["tensors"] == ["fc*", "x@grad"]
+    assert asked["names"] == {"encoder.fc1": "fc1", "fc2": "fc3"}
+    compare(SUSPECT)
+    assert (asked["tensors"], asked["noise"], asked["names"]) == ("*", [], {})
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("names.txt", "", "choose .csv, .json"),
+        ("names.csv", "a,b,c", "a name of A and one of B"),
+        ("names.json", "[1]", "one object of names"),
+        ("names.json", "{", "--map"),
+        ("names.csv", None, "No such file"),
+    ],
+)
+def test_a_map_that_cannot_be_read_is_one_line(compare, tmp_path, file, text, said):
+    place = tmp_path / file
+    if text is not None:
+        place.write_text(text)
+    done = compare(SUSPECT, "--map", place)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert said in done.err
