@@ -43,12 +43,16 @@ class Ancestry:
     ops: of the whole stretch between the record and its parents, each node once.
     untracked: those of them that visibly read something which autograd does not follow.
     missing: why there may be other parents; empty where these are all that autograd knows.
+    unrecorded: parameters it was made of whose values have no record (`missing` says so too).
+    unseen: calls whose values backward may have read and which have no record; not in `missing`.
     """
 
     parents: tuple[Link, ...] = ()
     ops: tuple[str, ...] = ()
     untracked: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -64,6 +68,8 @@ class Search:
     ops: list[str] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
     missing: dict[str, None] = field(default_factory=dict)
+    unrecorded: dict[str, None] = field(default_factory=dict)
+    unseen: dict[str, None] = field(default_factory=dict)
     _seen: set[object] = field(default_factory=set)
 
     def enter(self, step: object) -> bool:
@@ -93,6 +99,11 @@ class Search:
         """Parents may be missing."""
         self.missing[reason] = None
 
+    def lack_parameter(self, name: str) -> None:
+        """A parameter has no record of its value."""
+        self.unrecorded[name] = None
+        self.lack(f"{name} was not recorded there")
+
     def answer(self) -> Ancestry:
         """All of it."""
         return Ancestry(
@@ -100,6 +111,8 @@ class Search:
             tuple(self.ops),
             tuple(self.untracked),
             tuple(self.missing),
+            tuple(self.unrecorded),
+            tuple(self.unseen),
         )
 
 

@@ -155,6 +155,11 @@ class StepLineage:
                 found.append(key)
         return found
 
+    @property
+    def parameters(self) -> Collection[str]:
+        """Names of the parameters that this step's tensors were made of."""
+        return self._parameters
+
     # -- parents
 
     def parents(self, name: str, kind: str, pass_index: int = 0, call: int = 0) -> Ancestry:
@@ -226,7 +231,9 @@ class StepLineage:
             link = replace(link, ops=(*ops, *between_ops))
             if self._is_there(link):
                 search.reach(link)
-            elif parent.call is None or parent.pass_index is not None:
+            elif parent.call is None:
+                search.lack_parameter(parent.name)
+            elif parent.pass_index is not None:
                 search.lack(f"{parent.name} was not recorded there")
             else:
                 self._above((parent.name, site[1], parent.call), link.ops, search)
@@ -263,6 +270,8 @@ class StepLineage:
         for link in links:
             if self._is_there(link):
                 search.reach(replace(link, saved=True))
+            else:
+                search.unseen[link.name] = None
 
     def _is_there(self, link: Link) -> bool:
         # A parameter's value is recorded where it changed; other steps are not ours to look at.
