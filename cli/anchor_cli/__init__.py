@@ -8,7 +8,7 @@ files     written whole, or not at all    words     numbers in sentences
 progress  a bar on long work
 
 serve, runs, names, pull, hist, stats     the commands, a file each
-selection  --step, --pass, --call, …      selected  the records it leaves
+selection, narrowing  --step, --pass, …   selected  the records they leave
 missing    what the answer lacks          extract, formats  what `pull` takes out, and writes
 measured, answer  what `hist` counts and says
 limits, bars, panel, png, svg             how it looks

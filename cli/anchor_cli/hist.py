@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anchor_cli import complete
-from anchor_cli.exits import ExitCode
+from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
-    CallOption,
     JsonOption,
-    ModeOption,
-    PassOption,
-    PhaseOption,
-    RankOption,
     RunArgument,
-    StepOption,
     StoreOption,
     TensorOption,
     examples,
@@ -39,6 +33,7 @@ EXAMPLES = examples(
 )
 
 
+@narrowing
 def show_histogram(  # noqa: PLR0913  # one parameter for each option
     run: RunArgument,
     *,
@@ -60,12 +55,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="FILE.png, .html, .csv or .json."),
     ] = None,
-    step: StepOption = None,
-    pass_index: PassOption = None,
-    call: CallOption = None,
-    rank: RankOption = None,
-    phase: PhaseOption = None,
-    mode: ModeOption = None,
+    selection: Selection,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -76,13 +66,12 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.answer import WRITERS, Answer
     from anchor_cli.files import by_suffix, written_whole
-    from anchor_cli.missing import lost
+    from anchor_cli.missing import answered, lost
     from anchor_cli.selected import selected
     from anchorlib.reading import open_run
 
     target = _target(as_format, scale)
     write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
-    selection = Selection.of(step, pass_index, call, rank, phase, mode)
     opened = open_run(run, store=store)
     found = selected(opened, tensor, selection, gradients=True)
     answer = Answer.of(found, opened.name, tensor, target)
@@ -95,10 +84,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         emit(answer.lines(this_screen()))
     if remark := _scales(found):
         note(remark)
-    if problem := lost(opened, tensor, found, selection):
-        note(f"incomplete: {problem}")
-        return ExitCode.INCOMPLETE
-    return ExitCode.DONE
+    return answered(lost(opened, tensor, found, selection))
 
 
 def _scales(found: Sequence[Selected]) -> str:

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from anchor_cli.exits import ExitCode
 from anchor_cli.selection import Selection
+from anchor_cli.terminal import note
 from anchor_cli.words import counted, steps_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names import escape, join, select
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from anchorlib import Run, TensorInfo
     from anchorlib.record import Gap
 
-__all__ = ["Gaps", "lost", "told"]
+__all__ = ["Gaps", "answered", "lost", "told"]
 
 Pair = tuple[str, str]
 _MOST = 5  # tensors that one line names
@@ -68,6 +70,14 @@ def lost(
     # Of a name that is answered for, the kinds that were not asked for are no gap.
     others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
     return "; ".join([*_of_tensors(gaps, found, selection), *told(others)])
+
+
+def answered(problem: str) -> ExitCode:
+    """Tell what the answer lacks, "" for nothing; the exit code that goes with it."""
+    if not problem:
+        return ExitCode.DONE
+    note(f"incomplete: {problem}")
+    return ExitCode.INCOMPLETE
 
 
 def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> Iterator[str]:

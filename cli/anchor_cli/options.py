@@ -9,14 +9,8 @@ import typer
 from anchor_cli import complete
 
 __all__ = [
-    "CallOption",
     "JsonOption",
-    "ModeOption",
-    "PassOption",
-    "PhaseOption",
-    "RankOption",
     "RunArgument",
-    "StepOption",
     "StoreOption",
     "TensorOption",
     "a_run",
@@ -64,37 +58,6 @@ TensorOption: TypeAlias = Annotated[
         help="Selector, as fc2.bias@grad, 'fc*@grad' or Gradient___fc2.bias; may be repeated.",
         show_default=False,
         autocompletion=complete.selectors,
-    ),
-]
-StepOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--step", metavar="A[:B]", help="Step A, or the steps from A up to, not with, B."),
-]
-PassOption: TypeAlias = Annotated[
-    str | None, typer.Option("--pass", metavar="N", help="Only this pass of each step.")
-]
-CallOption: TypeAlias = Annotated[
-    str | None, typer.Option("--call", metavar="N", help="Only this call of each pass.")
-]
-RankOption: TypeAlias = Annotated[
-    str | None, typer.Option("--rank", metavar="N", help="Only this rank.")
-]
-PhaseOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--phase",
-        metavar="NAME",
-        help="Only this phase, as train or eval.",
-        autocompletion=complete.phases,
-    ),
-]
-ModeOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        help="Only this mode, where one tensor was recorded in several.",
-        autocompletion=complete.modes,
     ),
 ]
 JsonOption: TypeAlias = Annotated[

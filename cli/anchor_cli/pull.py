@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from anchor_cli import complete
-from anchor_cli.exits import ExitCode
+from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
-    CallOption,
     JsonOption,
-    ModeOption,
-    PassOption,
-    PhaseOption,
-    RankOption,
     RunArgument,
-    StepOption,
     StoreOption,
     examples,
 )
 from anchor_cli.selection import Selection
-from anchor_cli.terminal import document, note
+from anchor_cli.terminal import document
 from anchor_cli.words import counted
 
 if TYPE_CHECKING:
@@ -40,7 +34,8 @@ EXAMPLES = examples(
 )
 
 
-def pull_tensor(  # noqa: PLR0913  # one parameter for each option
+@narrowing
+def pull_tensor(
     run: RunArgument,
     *,
     tensor: Annotated[
@@ -63,12 +58,7 @@ def pull_tensor(  # noqa: PLR0913  # one parameter for each option
             help="FILE.npz .npy .csv .pt .safetensors .parquet; - is CSV on stdout.",
         ),
     ] = "-",
-    step: StepOption = None,
-    pass_index: PassOption = None,
-    call: CallOption = None,
-    rank: RankOption = None,
-    phase: PhaseOption = None,
-    mode: ModeOption = None,
+    selection: Selection,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -79,12 +69,11 @@ def pull_tensor(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.files import by_suffix
     from anchor_cli.formats import WRITERS
-    from anchor_cli.missing import lost
+    from anchor_cli.missing import answered, lost
     from anchorlib.reading import open_run
 
     if output != "-":
         by_suffix(Path(output), WRITERS)  # before anything is read
-    selection = Selection.of(step, pass_index, call, rank, phase, mode)
     opened = open_run(run, store=store)
     found = _the_one(opened, tensor, selection)
     extract, left_out = _extract(found)
@@ -98,14 +87,7 @@ def pull_tensor(  # noqa: PLR0913  # one parameter for each option
     if left_out:
         values = f"the values of {counted(left_out, 'record')}"
         problems.append(f"{found.title}: {values} were not kept")
-    return _said("; ".join(filter(None, problems)))
-
-
-def _said(problem: str) -> int:
-    if not problem:
-        return ExitCode.DONE
-    note(f"incomplete: {problem}")
-    return ExitCode.INCOMPLETE
+    return answered("; ".join(filter(None, problems)))
 
 
 def _the_one(run: Run, tensor: str, selection: Selection) -> Selected:

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from anchor_cli.exits import ExitCode
+from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
-    CallOption,
     JsonOption,
-    ModeOption,
-    PassOption,
-    PhaseOption,
-    RankOption,
     RunArgument,
-    StepOption,
     StoreOption,
     TensorOption,
     examples,
 )
 from anchor_cli.selection import Selection
 from anchor_cli.table import Column, written
-from anchor_cli.terminal import Screen, document, emit, note, this_screen
+from anchor_cli.terminal import Screen, document, emit, this_screen
 
 if TYPE_CHECKING:
     from anchor_cli.selected import Selected
@@ -63,16 +57,12 @@ _USUAL = {"flags": "-", "scale": "1"}
 """Columns that people see only where some record is not so."""
 
 
-def show_stats(  # noqa: PLR0913  # one parameter for each option
+@narrowing
+def show_stats(
     run: RunArgument,
     *,
     tensor: TensorOption,
-    step: StepOption = None,
-    pass_index: PassOption = None,
-    call: CallOption = None,
-    rank: RankOption = None,
-    phase: PhaseOption = None,
-    mode: ModeOption = None,
+    selection: Selection,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -80,11 +70,10 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
 
     A narrow terminal shows the columns that fit; a pipe and --json have them all.
     """
-    from anchor_cli.missing import lost
+    from anchor_cli.missing import answered, lost
     from anchor_cli.selected import selected
     from anchorlib.reading import open_run
 
-    selection = Selection.of(step, pass_index, call, rank, phase, mode)
     opened = open_run(run, store=store)
     found = selected(opened, tensor, selection)
     if as_json:
@@ -93,10 +82,7 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
         screen = this_screen()
         rows = [_cells(row, screen) for part in found for row in _entries(part)]
         emit(_table(rows, screen, several=len(found) > 1))
-    if problem := lost(opened, tensor, found, selection):
-        note(f"incomplete: {problem}")
-        return ExitCode.INCOMPLETE
-    return ExitCode.DONE
+    return answered(lost(opened, tensor, found, selection))
 
 
 def _entries(part: Selected) -> Iterator[dict[str, Any]]:
