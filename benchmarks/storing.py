@@ -1,18 +1,16 @@
 """How fast the store takes records, beside plain files and zarr's own append in the same run.
 
-    python benchmarks/store.py [DIRECTORY]
+    python -m benchmarks storing
 
-Wall figures of a shared machine move by a factor of two and more: compare the ratios, best of five.
+Our figures include opening the run and the close that publishes everything.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +19,11 @@ import zarr
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
+from benchmarks.figures import Figure, figure
+from benchmarks.timing import Ratio, interleaved, ratio
 
 Batches = list[list[Record]]
-REPEATS = 5
+MIB = 1 << 20
 
 
 def records(names: int, steps: int, elements: int) -> list[Record]:
@@ -42,7 +42,7 @@ def records(names: int, steps: int, elements: int) -> list[Record]:
 
 def plain(folder: Path, batches: Batches) -> None:
     """Each record a file of its own, nothing else."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for number, record in enumerate(record for batch in batches for record in batch):
         assert record.raw is not None
         with (folder / str(number)).open("wb", buffering=0) as file:
@@ -67,47 +67,41 @@ def appended(folder: Path, batches: Batches) -> None:
         array[row] = record.raw
 
 
-def seconds(
-    root: Path, write: Callable[[Path, list[list[Record]]], None], batches: object
-) -> float:
-    """The best of `REPEATS` runs, each into a directory of its own."""
-    best = float("inf")
-    for repeat in range(REPEATS):
-        folder = root / f"{write.__name__}{repeat}{os.urandom(3).hex()}"
-        start = time.perf_counter()
-        write(folder, batches)
-        best = min(best, time.perf_counter() - start)
-        shutil.rmtree(folder)
-    return best
-
-
-def main(where: str | None = None) -> None:
-    """Prints a line for each size."""
-    root = Path(tempfile.mkdtemp(dir=where))
-    try:
+def figures() -> Iterator[Figure]:
+    """Records of several sizes, against plain files and zarr's append."""
+    with tempfile.TemporaryDirectory() as folder:
         for names, batch, elements, count in (
-            (1, 1000, 100, 20_000),
             (300, 300, 100, 30_000),
             (300, 1, 100, 3_000),
             (10, 10, 16_384, 1_000),
             (1, 1, 1 << 20, 32),
+            (1, 1, 1 << 24, 4),
         ):
-            every = records(names, count // names, elements)
-            batches = [every[start : start + batch] for start in range(0, len(every), batch)]
-            few = [batch[:1] for batch in batches[:100]]
-            mine = seconds(root, ours, batches)
-            files = seconds(root, plain, batches)
-            zarrs = seconds(root, appended, few) * len(every) / len(few)
-            nbytes = len(every) * elements * 4
-            print(
-                f"{elements * 4:>8} B x {len(every):>6}, {names:>3} tensors, {batch:>4} a batch: "
-                f"{len(every) / mine:>9,.0f} records/s  {nbytes / mine / 1e9:5.2f} GB/s  "
-                f"plain files x {files / mine:6.2f}  zarr append x {zarrs / mine:6.1f}",
-                flush=True,
-            )
-    finally:
-        shutil.rmtree(root)
+            yield from of_size(Path(folder), names, batch, elements, count)
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def of_size(folder: Path, names: int, batch: int, elements: int, count: int) -> Iterator[Figure]:
+    """The figures of one size of record."""
+    every = records(names, count // names, elements)
+    batches = [every[start : start + batch] for start in range(0, len(every), batch)]
+    few = [batch[:1] for batch in batches[:100]]
+    arms = {"ours": batches, "plain": batches, "appended": few}
+    writers = {"ours": ours, "plain": plain, "appended": appended}
+
+    def arm(name: str) -> Callable[[], None]:
+        return lambda: writers[name](folder / os.urandom(6).hex(), arms[name])
+
+    samples = interleaved({name: arm(name) for name in arms}, rounds=7)
+    shutil.rmtree(folder)
+    nbytes = elements * 4
+    size = f"{nbytes} B" if nbytes < MIB else f"{nbytes // MIB} MiB"
+    what = f"embedded store, {size} records, {batch} a batch"
+    rates = [len(every) / one.wall for one in samples["ours"]]
+    small = nbytes < 1000
+    at_least = 100_000 if small and batch > 1 else None
+    yield figure(f"{what}: rate", Ratio.of(rates), "records/s", at_least=at_least)
+    found = ratio(samples, "plain", "ours")
+    yield figure(f"{what} / plain files", found, at_least=0.6 if nbytes >= 4 * MIB else None)
+    found = ratio(samples, "appended", "ours").scaled(len(every) / len(few))
+    bound = 2 if nbytes >= 4 * MIB else 50 if small and batch > 1 else None
+    yield figure(f"{what} / zarr assignment", found, at_least=bound)

@@ -1,0 +1,243 @@
+"""What watching a whole model costs a training step.
+
+An MLP (784-320-100-10, batch 1000, SGD) and a transformer (6 layers, width 512, 8x128 tokens),
+each with every module output, its gradient and every parameter gradient recorded at every step.
+Beside it, in the same run and taking turns: no observation; the floor (hooks that clone, one writer
+thread, one raw file); torch.save of each tensor in each step, as people do by hand; zarr's own
+resize and assignment. Wall time includes bringing what was recorded into the store.
+
+    python -m benchmarks training
+"""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import zarr
+from torch import nn
+
+import anchorlib
+from benchmarks.figures import Figure, figure
+from benchmarks.timing import interleaved, ratio
+
+Arm = Callable[[], None]
+Keep = Callable[[str, torch.Tensor], None]
+
+
+def figures() -> Iterator[Figure]:
+    """All of them."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from of_mlp(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        yield from of_transformer(Path(folder))
+
+
+class Trained:
+    """A model with its data and optimizer, always from the same start."""
+
+    def __init__(self, model: Callable[[], nn.Module], inputs: torch.Tensor) -> None:
+        torch.manual_seed(0)
+        self.model = model()
+        self.inputs = inputs
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+
+    def step(self) -> None:
+        """One step."""
+        self.optimizer.zero_grad()
+        self.model(self.inputs).square().mean().backward()
+        self.optimizer.step()
+
+    def steps(self, count: int) -> Arm:
+        """So many steps."""
+
+        def run() -> None:
+            for _ in range(count):
+                self.step()
+
+        return run
+
+    def hooked(self, keep: Keep) -> None:
+        """What people hang on a model by hand: outputs, their gradients, parameter gradients."""
+        for name, module in self.model.named_modules():
+            if name and not list(module.children()):
+                module.register_forward_hook(outputs_to(keep, name))
+        for name, parameter in self.model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(gradient_to(keep, name))
+
+
+def outputs_to(keep: Keep, name: str) -> Callable[..., None]:
+    """A forward hook."""
+
+    def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        keep(name, output)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: keep(name + "@grad", gradient))
+
+    return hook
+
+
+def gradient_to(keep: Keep, name: str) -> Callable[[torch.Tensor], None]:
+    """A hook on a parameter."""
+
+    def hook(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        keep(name + "@grad", parameter.grad)
+
+    return hook
+
+
+class Floor:
+    """Clones, one thread, one file that is appended to: the least that keeping values can cost."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._queue: queue.Queue[torch.Tensor | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def keep(self, _name: str, x: torch.Tensor) -> None:
+        self._queue.put(x.detach().clone())
+
+    def _write(self) -> None:
+        while (x := self._queue.get()) is not None:
+            self._file.write(x.numpy().data)
+            self._queue.task_done()
+
+    def settle(self) -> None:
+        self._queue.join()
+
+
+class Saved:
+    """torch.save of each tensor in each step."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._number = 0
+
+    def keep(self, name: str, x: torch.Tensor) -> None:
+        self._number += 1
+        torch.save(x.detach(), self._folder / f"{self._number}.{name}.pt")
+
+
+class Appended:
+    """zarr: resize and assign, for each tensor in each step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._arrays: dict[str, zarr.Array[Any]] = {}
+
+    def keep(self, name: str, x: torch.Tensor) -> None:
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = zarr.create_array(
+                self._folder / name, shape=(0, *x.shape), chunks=(1, *x.shape), dtype="f4"
+            )
+        rows = array.shape[0]
+        array.resize((rows + 1, *x.shape))
+        array[rows] = x.detach().numpy()
+
+
+def mlp() -> nn.Module:
+    """784-320-100-10."""
+    return nn.Sequential(
+        nn.Linear(784, 320), nn.ReLU(), nn.Linear(320, 100), nn.ReLU(), nn.Linear(100, 10)
+    )
+
+
+def transformer() -> nn.Module:
+    """6 layers, width 512."""
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+
+
+def watched(trained: Trained, stack: ExitStack, folder: Path, **options: Any) -> Any:
+    """A session that watches everything; closed with the stack."""
+    session = stack.enter_context(anchorlib.start("run", store=folder, **options))
+    session.watch(trained.model, optimizer=trained.optimizer)
+    return session
+
+
+def turns(
+    folder: Path, make: Callable[[], Trained], steps: int, rounds: int, mode: str
+) -> dict[str, Any]:
+    """Unobserved and observed steps, taking turns; the observed ones end with a flush."""
+    plain, seen = make(), make()
+    with ExitStack() as stack:
+        session = watched(seen, stack, folder, mode=mode)
+
+        def observed() -> None:
+            seen.steps(steps)()
+            session.flush()
+
+        return interleaved({"plain": plain.steps(steps), mode: observed}, rounds=rounds, warm=2)
+
+
+def of_mlp(folder: Path) -> Iterator[Figure]:
+    """The MLP, and what others cost on it."""
+
+    def make() -> Trained:
+        return Trained(mlp, torch.randn(1000, 784))
+
+    steps = 60
+    for mode, wall, thread in (("all", 1.10, 1.08), ("summary", 1.10, None)):
+        samples = turns(folder / mode, make, steps, 5, mode)
+        yield figure(f"MLP, {mode}: wall", ratio(samples, mode, "plain"), at_most=wall)
+        found = ratio(samples, mode, "plain", clock="thread")
+        yield figure(f"MLP, {mode}: CPU of the training thread", found, at_most=thread)
+        found = ratio(samples, mode, "plain", clock="process")
+        yield figure(f"MLP, {mode}: CPU of the process", found)
+    samples = turns(folder / "every", make, steps, 5, "every_n:1000000:unit=step")
+    arm = "every_n:1000000:unit=step"
+    found = ratio(samples, arm, "plain", clock="thread")
+    yield figure("MLP, step that EveryN does not select: thread CPU", found, at_most=1.01)
+    yield from others(folder, make, steps)
+
+
+def others(folder: Path, make: Callable[[], Trained], steps: int) -> Iterator[Figure]:
+    """The same records kept in other ways."""
+    floor, saved, appended = (
+        Floor(folder / "floor"),
+        Saved(folder / "saved"),
+        Appended(folder / "zarr"),
+    )
+    models = {name: make() for name in ("plain", "floor", "saved", "zarr")}
+    models["floor"].hooked(floor.keep)
+    models["saved"].hooked(saved.keep)
+    models["zarr"].hooked(appended.keep)
+
+    def floored() -> None:
+        models["floor"].steps(steps)()
+        floor.settle()
+
+    arms = {name: models[name].steps(steps) for name in ("plain", "saved", "zarr")}
+    samples = interleaved({**arms, "floor": floored}, rounds=3)
+    for name, words in (
+        ("floor", "clones, one thread, one raw file"),
+        ("saved", "torch.save per tensor"),
+        ("zarr", "zarr resize and assignment"),
+    ):
+        yield figure(f"MLP, {words}: wall", ratio(samples, name, "plain"))
+        found = ratio(samples, name, "plain", clock="thread")
+        yield figure(f"MLP, {words}: CPU of the training thread", found)
+
+
+def of_transformer(folder: Path) -> Iterator[Figure]:
+    """The transformer: about 470 MB a step."""
+
+    def make() -> Trained:
+        return Trained(transformer, torch.randn(8, 128, 512))
+
+    for mode, wall, thread in (("all", None, 1.06), ("summary", 1.10, None)):
+        samples = turns(folder / mode, make, 2, 4, mode)
+        yield figure(f"transformer, {mode}: wall", ratio(samples, mode, "plain"), at_most=wall)
+        found = ratio(samples, mode, "plain", clock="thread")
+        yield figure(f"transformer, {mode}: CPU of the training thread", found, at_most=thread)
