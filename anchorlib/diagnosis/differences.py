@@ -37,7 +37,9 @@ class Differences:
         self._shift = shift
         self._shifted = bool(shift.any())
         self._seen = 0
-        self._sums = dict.fromkeys(("aa", "bb", "dd", "ad", "d", "abs", "lost"), np.zeros(pairs))
+        self._sums = dict.fromkeys(
+            ("aa", "bb", "dd", "ab", "ad", "d", "abs", "lost"), np.zeros(pairs)
+        )
         self._counts = dict.fromkeys(
             ("bits", "nonfinite", "zeros", "skipped"), np.zeros(pairs, np.int64)
         )
@@ -69,9 +71,9 @@ class Differences:
         self._seen += raw_a.shape[1]
 
     def _fold(self, one: Array, two: Array, apart: Array) -> None:
-        for name, left, right in (
-            ("aa", one, one), ("bb", two, two), ("dd", apart, apart), ("ad", one, apart),
-        ):  # fmt: skip
+        sides = {"a": one, "b": two, "d": apart}
+        for name in ("aa", "bb", "dd", "ab", "ad"):
+            left, right = sides[name[0]], sides[name[1]]
             # Not np.dot: it starts threads, and their number shows.
             self._add(name, np.einsum("ij,ij->i", left, right))
         np.abs(apart, out=apart)
@@ -146,7 +148,7 @@ class Differences:
             "max_eps": _ratio(self._largest, self._largest_a) / eps,
             "max_abs": np.ldexp(self._largest, -self._shift),
             "bias": _ratio(np.abs(sums["d"]), sums["abs"]),
-            "cosine_distance": _cosine_distance(norm_a, norm_b, sums["dd"], sums["ad"]),
+            "cosine_distance": _cosine_distance(norm_a, norm_b, sums),
         }
         nothing = counts["skipped"] == self._seen * self._parts
         for values in figures.values():
@@ -174,12 +176,15 @@ def _ratio(over: Array, under: Array) -> Array:
     return found
 
 
-def _cosine_distance(norm_a: Array, norm_b: Array, dd: Array, ad: Array) -> Array:
-    """½‖a/‖a‖ − b/‖b‖‖², which is (‖b − a‖² − (‖b‖ − ‖a‖)²) / (2‖a‖‖b‖).
+def _cosine_distance(norm_a: Array, norm_b: Array, sums: dict[str, Array]) -> Array:
+    """½‖a/‖a‖ − b/‖b‖‖², which is 1 − a·b / (‖a‖‖b‖); nan where one of them is zero alone.
 
-    ‖b‖ − ‖a‖ comes from 2a·(b − a) + ‖b − a‖², as a difference of norms would lose its digits.
+    Of vectors that are close, this would lose its digits. There it is (‖b − a‖² − (‖b‖ − ‖a‖)²) /
+    (2‖a‖‖b‖), and ‖b‖ − ‖a‖ comes from 2a·(b − a) + ‖b − a‖² for the same reason.
     """
-    longer = _ratio(2 * ad + dd, norm_a + norm_b)
-    distance = np.maximum(dd - longer**2, 0) / (2 * norm_a * norm_b)
-    both_zero = (norm_a == 0) & (norm_b == 0)
-    return np.where(both_zero, 0.0, np.where((norm_a == 0) | (norm_b == 0), np.nan, distance))
+    longer = _ratio(2 * sums["ad"] + sums["dd"], norm_a + norm_b)
+    near = np.maximum(sums["dd"] - longer**2, 0) / norm_a / norm_b / 2
+    far = 1 - sums["ab"] / norm_a / norm_b
+    distance = np.where(sums["dd"] < sums["aa"] / 100, near, far)
+    zeros = (norm_a == 0).astype(int) + (norm_b == 0)
+    return np.where(zeros == 2, 0.0, np.where(zeros == 1, np.nan, distance))

@@ -13,12 +13,12 @@ Array = np.ndarray[Any, Any]
 
 
 class Measure(NamedTuple):
-    """How far b is from a, element by element, in float64.
+    """How far b is from a, element by element, in float64; a complex element is its two parts.
 
     eps: of the coarser of the two dtypes; nan for integers and bool.
-    error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; inf where a is
-        all zero and b is not; nan where there is nothing to measure (shapes differ, no values
-        kept, integers, no element finite in both).
+    error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
+        equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
+        differ, no values kept, integers, no element finite in both).
     max_eps: max|b − a| / (max|a| · eps), likewise.
     share_differing: of all elements, those whose bits differ (values, where the dtypes differ);
         nan where unknown.
@@ -29,7 +29,9 @@ class Measure(NamedTuple):
     nonfinite: elements that are NaN or infinite in one only, or differ in which of them they are.
     zeros: elements that are zero in one only.
     numel: elements of a.
-    worst: the flat C-order index of max|b − a|, with value_a and value_b there; -1 if unknown.
+    worst: the flat C-order index of max|b − a|, with value_a and value_b there (of a complex
+        element the part that differs most); where the finite elements are equal, of the first that
+        `nonfinite` counts; -1 if unknown, or only signs of zeros or bits of NaNs differ.
     measured: "values", "summary" (bounds from the summary rows alone: error_eps is then a lower
         bound), or "shape" where shapes differ.
     """

@@ -33,10 +33,11 @@ def max_ulp(alignment: Alignment, pair: int) -> int | None:
     if one.eps is None or two.eps is None or (one.family != two.family):
         return None
     coarser = part(one if one.eps >= two.eps else two)
-    found = [
-        _most(ordinals(raw_a, one, coarser), ordinals(raw_b, two, coarser))
-        for raw_a, raw_b in zip(*(pieces(*side) for side in sides), strict=True)
-    ]
+    with np.errstate(all="ignore"):  # some processors report a signalling NaN in every cast
+        found = [
+            _most(ordinals(raw_a, one, coarser), ordinals(raw_b, two, coarser))
+            for raw_a, raw_b in zip(*(pieces(*side) for side in sides), strict=True)
+        ]
     return max((most for most in found if most is not None), default=None)
 
 
@@ -65,9 +66,8 @@ def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Arr
 def rounded(values: Array, coarser: DType) -> Array:
     """The nearest number of `coarser` for each value, as its storage; ties to even."""
     if coarser.storage == coarser.decoded:
-        with np.errstate(all="ignore"):
-            narrow: Array = values.astype(coarser.storage)
-            return narrow
+        narrow: Array = values.astype(coarser.storage)
+        return narrow
     # Few enough to be listed: every number of the dtype in ascending order.
     patterns = np.arange(1 << (8 * coarser.storage.itemsize)).astype(coarser.storage)
     listed = dtypes.decode(patterns, coarser.name).astype(np.float64)
