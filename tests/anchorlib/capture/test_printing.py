@@ -1,5 +1,6 @@
 """print_tensor."""
 
+import contextlib
 import io
 import pickle
 import sys
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anchorlib.capture.printing import print_tensor
 from anchorlib.errors import NotATensorError, OptionError
+from tests.recording import recording
 
 FLOATS_OF_ONE_BYTE = [
     torch.float8_e4m3fn,
@@ -278,6 +280,90 @@ def test_checkpointing_prints_value_and_gradient_once(stderr, use_reentrant):
     x = torch.ones(1, requires_grad=True)
     checkpoint(segment, x, use_reentrant=use_reentrant).sum().backward()
     assert printed(stderr) == "hidden: (2.000)\nhidden_gradient: (4.000)\n"
+
+
+def inference():
+    with torch.inference_mode():
+        print_tensor(torch.ones(1), "h")
+
+
+def autocast():
+    with torch.autocast("cpu", torch.bfloat16):
+        w = torch.ones(1, 1, requires_grad=True)
+        print_tensor((w @ w).view(1), "h").sum().backward()
+
+
+def anomaly():
+    with torch.autograd.detect_anomaly():
+        print_tensor(torch.ones(1, requires_grad=True) * 1, "h").sum().backward()
+
+
+def offloaded():
+    with torch.autograd.graph.save_on_cpu():
+        print_tensor(torch.ones(1, requires_grad=True) * 1, "h").exp().log().sum().backward()
+
+
+def forward_ad():
+    with torch.autograd.forward_ad.dual_level():
+        x = torch.autograd.forward_ad.make_dual(torch.ones(1), torch.ones(1))
+        print_tensor(x, "h")
+
+
+def on_another_device():
+    with torch.device("meta"):
+        print_tensor(torch.ones(1, device="cpu"), "h")
+
+
+def counted():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        print_tensor(torch.ones(1, requires_grad=True) * 1, "h").sum().backward()
+
+
+def twice():
+    h = print_tensor(torch.ones(1, requires_grad=True) * 1, "h").sum()
+    h.backward(retain_graph=True)
+    h.backward()
+
+
+def by_inputs():
+    x = torch.ones(1, requires_grad=True)
+    torch.autograd.grad(print_tensor(x * 1, "h").sum(), x)
+
+
+def in_a_thread():
+    h = print_tensor(torch.ones(1, requires_grad=True) * 1, "h").sum()
+    thread = threading.Thread(target=h.backward)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+@pytest.mark.parametrize("session", [False, True], ids=["alone", "in a session"])
+@pytest.mark.parametrize(
+    ("situation", "gradients"),
+    [
+        (inference, 0),
+        (autocast, 1),
+        (anomaly, 1),
+        (offloaded, 1),
+        (forward_ad, 0),
+        (on_another_device, 0),
+        (counted, 1),
+        (twice, 2),
+        (by_inputs, 1),
+        (in_a_thread, 1),
+    ],
+    ids=lambda case: getattr(case, "__name__", ""),
+)
+def test_it_prints_in_every_situation_in_which_an_anchor_records(
+    stderr, situation, gradients, session
+):
+    with recording() if session else contextlib.nullcontext():
+        situation()
+    assert printed(stderr) == "h: (1.000)\n" + "h_gradient: (1.000)\n" * gradients
 
 
 def test_the_modes_of_a_user_do_not_see_it(stderr):

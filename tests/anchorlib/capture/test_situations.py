@@ -328,10 +328,10 @@ def test_a_watched_model_may_be_copied_and_pickled_and_the_copy_rests():
         assert "0@value" in run.names()
 
 
-def scaled_training(fused, steps=3, bad=(1,)):
+def scaled_training(kind, fused, steps=3, bad=(1,)):
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    optimizer = kind(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     raw = []
     with recording() as run:
@@ -347,9 +347,16 @@ def scaled_training(fused, steps=3, bad=(1,)):
     return run, raw
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_mixed_precision_records_unscaled_gradients_and_the_scale(fused):
-    run, raw = scaled_training(fused)
+SCALED = pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+STEPPED = pytest.mark.parametrize(
+    "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW], ids=lambda k: k.__name__
+)
+
+
+@SCALED
+@STEPPED
+def test_mixed_precision_records_unscaled_gradients_and_the_scale(kind, fused):
+    run, raw = scaled_training(kind, fused)
     assert run.at("weight", "grad") == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
     consumed = run.records("weight", "grad")
     assert np.allclose(consumed[0].array, raw[0].numpy() / 1024)
@@ -359,9 +366,10 @@ def test_mixed_precision_records_unscaled_gradients_and_the_scale(fused):
     assert [r.scale for r in run.records("output", "grad")] == [1024.0, 1024.0, 512.0]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_step_that_the_scaler_skips_is_seen_with_its_non_finite_gradients(fused):
-    run, _ = scaled_training(fused)
+@SCALED
+@STEPPED
+def test_a_step_that_the_scaler_skips_is_seen_with_its_non_finite_gradients(kind, fused):
+    run, _ = scaled_training(kind, fused)
     rows = run.records("weight", "grad")
     assert [Flag.STEP_SKIPPED in r.flags for r in rows] == [False, True, False]
     assert rows[1].summary.nan + rows[1].summary.inf > 0
@@ -424,10 +432,22 @@ def test_an_rnn_cell_is_a_call_for_each_step_of_time():
     assert run.at("weight_hh", "pass_grad") == [(0, 0, 0)]
 
 
-@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}, {"amsgrad": True}])
-def test_every_make_of_adam_is_observed(options):
+MAKES = [{"foreach": False}, {"foreach": True}, {"fused": True}]
+
+
+@pytest.mark.parametrize("options", MAKES, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "key", "more"),
+    [
+        (torch.optim.Adam, "exp_avg", {}),
+        (torch.optim.AdamW, "max_exp_avg_sq", {"amsgrad": True}),
+        (torch.optim.SGD, "momentum_buffer", {"momentum": 0.9}),
+    ],
+    ids=["Adam", "AdamW", "SGD"],
+)
+def test_every_make_of_an_optimizer_is_observed(kind, key, more, options):
     model = nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+    optimizer = kind(model.parameters(), lr=0.1, **more, **options)
     with recording() as run:
         run.session.watch(model, tensors=["weight"], optimizer=optimizer)
         run.session.watch(model, tensors=["weight@opt.*"], optimizer=optimizer)
@@ -438,7 +458,64 @@ def test_every_make_of_adam_is_observed(options):
     assert np.array_equal(
         run.arrays("weight", "delta")[0], (model.weight.detach() - before).numpy()
     )
-    assert "weight@opt.exp_avg_sq" in run.names()
+    state = optimizer.state[model.weight][key]
+    assert np.array_equal(run.arrays("weight", f"opt.{key}")[0], state.numpy())
+    assert np.array_equal(run.arrays("weight", "grad")[0], model.weight.grad.numpy())
+
+
+def test_an_average_of_a_watched_model_is_watched_under_its_own_prefix():
+    model = nn.Linear(3, 2)
+    ema = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording() as run:
+        run.session.watch(model, tensors=["weight@updated", "output"], optimizer=optimizer)
+        run.session.watch(ema, tensors=["ema.module.weight", "ema.output"], prefix="ema")
+        for _ in range(3):
+            model(torch.ones(4, 3)).sum().backward()
+            optimizer.step()
+            ema.update_parameters(model)
+            with torch.no_grad():
+                ema(torch.ones(4, 3))
+    updated, averages = run.arrays("weight", "updated"), run.arrays("ema.module.weight")
+    assert np.array_equal(averages[1], updated[0])  # torch copies the first
+    assert np.allclose(averages[2], (updated[0] + updated[1]) / 2)
+    assert [r.coordinates.phase for r in run.records("ema.output")] == ["train"] * 3
+
+
+def test_retain_grad_and_an_anchor_do_not_disturb_each_other():
+    w = torch.ones(2, requires_grad=True)
+    with recording() as run:
+        h = w * 2
+        h.retain_grad()
+        anchorlib.anchor(h, "h")
+        h.register_hook(lambda g: g * 10)
+        (h * 3).sum().backward()
+    assert run.arrays("h", "grad")[0].tolist() == [3.0, 3.0]
+    assert h.grad.tolist() == [30.0, 30.0]  # torch's own comes last, wherever it was asked for
+    assert w.grad.tolist() == [60.0, 60.0]
+
+
+class OnAccelerator(torch.Tensor):
+    """Says that it is on an accelerator, which this machine need not have."""
+
+    is_cuda = True
+
+
+def test_capturing_a_cuda_graph_is_refused_and_says_what_to_do(monkeypatch, capsys):
+    x = torch.ones(2).as_subclass(OnAccelerator)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with recording() as run:
+        with pytest.raises(anchorlib.UnsupportedError, match=r"anchor outside .* torch\.compile"):
+            anchorlib.anchor(x, "x")
+        model = nn.Identity()
+        run.session.watch(model)
+        model(x)
+        assert anchorlib.print_tensor(x, "x") is x
+    assert run.names() == []
+    assert sum(run.session.counters.skipped.values()) == 1
+    assert "a CUDA graph is being captured" in capsys.readouterr().err
 
 
 def test_tensors_that_a_watched_model_swaps_are_no_trouble():
