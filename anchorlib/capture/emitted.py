@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.snapshot import Snapshot, dtype_name, to_raw
 from anchorlib.capture.streams import Note, Stream
 from anchorlib.record import Coordinates, Flag, Record
-from anchorlib.summary import summarise
+from anchorlib.summary import Summary, summarise
 
 __all__ = ["Emitted", "Summarised"]
 
@@ -17,7 +20,10 @@ __all__ = ["Emitted", "Summarised"]
 class Emitted:
     """A record on its way: finished by `record`, on the drain thread."""
 
-    __slots__ = ("_at", "_count", "_note", "_order", "_snapshot", "_stream", "_time", "nbytes")
+    __slots__ = (
+        *("_at", "_count", "_note", "_order", "_raw", "_snapshot", "_stream", "_time"),
+        "nbytes",
+    )
 
     def __init__(  # what a record is made of
         self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
@@ -27,6 +33,7 @@ class Emitted:
         self._order = order
         self._time = time.time_ns()
         self._snapshot = snapshot
+        self._raw: np.ndarray[Any, Any] | None = None
         self._count = count
         self._note = note
         self.nbytes = snapshot.tensor.numel() * snapshot.tensor.element_size()
@@ -51,12 +58,19 @@ class Emitted:
         """The step it was observed in."""
         return self._at.step
 
-    def record(self) -> Record:
-        """The finished record; its arrays share the snapshot's memory."""
+    def storage(self) -> tuple[np.ndarray[Any, Any], str]:
+        """Its raw storage on the CPU, which is the snapshot's memory, and its dtype."""
         tensor = self._snapshot.tensor
-        if tensor.device.type != "cpu":
-            tensor = tensor.cpu()
-        raw, dtype = to_raw(tensor), dtype_name(tensor.dtype)
+        if self._raw is None:
+            self._raw = to_raw(tensor if tensor.device.type == "cpu" else tensor.cpu())
+        return self._raw, dtype_name(tensor.dtype)
+
+    def record(self, summary: Summary | None = None) -> Record:
+        """The finished record; its arrays share the snapshot's memory.
+
+        summary: of its storage; made here where it is not given.
+        """
+        raw, dtype = self.storage()
         scale, flags = self._note.read()
         return Record(
             name=self.name,
@@ -66,9 +80,9 @@ class Emitted:
             order=self._order,
             time_ns=self._time,
             dtype=dtype,
-            shape=tuple(tensor.shape),
+            shape=raw.shape,
             raw=raw if self._stream.values else None,
-            summary=summarise(raw, dtype),
+            summary=summarise(raw, dtype) if summary is None else summary,
             count=self._count,
             flags=flags,
             scale=scale,
@@ -103,7 +117,10 @@ class Summarised:
         self.step = record.coordinates.step
         self.lost = lost
 
-    def record(self) -> Record:
+    def storage(self) -> None:
+        """Nothing: its summary is made."""
+
+    def record(self, _summary: None = None) -> Record:
         """The record."""
         return self._record
 

@@ -13,12 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.sinks.base import Sink
+from anchorlib.summary import Summary, summarise_all
 
 __all__ = ["Deferred", "OnFull", "RecordQueue"]
 
@@ -57,8 +60,11 @@ class Deferred(Protocol):
     def nbytes(self) -> int:
         """What it holds in memory while it waits."""
 
-    def record(self) -> Record:
-        """The finished record, summary included."""
+    def storage(self) -> tuple[np.ndarray[Any, Any], str] | None:
+        """Its raw storage and dtype; None where its summary is made already."""
+
+    def record(self, summary: Any = None) -> Record:
+        """The finished record. `summary` is that of its storage; None: it makes its own."""
 
     @property
     def bare(self) -> bool:
@@ -303,9 +309,9 @@ class RecordQueue:
 
     def _deliver(self, batch: list[Deferred]) -> None:
         records: list[Record] = []
-        for item in batch:
+        for item, summary in zip(batch, _summaries(batch), strict=True):
             try:
-                records.append(item.record())
+                records.append(item.record(summary))
             except Exception as fault:  # noqa: BLE001  # one bad record must not cost the others
                 self._lose(item.name, item.kind, item.mode, item.step, fault)
         if records:
@@ -381,3 +387,13 @@ class RecordQueue:
         if key not in self._logged:
             self._logged.add(key)
             _log.warning("anchorlib: %s", message)
+
+
+def _summaries(batch: list[Deferred]) -> list[Summary | None]:
+    """The summary of each item that needs one; None where it is to make its own."""
+    try:
+        arrays = [item.storage() for item in batch]
+        found = iter(summarise_all([array for array in arrays if array is not None]))
+    except Exception:  # noqa: BLE001  # each by itself then: one that is bad must not cost the others
+        return [None] * len(batch)
+    return [None if array is None else next(found) for array in arrays]

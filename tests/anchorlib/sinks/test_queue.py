@@ -27,12 +27,17 @@ class Item:
         self.fault = fault
         self.released = 0
 
-    def record(self):
+    def storage(self):
+        if self.fault is not None:
+            raise self.fault
+        return np.zeros(self.nbytes, np.uint8), "uint8"
+
+    def record(self, summary=None):
         if self.fault is not None:
             raise self.fault
         raw = np.zeros(self.nbytes, np.uint8)
         at = Coordinates(self.step)
-        return Record("x", "value", "all", at, self.step, 0, "uint8", raw.shape, raw)
+        return Record("x", "value", "all", at, self.step, 0, "uint8", raw.shape, raw, summary)
 
     bare = lost = False
 
@@ -51,7 +56,10 @@ class Bare(Item):
     def __init__(self, item):
         super().__init__(item.step, 0)
 
-    def record(self):
+    def storage(self):
+        return None
+
+    def record(self, _summary=None):
         return replace(super().record(), raw=None)
 
 
