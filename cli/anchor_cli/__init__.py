@@ -14,6 +14,7 @@ measured, answer  what `hist` counts and says
 limits, bars, panel, png, svg             how it looks
 compared, grown, sections                 what `compare` says, in 25 lines
 paired, renamed, onward                   its rows, the file of --map, what to run next
+report                                    the page, which anchorlib.report makes
 
 Data goes to stdout, all else to stderr. Heavy imports stay inside the commands, so that `--help`
 and completion answer at once.

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from anchor_cli import compare, hist, names, noise, pull, push, runs, serve, stats, verify
+from anchor_cli import compare, hist, names, noise, pull, push, report, runs, serve, stats, verify
 from anchor_cli.bash import asked_by_bash
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import examples
@@ -50,6 +50,7 @@ app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
 app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)
 app.command("stats", epilog=stats.EXAMPLES)(stats.show_stats)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare_runs)
+app.command("report", epilog=report.EXAMPLES)(report.write_report)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)
 app.command("noise", epilog=noise.EXAMPLES)(noise.make_noise)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)

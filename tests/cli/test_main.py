@@ -28,6 +28,7 @@ SURFACE = {
         "a", "b", "--noise", "--tensor", "-t", "--map", "--fail-on", "--csv", "--jsonl", "--html",
         "--store", "--json",
     },
+    "report": {"runs", "--output", "-o", "--noise", "--store", "--json"},
     "verify": {"run", "--store", "--json"},
     "noise": {"run", "command", "--runs", "--eps", "--store", "--json"},
     "push": {"what", "--to", "--store", "--json"},

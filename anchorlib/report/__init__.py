@@ -1,0 +1,13 @@
+"""One page about one run or several: `anchor report`, `anchor ui`, `anchor compare --html`.
+
+    Run ─gather─▶ RunView ────┐
+                              ├─document─▶ text ─page─▶ one HTML file that fetches nothing
+    Comparison ─▶ Contrast ───┘
+
+Python counts and adds up; the page's own script (assets/) draws. Nothing of a run is sampled: where
+there are too many steps they share columns, added up, and the page says so.
+"""
+
+from anchorlib.report.rendering import page, write_page
+
+__all__ = ["page", "write_page"]

@@ -1,0 +1,61 @@
+// The answer on top: verdicts of comparisons, or what deserves attention in a run.
+
+class Answer {
+  constructor(app) {
+    this.app = app;
+    this.element = h('section', { id: 'answer', 'aria-label': 'Answer' });
+  }
+
+  show() {
+    const { runs, comparisons } = this.app.data;
+    const found = comparisons.map((one, i) => this.verdict(one, i));
+    runs.forEach((run, number) => {
+      const list = run.findings.map((one, i) => this.finding(one, number, i === 0 && !comparisons.length && runs.length === 1));
+      if (!list.length) return;
+      const serious = run.findings.filter((one) => one.level !== 'info').length;
+      if (comparisons.length || runs.length > 1) {
+        found.push(h('details', { open: !comparisons.length }, h('summary', {}, `${run.name} by itself: `,
+          serious ? `${plural(serious, 'thing')} to look at` : 'nothing stands out'), h('ul', {}, list)));
+      } else found.push(h('ul', { class: 'findings' }, list));
+    });
+    refill(this.element, found);
+  }
+
+  finding(one, number, first) {
+    const text = first ? h('strong', {}, one.text) : one.text;
+    const go = one.line >= 0 && button('show', () => this.app.select({ run: number, line: one.line, column: one.column >= 0 ? one.column : undefined, reveal: true }),
+      { 'aria-label': `Show: ${one.text}` });
+    return h('li', { class: one.level }, text, ' ', go);
+  }
+
+  verdict(one, i) {
+    const { first } = one;
+    const head = h('p', { class: 'sentence' }, h('span', { class: `verdict ${one.verdict}` }, one.verdict), ' ', h('strong', {}, one.sentence));
+    const counts = one.counts;
+    const facts = [`${whole(counts.identical)} of ${plural(counts.matched, 'matched record')} are bit-equal`,
+      counts.only_a && `${whole(counts.only_a)} only in ${one.a}`, counts.only_b && `${whole(counts.only_b)} only in ${one.b}`].filter(Boolean);
+    const go = first && first.line >= 0 && button(`show the first difference: step ${first.step}, ${first.title}`,
+      () => this.app.select({ run: 0, line: first.line, column: first.column, contrast: i, reveal: true }));
+    return h('div', { class: `answer ${one.verdict}` }, head,
+      h('p', { class: 'about' }, `${one.a} (reference) against ${one.b}: ${facts.join('; ')}.`), go,
+      one.notes.length > 0 && h('ul', { class: 'notes' }, one.notes.map((note) => h('li', {}, note))),
+      one.origins.length > 0 && this.origins(one, i));
+  }
+
+  origins(one, i) {
+    const row = (origin) => h('tr', {},
+      h('th', { scope: 'row' }, origin.line >= 0
+        ? button(origin.title, () => this.app.select({ run: 0, line: origin.line, column: origin.column, contrast: i, reveal: true }), { class: 'name' })
+        : origin.title),
+      h('td', {}, `step ${origin.step}, pass ${origin.pass_index}${origin.call ? `, call ${origin.call}` : ''}${origin.rank ? `, rank ${origin.rank}` : ''}`),
+      h('td', {}, origin.class.replace('_', ' ')),
+      h('td', { class: 'right' }, figure(origin.error_eps, 3)),
+      h('td', { class: 'right' }, percent(origin.share_differing)),
+      h('td', { class: 'right' }, origin.max_ulp === null ? '–' : whole(origin.max_ulp)),
+      h('td', {}, [origin.ops.join(' ← '), origin.why].filter(Boolean).join('; ')));
+    return h('details', { open: one.origins.length <= 3 }, h('summary', {}, plural(one.origins.length, 'origin'), ': differences that no recorded parent explains'),
+      h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Origins' }, h('table', {},
+        h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP', 'operations'].map((text) => h('th', { scope: 'col' }, text)))),
+        h('tbody', {}, one.origins.map(row)))));
+  }
+}

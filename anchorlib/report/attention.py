@@ -1,0 +1,180 @@
+"""What deserves attention in one run, worst first: the sentences on top of its page.
+
+Rules of thumb, each said in the sentence itself:
+    dead        every element zero throughout the last half of its records (at least four)
+    exploding   a norm more than a thousand times its own median
+    range       more than a hundredth of the gradients' elements beyond a format's range
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib.report.values import Bins, Finding, RunView
+from anchorlib.summary import FORMATS, Log2Histogram, shares_as
+
+__all__ = ["attention", "gradient_lines", "line_histogram"]
+
+Array = np.ndarray[Any, Any]
+FEWEST_RECORDS = 4
+EXPLODED = 1000.0
+SHARE_SHOWN = 0.01
+NAMES_SHOWN = 3
+
+
+def attention(view: RunView) -> list[Finding]:
+    """The findings, worst first; one that says so where nothing stands out."""
+    found = [
+        *_nonfinite(view),
+        *_exploding(view),
+        *_missing(view),
+        *_dead(view),
+        *_ranges(view),
+        *_left_open(view),
+    ]
+    found.sort(key=lambda one: ("bad", "warn", "info").index(one.level))
+    if not any(one.level != "info" for one in found):
+        found.insert(0, Finding("info", _calm(view)))
+    return found
+
+
+def gradient_lines(view: RunView) -> list[int]:
+    """The rows of the gradients: each name's `grad`, else its `pass_grad`."""
+    with_grad = {line.name for line in view.lines if line.kind == "grad"}
+    return [
+        row
+        for row, line in enumerate(view.lines)
+        if line.kind == "grad" or (line.kind == "pass_grad" and line.name not in with_grad)
+    ]
+
+
+def line_histogram(bins: Bins, row: int) -> Log2Histogram:
+    """All steps of a line together."""
+    first, last = bins.starts[row * bins.windows], bins.starts[(row + 1) * bins.windows]
+    exponents, places = np.unique(bins.exponents[first:last], return_inverse=True)
+    totals = np.zeros(len(exponents), np.int64)
+    np.add.at(totals, places, bins.counts[first:last])
+    return Log2Histogram.from_pairs(exponents, totals)
+
+
+def _calm(view: RunView) -> str:
+    records = sum(line.records for line in view.lines)
+    if not records:
+        return "Nothing has been recorded yet."
+    return (
+        f"Nothing stands out: {_count(records, 'record')} of {_count(len(view.lines), 'tensor')} "
+        "without a NaN or an infinity, nothing dead, nothing exploding, nothing missing."
+    )
+
+
+def _nonfinite(view: RunView) -> Iterator[Finding]:
+    first = view.nonfinite
+    if first is None:
+        return
+    counts = [_count(n, word) for n, word in ((first.nan, "NaN"), (first.inf, "infinity")) if n]
+    more = view.nonfinite_lines - 1
+    text = (
+        f"Not finite first at step {first.step}, pass {first.pass_index}, in "
+        f"{view.lines[first.line].title}: {' and '.join(counts)} among "
+        f"{_count(first.numel, 'element')}; the {_count(first.before, 'record')} before are finite."
+    )
+    if more:
+        text += f" {_count(more, 'more tensor')} became so."
+    if first.skipped:
+        text += " GradScaler skipped that step."
+    column = int(np.searchsorted(view.columns, first.step, side="right")) - 1
+    yield Finding("warn" if first.skipped else "bad", text, first.line, column)
+
+
+def _exploding(view: RunView) -> Iterator[Finding]:
+    norms = view.figures["l2"]
+    found: list[tuple[float, int, int]] = []
+    for row, line in enumerate(view.lines):
+        own = np.where(np.isfinite(norms[row]), norms[row], np.nan)
+        if line.section == "update" or np.count_nonzero(own > 0) < FEWEST_RECORDS:
+            continue
+        median = float(np.median(own[own > 0]))
+        column = int(np.nanargmax(own))
+        if own[column] > EXPLODED * median:
+            found.append((float(own[column]) / median, row, column))
+    if found:
+        ratio, row, column = max(found)
+        names = _names(view, [row, *(r for _, r, _ in sorted(found, reverse=True) if r != row)])
+        text = (
+            f"Exploding: the norm of {view.lines[row].title} is {ratio:,.0f} times its median at "
+            f"step {view.columns[column]}"
+        )
+        text += f"; in all {names}." if len(found) > 1 else "."
+        yield Finding("bad", text, row, column)
+
+
+def _dead(view: RunView) -> Iterator[Finding]:
+    zero, numel = view.figures["zero"], view.figures["numel"]
+    dead: list[int] = []
+    for row, line in enumerate(view.lines):
+        seen = np.flatnonzero(numel[row] > 0)
+        last = seen[len(seen) // 2 :]
+        if line.kind.startswith("opt.") or len(seen) < FEWEST_RECORDS:
+            continue
+        if (zero[row][last] == numel[row][last]).all():
+            dead.append(row)
+    if dead:
+        verb = "is" if len(dead) == 1 else "are"
+        text = f"Dead: {_names(view, dead)} {verb} all zero through the last half of the records."
+        yield Finding("warn", text, dead[0])
+
+
+def _missing(view: RunView) -> Iterator[Finding]:
+    total = sum(count for _, count in view.gaps)
+    if total:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in view.gaps[:NAMES_SHOWN])
+        text = (
+            f"Gaps: {_count(total, 'observation')} {'was' if total == 1 else 'were'} not recorded, "
+            f"or not with values ({reasons})."
+        )
+        yield Finding("warn", text)
+
+
+def _ranges(view: RunView) -> Iterator[Finding]:
+    rows = gradient_lines(view)
+    own = [line_histogram(view.bins, row) for row in rows]
+    pooled = Log2Histogram.pooled(own)
+    if not pooled.count:
+        return
+    for short in FORMATS:
+        shares = shares_as(pooled, short)
+        for what, share in (("become zero", shares.underflow), ("overflow", shares.overflow)):
+            if share < SHARE_SHOWN:
+                continue
+            name = "underflow" if what == "become zero" else "overflow"
+            worst = max(range(len(rows)), key=lambda i: getattr(shares_as(own[i], short), name))
+            worst_share = getattr(shares_as(own[worst], short), name)
+            text = (
+                f"Stored as {short}, {_percent(share)} of the gradients' elements would {what}, "
+                f"most in {view.lines[rows[worst]].title} ({_percent(worst_share)})."
+            )
+            # A format's narrow range is a fact about the format until somebody uses it.
+            yield Finding("warn" if short in ("fp16", "bf16") else "info", text, rows[worst])
+
+
+def _left_open(view: RunView) -> Iterator[Finding]:
+    if view.state == "open" and view.live is False:
+        yield Finding("warn", "The run was left open: the process that wrote it has died.")
+
+
+def _names(view: RunView, rows: Sequence[int]) -> str:
+    shown = ", ".join(view.lines[row].title for row in rows[:NAMES_SHOWN])
+    more = len(rows) - NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _count(number: int, word: str) -> str:
+    plural = "infinities" if word == "infinity" else f"{word}s"
+    return f"{number:,} {word if number == 1 else plural}"

@@ -1,0 +1,94 @@
+"""Log2 histograms of all lines over steps, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib.reading import Series
+from anchorlib.report.values import Bins
+
+__all__ = ["BinCache", "binned"]
+
+Array = np.ndarray[Any, Any]
+Key = tuple[str, str, str, str]
+Source = tuple[Key, int, Series, int]
+OFFSET, SPAN = 2048, 4096  # exponents of float64 lie in -1074 … 1023
+BATCH = 512  # records counted between two calls of `progress`
+
+
+class BinCache:
+    """Histograms that were counted before, by line and rank: a live run only grows at its end."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Key, int], tuple[Array, Array, Array, Array]] = {}
+
+    def pairs(self, key: Key, rank: int, series: Series) -> tuple[Array, Array, Array]:
+        """(record, exponent, count) of every bin of every record, by the record's place."""
+        order = series.columns["order"]
+        held = self._held.get((key, rank))
+        if held is None or len(held[0]) > len(order) or (held[0] != order[: len(held[0])]).any():
+            held = (order[:0], *_no_pairs())
+        if len(held[0]) < len(order):
+            fresh = _counted(series, len(held[0]))
+            records, exponents, counts = (
+                np.concatenate([old, new]) for old, new in zip(held[1:], fresh, strict=True)
+            )
+            held = (order, records, exponents, counts)
+            self._held[key, rank] = held
+        return held[1:]
+
+
+def _no_pairs() -> tuple[Array, Array, Array]:
+    return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def _counted(series: Series, first: int) -> tuple[Array, Array, Array]:
+    records: list[int] = []
+    exponents: list[int] = []
+    counts: list[int] = []
+    for start in range(first, len(series), BATCH):
+        for place, one in enumerate(series.histograms(start, start + BATCH), start):
+            records.extend([place] * len(one.bins))
+            exponents.extend(one.bins)
+            counts.extend(one.bins.values())
+    return np.array(records, np.int64), np.array(exponents, np.int64), np.array(counts, np.int64)
+
+
+def binned(
+    sources: Sequence[Source],
+    steps: Array,
+    width: int,
+    lines: int,
+    *,
+    cache: BinCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Bins:
+    """The histograms of `sources` added up by line and window of `width` of the `steps`."""
+    cache = cache or BinCache()
+    windows = -(-len(steps) // width) if len(steps) else 0
+    keys, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for done, (key, rank, series, line) in enumerate(sources):
+        record, exponent, count = cache.pairs(key, rank, series)
+        window = np.searchsorted(steps, series.columns["step"]) // width
+        cell = line * windows + window[record]
+        # Each line by itself, so that no more than the sums are ever held.
+        summed = _summed(cell * SPAN + exponent + OFFSET, count)
+        keys.append(summed[0])
+        counts.append(summed[1])
+        if progress is not None:
+            progress(done + 1, len(sources))
+    key_, count_ = _summed(np.concatenate(keys), np.concatenate(counts))
+    starts = np.searchsorted(key_ // SPAN, np.arange(lines * windows + 1))
+    return Bins(width, windows, starts, key_ % SPAN - OFFSET, count_)
+
+
+def _summed(keys: Array, counts: Array) -> tuple[Array, Array]:
+    """Each key once, ascending, with the sum of its counts."""
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])
+    totals = np.add.reduceat(counts, first) if len(first) else counts
+    return keys[first], totals

@@ -1,0 +1,237 @@
+"""A comparison as the page draws it: lines × columns of the first run, worst pair of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis import Comparison
+from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.comparison import Place
+from anchorlib.diagnosis.measures import Measures
+from anchorlib.names import escape, join
+from anchorlib.report.nearby import nearby_values
+from anchorlib.report.values import Budget, Line, RunView
+
+__all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "Contrast", "contrast"]
+
+Array = np.ndarray[Any, Any]
+EQUAL, UNMEASURED, NONFINITE = -1.0, -2.0, -3.0
+"""What a cell of the grid says that holds no error."""
+
+_NONFINITE, _INFINITE, _UNMEASURED = 1e300, 1e299, -0.5
+"""The same as ranks: of the pairs of a cell the largest counts."""
+
+MEASURES = (
+    "error_eps", "max_eps", "share_differing", "max_abs", "bias", "worst", "value_a", "value_b",
+    "nonfinite", "zeros", "numel",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """A comparison against the first run.
+
+    plain: the verdict and all that goes into the document as it is.
+    grid: (lines, columns) float64: error in eps; EQUAL, UNMEASURED, NONFINITE; NaN without a pair.
+    cells: of each cell that differs, ascending by `cell` = line * columns + column, the worst pair:
+        pass_index, call, rank, step, `pairs` and `differing` of the cell, and its Measure.
+    nearby: values around the worst element: {cell, start, index, a, b}.
+    """
+
+    plain: Mapping[str, Any]
+    grid: Array
+    cells: Mapping[str, Array]
+    nearby: Sequence[Mapping[str, Any]]
+
+
+def contrast(
+    comparison: Comparison, a: RunView, b: RunView, number: int, *, budget: Budget | None = None
+) -> Contrast:
+    """The comparison of run 0 with run `number` of the page, whose views are `a` and `b`."""
+    budget = budget or Budget()
+    grid = np.full((len(a.lines), len(a.columns)), np.nan)
+    cells: dict[str, Array] = _no_cells()
+    nearby: list[dict[str, Any]] = []
+    alignment, measures = comparison.alignment, comparison.measures
+    wanted = _wanted(comparison, a)
+    if alignment is not None and len(alignment):
+        severity = _severity(alignment, measures)
+        cell = _cells(alignment, a)
+        grid = _grid(severity, cell, grid.shape)
+        cells, pairs = _worst(alignment, measures, severity, cell)
+        nearby = nearby_values(alignment, cells, pairs, wanted, budget)
+    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby)
+
+
+def _no_cells() -> dict[str, Array]:
+    names = ("cell", "pass_index", "call", "rank", "step", "pairs", "differing", *MEASURES)
+    return {name: np.empty(0) for name in names}
+
+
+def _severity(alignment: Alignment, measures: Measures | None) -> Array:
+    """How bad each pair is; see the ranks above."""
+    found = np.where(alignment.equal, EQUAL, _UNMEASURED)
+    if measures is not None and len(measures):
+        error = np.asarray(measures["error_eps"], np.float64)
+        own = np.where(np.isnan(error), _UNMEASURED, np.minimum(error, _INFINITE))
+        found[measures.pair] = np.where(np.asarray(measures["nonfinite"]) > 0, _NONFINITE, own)
+    return found
+
+
+def _cells(alignment: Alignment, a: RunView) -> Array:
+    """The cell of each pair; -1 where the page has no such line or step (a run that grew)."""
+    table = alignment.a
+    rows = {(o.name, o.kind, o.mode, o.phase): row for row, o in enumerate(a.lines)}
+    # Few combinations of tensor and phase occur, so each is looked up once.
+    combined = table.tensor[alignment.a_row].astype(np.int64) * len(table.phases)
+    combined += table.phase[alignment.a_row]
+    kinds, places = np.unique(combined, return_inverse=True)
+    line_of = []
+    for kind in kinds.tolist():
+        tensor, phase = table.tensors[kind // len(table.phases)], kind % len(table.phases)
+        key = (tensor.name, tensor.kind, tensor.mode, table.phases[phase])
+        line_of.append(rows.get(key, -1))
+    line = np.array(line_of, np.int64)[places]
+    # A column begins with its first step; what comes after the last was added since.
+    column = np.searchsorted(a.columns, table.step[alignment.a_row], side="right") - 1
+    cell: Array = np.where((line < 0) | (column < 0), -1, line * len(a.columns) + column)
+    return cell
+
+
+def _grid(severity: Array, cell: Array, shape: tuple[int, int]) -> Array:
+    grid = np.full(shape[0] * shape[1], -np.inf)
+    seen = cell >= 0
+    np.maximum.at(grid, cell[seen], severity[seen])
+    found = np.select(
+        [grid == -np.inf, grid == _NONFINITE, grid == _INFINITE, grid == _UNMEASURED],
+        [np.nan, NONFINITE, np.inf, UNMEASURED],
+        grid,
+    )
+    return found.reshape(shape)
+
+
+def _worst(
+    alignment: Alignment, measures: Measures | None, severity: Array, cell: Array
+) -> tuple[dict[str, Array], Array]:
+    """Of each cell that differs the columns of its worst pair, and that pair's index."""
+    differing = alignment.differing
+    differing = differing[cell[differing] >= 0]
+    order = differing[np.lexsort((-differing, severity[differing], cell[differing]))]
+    last = np.append(cell[order][1:] != cell[order][:-1], True)[: len(order)]
+    pairs = order[last]
+    table, rows = alignment.a, alignment.a_row[pairs]
+    found: dict[str, Array] = {"cell": cell[pairs]}
+    for name in ("pass_index", "call", "step"):
+        found[name] = getattr(table, name)[rows].astype(np.int64)
+    ranks = np.array([tensor.rank for tensor in table.tensors], np.int64)
+    found["rank"] = ranks[table.tensor[rows]]
+    for name, chosen in (("pairs", cell), ("differing", cell[differing])):
+        seen, counts = np.unique(chosen, return_counts=True)
+        found[name] = counts[np.searchsorted(seen, found["cell"])]
+    return found | _measured(measures, pairs), pairs
+
+
+def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
+    """The measures of some pairs; NaN where there are none (-1 for `worst`)."""
+    found = {name: np.full(len(pairs), np.nan) for name in MEASURES}
+    if measures is not None and len(measures):
+        place = np.minimum(np.searchsorted(measures.pair, pairs), len(measures) - 1)
+        known = measures.pair[place] == pairs
+        for name in MEASURES:
+            found[name][known] = np.asarray(measures[name], np.float64)[place[known]]
+    return found
+
+
+def _wanted(comparison: Comparison, a: RunView) -> list[int]:
+    """The cells of the first divergence and of the origins."""
+    places = [] if comparison.first is None else [comparison.first.place]
+    places += [origin.place for origin in comparison.origins]
+    spots = [_spot(place, a) for place in places]
+    return [row * len(a.columns) + column for row, column in spots if row >= 0]
+
+
+def _spot(place: Place, a: RunView) -> tuple[int, int]:
+    """(line, column) of a record; -1 where the page has none."""
+    row = next((row for row, line in enumerate(a.lines) if _is_of(place, line)), -1)
+    return row, int(np.searchsorted(a.columns, place.step, side="right")) - 1
+
+
+def _is_of(place: Place, line: Line) -> bool:
+    return (line.name, line.kind, line.phase) == (place.name, place.kind, place.phase)
+
+
+def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[str, Any]:
+    first = comparison.first
+    losses = comparison.losses
+    return {
+        "run": number,
+        "a": escape(comparison.a),
+        "b": escape(comparison.b),
+        "verdict": comparison.verdict,
+        "sentence": escape(comparison.sentence),
+        "counts": asdict(comparison.counts),
+        "first": None
+        if first is None
+        else {**_told(first.place, a), "identical_before": first.identical_before},
+        "origins": [
+            {
+                **_told(origin.place, a),
+                "class": origin.cls,
+                "ops": [escape(op) for op in origin.ops],
+                "parents": [escape(parent) for parent in origin.parents],
+                "why": escape(origin.why),
+                "amongst": origin.amongst,
+                "error_eps": origin.measure.error_eps,
+                "share_differing": origin.measure.share_differing,
+                "max_abs": origin.measure.max_abs,
+                "max_ulp": origin.max_ulp,
+            }
+            for origin in comparison.origins
+        ],
+        "config": [
+            [escape(name), *(escape(str(value)) for value in pair)]
+            for name, pair in comparison.config_diff.items()
+        ],
+        "notes": [escape(note) for note in comparison.notes],
+        "growth": [asdict(one) for one in comparison.growth],
+        "loss": None
+        if losses is None
+        else {"name": losses.name, "first": losses.first_bit, "far": losses.above_1e3},
+        "renamed": [[escape(one.a), escape(one.b), one.how] for one in comparison.renamed],
+        "offset": comparison.step_offset,
+        "incomplete": comparison.incomplete,
+        "noise": [escape(name) for name in comparison.noise],
+        "horizon": comparison.horizon,
+        "partners": _partners(comparison, a, b),
+    }
+
+
+def _told(place: Place, a: RunView) -> dict[str, Any]:
+    row, column = _spot(place, a)
+    return {
+        "line": row,
+        "column": column,
+        "title": escape(join(place.name, place.kind)),
+        "step": place.step,
+        "pass_index": place.pass_index,
+        "call": place.call,
+        "rank": place.rank,
+        "phase": escape(place.phase),
+    }
+
+
+def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
+    """For each line of the first run the other's line that stands for it; -1 where none does."""
+    names = {one.a: one.b for one in comparison.renamed}
+    full = {(o.name, o.kind, o.mode, o.phase): row for row, o in reversed([*enumerate(b.lines)])}
+    loose = {(o.name, o.kind, o.phase): row for row, o in reversed([*enumerate(b.lines)])}
+    found = []
+    for line in a.lines:
+        name = names.get(line.name, line.name)
+        other = loose.get((name, line.kind, line.phase), -1)
+        found.append(full.get((name, line.kind, line.mode, line.phase), other))
+    return found

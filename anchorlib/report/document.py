@@ -1,0 +1,110 @@
+"""The page's document: what of each value goes to the browser, and in which form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from anchorlib.report.attention import attention
+from anchorlib.report.contrasting import Contrast
+from anchorlib.report.formats import format_limits
+from anchorlib.report.packing import Packer
+from anchorlib.report.values import Bins, Line, RunView
+
+__all__ = ["document_text"]
+
+Array = np.ndarray[Any, Any]
+COUNTS = ("records", "numel", "zero", "nan", "inf", "subnormal")
+FLOATS = ("min", "max", "sum", "l2")
+EXACT_CELLS = 200_000  # up to here figures travel as float64
+
+
+def document_text(
+    views: Sequence[RunView], contrasts: Sequence[Contrast], *, live: bool = False
+) -> str:
+    """What the page's script reads: see `anchorlib.report.packing`."""
+    packer = Packer()
+    return packer.text(
+        {
+            "version": 1,
+            "live": live,
+            "formats": [asdict(one) for one in format_limits()],
+            "runs": [_run(view, packer) for view in views],
+            "comparisons": [_contrast(one, packer) for one in contrasts],
+        }
+    )
+
+
+def _run(view: RunView, packer: Packer) -> dict[str, Any]:
+    exact = "f8" if len(view.lines) * len(view.columns) <= EXACT_CELLS else "f4"
+    return {
+        "name": view.name,
+        "state": view.state,
+        "live": view.live,
+        "started": view.started_ns / 1e9,
+        "ranks": list(view.ranks),
+        "bytes": view.bytes,
+        "steps": view.steps,
+        "columns": packer.array(view.columns, "f8"),
+        "width": view.width,
+        "lines": [_line(line) for line in view.lines],
+        "figures": {
+            **{name: _counts(view.figures[name], packer) for name in COUNTS},
+            **{name: packer.array(view.figures[name], exact) for name in FLOATS},
+        },
+        "bins": _bins(view.bins, packer),
+        "header": dict(view.header),
+        "findings": [asdict(one) for one in attention(view)],
+    }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "title": line.title,
+        "key": [line.name, line.kind, line.mode, line.phase],
+        "kind": line.kind,
+        "section": line.section,
+        "parameter": line.parameter,
+        "dtype": line.dtype,
+        "shape": line.shape,
+        "ranks": len(line.ranks),
+        "records": line.records,
+        "first": line.first_step,
+        "last": line.last_step,
+        "bytes": line.bytes,
+        "gaps": line.gaps,
+    }
+
+
+def _counts(values: Array, packer: Packer) -> dict[str, list[Any]]:
+    """Whole numbers, 0 where there is no record (`records` says where): they compress to little."""
+    whole = np.nan_to_num(values)
+    return packer.array(whole, "u4" if whole.max(initial=0) < 2**32 else "f8")
+
+
+def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
+    return {
+        "width": bins.width,
+        "windows": bins.windows,
+        "starts": packer.array(bins.starts, "u4"),
+        "exponents": packer.array(bins.exponents, "i2"),
+        "counts": packer.array(bins.counts, "u4" if bins.counts.max(initial=0) < 2**32 else "f8"),
+    }
+
+
+def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
+    cells: Mapping[str, Array] = one.cells
+    return {
+        **one.plain,
+        "grid": packer.array(one.grid, "f4"),
+        "cell": packer.array(cells["cell"], "u4"),
+        "details": {
+            name: packer.array(values, "f8" if values.dtype.kind == "f" else "i4")
+            for name, values in cells.items()
+            if name != "cell"
+        },
+        "nearby": list(one.nearby),
+    }

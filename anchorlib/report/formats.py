@@ -1,0 +1,54 @@
+"""The limits of fp16, bf16, e4m3 and e5m2 as the page draws and counts with them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from anchorlib import dtypes
+from anchorlib.summary import FORMATS
+
+__all__ = ["FormatLimits", "format_limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class FormatLimits:
+    """Where a format ends, as `anchorlib.summary.shares_as` counts (all are exact in float64).
+
+    largest, normal, subnormal: the largest finite, smallest normal and smallest subnormal value.
+    underflow, below_normal, overflow: with rounding to nearest, |x| up to `underflow` becomes zero,
+        up to `below_normal` becomes subnormal (or zero), and from `overflow` on overflows.
+    """
+
+    name: str
+    torch_name: str
+    largest: float
+    normal: float
+    subnormal: float
+    underflow: float
+    below_normal: float
+    overflow: float
+
+
+def format_limits() -> list[FormatLimits]:
+    """Those of all formats of `anchor hist --as`."""
+    return [_limits(short, dtypes.dtype(name)) for short, name in FORMATS.items()]
+
+
+def _limits(short: str, kind: dtypes.DType) -> FormatLimits:
+    assert kind.eps is not None
+    assert kind.max is not None
+    assert kind.smallest_normal_exponent is not None
+    normal = 2.0**kind.smallest_normal_exponent
+    subnormal = normal * kind.eps
+    step = kind.eps * 2.0 ** (math.frexp(kind.max)[1] - 1)
+    return FormatLimits(
+        name=short,
+        torch_name=kind.name,
+        largest=kind.max,
+        normal=normal,
+        subnormal=subnormal,
+        underflow=subnormal / 2,
+        below_normal=normal - subnormal / 2,
+        overflow=kind.max + step / 2,
+    )

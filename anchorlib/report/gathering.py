@@ -1,0 +1,240 @@
+"""Reads a run into a RunView: the rows of all series, added up by line and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.names import escape
+from anchorlib.reading import Run, Series
+from anchorlib.record import TensorInfo
+from anchorlib.report.binning import BinCache, binned
+from anchorlib.report.values import Budget, Line, Nonfinite, RunView
+
+__all__ = ["Part", "gather"]
+
+Array = np.ndarray[Any, Any]
+ADDED = ("zero", "nan", "inf", "subnormal", "sum")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The records of one rank that go into one line."""
+
+    info: TensorInfo
+    phase: str
+    rank: int
+    series: Series
+    columns: dict[str, Array]
+    numel: Array
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The line it goes into."""
+        return (self.info.name, self.info.kind, self.info.mode, self.phase)
+
+
+def gather(
+    run: Run,
+    *,
+    budget: Budget | None = None,
+    cache: BinCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RunView:
+    """Everything the page shows of a run.
+
+    cache: histograms counted before, by a page that is made again and again while the run grows.
+    progress: called with (lines read, all lines): counting exponents may have to read all values.
+    """
+    budget = budget or Budget()
+    parts = list(_parts(run))
+    lines, places = _lines(parts, _parameters(run))
+    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(p.columns["step"] for p in parts)]))
+    width = _width(len(lines) * len(steps), budget.cells)
+    figures = _figures(parts, places, steps, width, len(lines))
+    bad, bad_lines = _nonfinite(parts, places)
+    return RunView(
+        name=run.name,
+        state=run.state,
+        live=run.live,
+        started_ns=run.started_ns,
+        ranks=tuple(run.ranks),
+        bytes=run.bytes,
+        steps=len(steps),
+        columns=steps[::width],
+        width=width,
+        lines=lines,
+        figures=figures,
+        bins=binned(
+            [
+                (part.key, part.rank, part.series, place)
+                for part, place in zip(parts, places, strict=True)
+            ],
+            steps,
+            _width(len(lines) * len(steps), budget.bin_cells),
+            len(lines),
+            cache=cache,
+            progress=progress,
+        ),
+        header=_header(run),
+        gaps=_gaps(run),
+        nonfinite=bad,
+        nonfinite_lines=bad_lines,
+    )
+
+
+def _width(cells: int, budget: int) -> int:
+    """Steps that must share a column so that not more than `budget` cells remain."""
+    return max(1, -(-cells // budget))
+
+
+def _parts(run: Run) -> Iterator[Part]:
+    for info in run.tensors():
+        for rank in info.ranks:
+            series = run.series(info.name, info.kind, rank=rank, mode=info.mode)
+            phases = list(dict.fromkeys(series.columns["phase"].tolist()))
+            for phase in phases:
+                chosen = series if len(phases) == 1 else series.where(phase=phase)
+                yield _part(info, str(phase), rank, chosen)
+
+
+def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> Part:
+    names = ("step", "order", "min", "max", "l2", "flags", *ADDED)
+    numel = np.array([int(np.prod(shape, dtype=np.int64)) for shape in series.shapes], np.int64)
+    return Part(info, phase, rank, series, {n: series.columns[n] for n in names}, numel)
+
+
+def _parameters(run: Run) -> set[str]:
+    """Names of parameters: what only they have was recorded, or a value was computed from them."""
+    own = {info.name for info in run.tensors() if info.kind not in ("value", "grad")}
+    edges = run.edges() if run.ranks else []
+    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
+
+
+def _lines(parts: list[Part], parameters: set[str]) -> tuple[list[Line], list[int]]:
+    """The rows of the page in order of execution, and which row each part goes into."""
+    members: dict[tuple[str, str, str, str], list[Part]] = {}
+    for part in parts:
+        members.setdefault(part.key, []).append(part)
+    made = sorted(
+        (_line(key, own, key[0] in parameters) for key, own in members.items()),
+        key=lambda o: o.first_order,
+    )
+    rows = {(line.name, line.kind, line.mode, line.phase): row for row, line in enumerate(made)}
+    return made, [rows[part.key] for part in parts]
+
+
+def _line(key: tuple[str, str, str, str], parts: list[Part], parameter: bool) -> Line:  # noqa: FBT001 - a fact
+    info = parts[0].info
+    steps = np.concatenate([part.columns["step"] for part in parts])
+    return Line(
+        *key,
+        dtype=info.dtype,
+        shape=_shape_text(info.shape),
+        ranks=tuple(part.rank for part in parts),
+        records=len(steps),
+        first_step=int(steps.min()),
+        last_step=int(steps.max()),
+        bytes=info.bytes,
+        gaps=info.gaps,
+        first_order=min(int(part.columns["order"][0]) for part in parts),
+        parameter=parameter,
+    )
+
+
+def _shape_text(shape: tuple[int | None, ...] | None) -> str:
+    if shape is None:
+        return "mixed"
+    return "×".join("?" if size is None else str(size) for size in shape) or "scalar"
+
+
+def _figures(
+    parts: list[Part], places: list[int], steps: Array, width: int, lines: int
+) -> dict[str, Array]:
+    columns = -(-len(steps) // width) if len(steps) else 0
+    size = lines * columns
+    added = {name: np.zeros(size) for name in (*ADDED, "records", "numel", "squares")}
+    low, high = np.full(size, np.nan), np.full(size, np.nan)
+    for part, line in zip(parts, places, strict=True):
+        own = part.columns
+        cell = line * columns + np.searchsorted(steps, own["step"]) // width
+        for name in ADDED:
+            np.add.at(added[name], cell, own[name])
+        np.add.at(added["records"], cell, 1)
+        np.add.at(added["numel"], cell, part.numel)
+        np.add.at(added["squares"], cell, own["l2"].astype(np.float64) ** 2)
+        finite = part.numel > own["nan"] + own["inf"]
+        np.fmin.at(low, cell[finite], own["min"][finite])
+        np.fmax.at(high, cell[finite], own["max"][finite])
+    empty = added["records"] == 0
+    with np.errstate(invalid="ignore"):
+        added["l2"] = np.sqrt(added.pop("squares"))
+    for values in added.values():
+        values[empty] = np.nan
+    return {
+        name: values.reshape(lines, columns)
+        for name, values in {**added, "min": low, "max": high}.items()
+    }
+
+
+def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, int]:
+    """The first record in (step, order) that is not finite, and how many lines have such."""
+    found: list[tuple[tuple[int, int], Part, int, int]] = []
+    for part, line in zip(parts, places, strict=True):
+        bad = np.flatnonzero(part.columns["nan"] + part.columns["inf"])
+        if len(bad):
+            step, order = part.columns["step"][bad], part.columns["order"][bad]
+            at = int(bad[np.lexsort((order, step))[0]])
+            where = (int(part.columns["step"][at]), int(part.columns["order"][at]))
+            found.append((where, part, line, at))
+    if not found:
+        return None, 0
+    where, part, line, at = min(found, key=lambda one: (one[0], one[2]))
+    earlier = sum(
+        int(np.count_nonzero(_before(other.columns, where)))
+        for other in parts
+        if other.rank == part.rank
+    )
+    extra = {name: int(part.series.columns[name][at]) for name in ("pass_index", "call")}
+    first = Nonfinite(
+        line=line,
+        step=where[0],
+        rank=part.rank,
+        **extra,
+        nan=int(part.columns["nan"][at]),
+        inf=int(part.columns["inf"][at]),
+        numel=int(part.numel[at]),
+        skipped="skipped" in str(part.columns["flags"][at]),
+        before=earlier,
+    )
+    return first, len({line for _, _, line, _ in found})
+
+
+def _before(columns: dict[str, Array], where: tuple[int, int]) -> Array:
+    step, order = where
+    earlier: Array = (columns["step"] < step) | (
+        (columns["step"] == step) & (columns["order"] < order)
+    )
+    return earlier
+
+
+def _header(run: Run) -> dict[str, str]:
+    found = run.header() if run.ranks else {}
+    return {escape(str(name)): escape(_text(value)) for name, value in sorted(found.items())}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(str(one) for one in value)
+    return str(value)
+
+
+def _gaps(run: Run) -> list[tuple[str, int]]:
+    """How many observations were not recorded, by reason, the most first."""
+    totals: dict[str, int] = {}
+    for gap in run.gaps():
+        totals[gap.reason] = totals.get(gap.reason, 0) + gap.count
+    return sorted(((escape(r), n) for r, n in totals.items()), key=lambda one: -one[1])

@@ -1,0 +1,93 @@
+"""The values around the worst element of a pair, as a picture of how two tensors differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.table import Table
+from anchorlib.report.values import Budget
+
+__all__ = ["nearby_values"]
+
+Array = np.ndarray[Any, Any]
+RADIUS = 5  # elements shown on either side
+BLOCK = 1 << 20  # bytes read at a time
+
+
+def nearby_values(
+    alignment: Alignment,
+    cells: Mapping[str, Array],
+    pairs: Array,
+    wanted: Sequence[int],
+    budget: Budget,
+) -> list[dict[str, Any]]:
+    """Of the cells that matter most, the elements within RADIUS of the worst, flat in C order.
+
+    cells, pairs: the worst pair of each cell. wanted: cells that come first: divergence, origins.
+    Then the worst of all, as far as the budget goes.
+    """
+    found: list[dict[str, Any]] = []
+    left = budget.read_bytes
+    for place in _chosen(cells, wanted):
+        pair, worst = int(pairs[place]), cells["worst"][place]
+        rows = ((alignment.a, alignment.a_row[pair]), (alignment.b, alignment.b_row[pair]))
+        if not worst >= 0 or not all(table.kept[row] for table, row in rows):
+            continue
+        left -= sum(_cost(table, int(row), int(worst)) for table, row in rows)
+        if left < 0 or len(found) == budget.neighbourhoods:
+            break
+        start = max(0, int(worst) - RADIUS)
+        a, b = (_around(table, int(row), start, int(worst) + RADIUS + 1) for table, row in rows)
+        if len(a) and len(a) == len(b):
+            shape = alignment.a.shapes[alignment.a.shape[rows[0][1]]]
+            found.append(
+                {
+                    "cell": int(cells["cell"][place]),
+                    "start": start,
+                    "worst": int(worst),
+                    "shape": list(shape),
+                    "a": [_text(value) for value in a],
+                    "b": [_text(value) for value in b],
+                }
+            )
+    return found
+
+
+def _chosen(cells: Mapping[str, Array], wanted: Sequence[int]) -> Iterator[int]:
+    """Places in `cells`, the most telling first, each once."""
+    cell = cells["cell"]
+    places = {int(one): place for place, one in enumerate(cell)}
+    chosen = [places[one] for one in wanted if one in places]
+    chosen += np.argsort(-np.nan_to_num(cells["error_eps"], nan=-1), kind="stable").tolist()
+    yield from dict.fromkeys(chosen)
+
+
+def _cost(table: Table, row: int, worst: int) -> int:
+    size = dtypes.dtype(table.dtypes[table.dtype[row]]).storage.itemsize
+    return (worst + RADIUS + 1) * size + BLOCK
+
+
+def _around(table: Table, row: int, start: int, stop: int) -> Array:
+    """Elements start … stop - 1 of a record, decoded."""
+    name = table.dtypes[table.dtype[row]]
+    parts, place = [], 0
+    for block in table.read(row, BLOCK):
+        flat = block.reshape(-1)
+        if place + flat.size > start:
+            parts.append(flat[max(0, start - place) : stop - place])
+        place += flat.size
+        if place >= stop:
+            break
+    if not parts:
+        return np.empty(0)
+    return dtypes.decode(np.ascontiguousarray(np.concatenate(parts)), name)
+
+
+def _text(value: Any) -> str:
+    """The shortest text that says the value exactly in its own precision."""
+    return str(value.item()) if value.dtype.kind in "ib" else str(value)

@@ -1,0 +1,68 @@
+"""Data as the page carries it: one JSON document, and one compressed block of numbers beside it.
+
+An array stands in the document as {"$": [dtype, offset, length]}: little-endian, at `offset` bytes
+into the block. In the page the block is base64 of a zlib stream, which browsers inflate themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Packer"]
+
+ALIGNMENT = 8  # what a Float64Array needs
+LEVEL = 6
+SPLIT = "\n"
+
+
+class Packer:
+    """Collects arrays while a document is made."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._length = 0
+
+    def array(self, values: Any, dtype: str) -> dict[str, list[Any]]:
+        """Put an array into the block; what stands for it in the document.
+
+        dtype: "u1", "u2", "u4", "i2", "i4", "f4" or "f8".
+        """
+        flat = np.ascontiguousarray(
+            np.asarray(values).reshape(-1), np.dtype(dtype).newbyteorder("<")
+        )
+        raw = flat.tobytes()
+        offset = self._length
+        padding = -len(raw) % ALIGNMENT
+        self._parts += [raw, bytes(padding)]
+        self._length += len(raw) + padding
+        return {"$": [dtype, offset, flat.size]}
+
+    def text(self, document: Any) -> str:
+        """Document and block as one text that is safe inside a <script> element."""
+        block = base64.b64encode(zlib.compress(b"".join(self._parts), LEVEL)).decode()
+        return f"{script_json(document)}{SPLIT}{block}"
+
+
+def script_json(value: Any) -> str:
+    """JSON in ASCII, in which nothing can end a <script> element or open a comment."""
+    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    """`value`, but None for numbers that JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, np.generic):
+        return _finite(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
