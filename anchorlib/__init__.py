@@ -98,6 +98,7 @@ __all__ = [
     "ValuesNotKeptError",
     "__version__",
     "anchor",
+    "compare",
     "log2_histogram",
     "noise",
     "open_run",
@@ -111,6 +112,7 @@ _LAZY = {
         ["Session", "anchor", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
     ),
     **dict.fromkeys(["noise"], "anchorlib.diagnosis"),
+    **dict.fromkeys(["Comparison", "compare"], "anchorlib.diagnosis"),
     **dict.fromkeys(["Run", "Series", "open_run"], "anchorlib.reading"),
     **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),
     **dict.fromkeys(["Log2Histogram", "log2_histogram"], "anchorlib.summary"),

@@ -8,6 +8,7 @@ Bits decide where, tolerances only how bad: the digests of two records say wheth
 lineage says whether a parent explains it, and only then is anything measured.
 """
 
+from anchorlib.diagnosis.comparing import compare
 from anchorlib.diagnosis.comparison import (
     Comparison,
     Counts,
@@ -29,6 +30,7 @@ __all__ = [
     "Origin",
     "Pair",
     "Place",
+    "compare",
     "compare_line",
     "noise",
     "noise_line",

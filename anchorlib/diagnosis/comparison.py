@@ -9,6 +9,7 @@ from typing import Any
 
 from anchorlib.diagnosis.alignment import Alignment, Renaming
 from anchorlib.diagnosis.measures import Measure, Measures
+from anchorlib.diagnosis.table import Table
 
 __all__ = [
     "Comparison",
@@ -19,6 +20,7 @@ __all__ = [
     "Origin",
     "Pair",
     "Place",
+    "place_at",
 ]
 
 SCHEMA_VERSION = 1
@@ -136,7 +138,7 @@ class Pair:
     score: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Two runs, compared.
 
@@ -172,7 +174,34 @@ class Comparison:
 
     def pairs(self) -> Iterator[Pair]:
         """Every matched pair in A's order of execution."""
-        raise NotImplementedError
+        if self.alignment is None or self.measures is None:
+            return
+        order = {int(pair): at for at, pair in enumerate(self.measures.pair)}
+        for number in range(len(self.alignment)):
+            at = order.get(number)
+            yield self._pair(number, at)
+
+    def _pair(self, number: int, at: int | None) -> Pair:
+        """One pair; `at`: where its measure is."""
+        assert self.alignment is not None
+        assert self.measures is not None
+        a, b = self.alignment.a, self.alignment.b
+        one, two = int(self.alignment.a_row[number]), int(self.alignment.b_row[number])
+        score = None if at is None or self.scores is None else float(self.scores[at])
+        return Pair(
+            place=place_at(a, one),
+            order=int(a.order[one]),
+            order_b=int(b.order[two]),
+            equal=bool(self.alignment.equal[number]),
+            digest_a=digest_text(a, one),
+            digest_b=digest_text(b, two),
+            measure=None if at is None else self.measures.at(at),
+            role="" if self.roles is None else str(self.roles[number]),
+            score=None if score is None or math.isnan(score) else score,
+        )
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.a!r}, {self.b!r}, {self.verdict}: {self.sentence})"
 
     def to_dict(self) -> dict[str, Any]:
         """The contract's JSON: what is not finite is None."""
@@ -198,6 +227,26 @@ class Comparison:
             return None
         rest = {"order": self.first.order, "identical_before": self.first.identical_before}
         return {**place_dict(self.first.place), **rest}
+
+
+def place_at(table: Table, row: int) -> Place:
+    """The coordinates of one record of a table."""
+    tensor = table.tensors[table.tensor[row]]
+    return Place(
+        step=int(table.step[row]),
+        pass_index=int(table.pass_index[row]),
+        call=int(table.call[row]),
+        rank=tensor.rank,
+        phase=table.phases[table.phase[row]],
+        name=tensor.name,
+        kind=tensor.kind,
+    )
+
+
+def digest_text(table: Table, row: int) -> str:
+    """The digest of one record as 32 hex digits."""
+    high, low = table.digest[row].tolist()
+    return f"{high:016x}{low:016x}"
 
 
 def origin_dict(origin: Origin) -> dict[str, Any]:

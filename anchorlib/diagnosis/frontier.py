@@ -226,7 +226,7 @@ def _scopes(found: Frontier) -> None:
         scope[which] = found.layouts[number].scope[found.place_of[rows[which]]]
     # A parent that has no partner may have differed, and anything before it.
     orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
-    orphaned &= (scope & (Scope.STEPS | Scope.EARLIER)) == 0
-    scope[orphaned] |= Scope.EARLIER
+    orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
+    scope[orphaned] |= np.uint8(Scope.EARLIER)
     reach = Reach(found.alignment.a, found.status == DIFFERS, found.role)
     found.explained[rows] = reach.any_in(rows, scope)

@@ -60,7 +60,7 @@ class Reach:
         }
         found = np.zeros(len(rows), bool)
         for one, answer in answers.items():
-            found |= ((scope & one) != 0) & answer
+            found |= ((scope & np.uint8(one)) != 0) & answer
         return found
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:

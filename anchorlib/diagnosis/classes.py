@@ -1,0 +1,203 @@
+"""What each origin is: rounding or not, an unequal start, the edge of what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.comparison import Origin, place_at
+from anchorlib.diagnosis.envelope import Envelope
+from anchorlib.diagnosis.frontier import Frontier
+from anchorlib.diagnosis.measures import Measure, Measures
+from anchorlib.diagnosis.measuring import max_ulp
+from anchorlib.diagnosis.parentage import Role, plain
+from anchorlib.diagnosis.reasons import reason
+from anchorlib.diagnosis.segments import Segment, segments
+from anchorlib.diagnosis.severity import severity
+from anchorlib.names import join
+
+__all__ = ["Judge"]
+
+Array = np.ndarray[Any, Any]
+UNRELATED = 0.3
+"""Cosine distance from which two tensors are not variants of one another."""
+NOISY = 30.0
+"""Times the usual noise of its kind at which a tensor is made of noise alone."""
+COVERED = 4.0
+"""Times its noise that a difference may be."""
+
+
+@dataclass(slots=True)
+class Judge:
+    """Says what an origin is; `origins` are all of them, in order of execution."""
+
+    found: Frontier
+    measures: Measures
+    noise: Envelope | None = None
+
+    def origins(self) -> list[Origin]:
+        """All of them, one a segment."""
+        return [self._origin(segment) for segment in segments(self.found)]
+
+    def _origin(self, segment: Segment) -> Origin:
+        row = segment.row
+        found = self.found
+        pair = self._pair(row)
+        measure = self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+        cls, note = self._class(row, pair, measure)
+        ancestry = found.ancestry(row)
+        outside = cls in ("starts_unequal", "window_start")
+        direct = [] if outside else [link for link in ancestry.parents if not link.saved]
+        parents = [join(link.name, link.kind) for link in direct]
+        return Origin(
+            place=place_at(found.alignment.a, row),
+            cls=cls,
+            ops=segment.ops,
+            parents=tuple(dict.fromkeys(parents)),
+            measure=measure,
+            max_ulp=max_ulp(found.alignment, pair),
+            why=reason(found, segment, measure, note),
+            amongst=segment.amongst,
+        )
+
+    def _pair(self, row: int) -> int:
+        rows = self.found.alignment.a_row
+        at = np.flatnonzero(rows == row)
+        return int(at[0])
+
+    def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        role = Role(int(self.found.role[row]))
+        if role == Role.INPUT:
+            return "starts_unequal", "the model was given something else"
+        if role == Role.LOOSE:
+            return self._loose(row, pair, measure)
+        if role == Role.PARAMETER and not self.found.alignment.a.pass_index[row]:
+            opened = self._opened(row)
+            if opened:
+                return opened
+        if self._unseen_window(row):
+            return "window_start", "what led to it was not recorded"
+        return self._computed(row, pair, measure)
+
+    def _opened(self, row: int) -> tuple[str, str] | None:
+        """The class of a parameter that differs where records begin, None elsewhere."""
+        found = self.found
+        if found.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if found.alignment.a.step[row] == 0:
+            return "starts_unequal", "parameters differ before the first step"
+        block = int(found.block_of[row])
+        before = found.blocks.find(
+            *(found.blocks.rank[[block]], found.blocks.phase[[block]]),
+            found.blocks.step[[block]] - 1,
+        )[0]
+        if found.blocks.attempt[before] != found.blocks.attempt[block]:
+            return "window_start", "the run was resumed here"
+        return None
+
+    def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        found = self.found
+        if found.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if self._comes_after_computation(row):
+            return self._computed(row, pair, measure)
+        return "starts_unequal", "nothing recorded came before it"
+
+    def _comes_after_computation(self, row: int) -> bool:
+        """Whether computed values of the same pass were recorded before a loose one."""
+        found = self.found
+        a, block = found.alignment.a, int(found.block_of[row])
+        rows = found.blocks.rows_of(block)
+        role = found.layouts[int(found.blocks.layout[block])].role
+        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
+        return bool((before & (role == Role.COMPUTED)).any())
+
+    def _unseen_window(self, row: int) -> bool:
+        """Whether what it depends on may have changed unseen before it."""
+        found = self.found
+        if found.lacking[row] and found.opening[row]:
+            return True
+        a = found.alignment.a
+        mode = a.tensors[a.tensor[row]].mode
+        folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
+        return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
+
+    def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        if measure.nonfinite:
+            return "nonfinite", "NaN or infinity in one run alone"
+        cls, note = self._size(row, pair, measure)
+        if cls != "starts_unequal" and self._random(row):
+            return "nondeterministic", "it differs between the noise runs too"
+        return cls, note
+
+    def _random(self, row: int) -> bool:
+        a = self.found.alignment.a
+        tensor = a.tensors[a.tensor[row]]
+        return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
+
+    def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Rounding or not, by how large the difference is."""
+        a = self.found.alignment.a
+        if measure.measured == "shape":
+            return "not_rounding", "the shapes differ"
+        if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
+            share = (
+                f"{measure.share_differing:.2%} of its elements"
+                if (np.isfinite(measure.share_differing))
+                else "elements"
+            )
+            return "not_rounding", f"{share} differ, and integers do not round"
+        told = severity(self.found, row, int(self.found.alignment.b_row[pair]), measure)
+        if np.isnan(told.error):
+            return "rounding", "no values were kept; its size is not known"
+        if told.rounding:
+            return "rounding", told.note
+        if self._is_noise(row, pair):
+            return "rounding", "the noise runs differ as much: it is made of rounding alone"
+        return self._large(row, measure, told.note)
+
+    def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
+        """More than rounding, unless something unrecorded came in."""
+        found = self.found
+        unrelated = measure.cosine_distance >= UNRELATED
+        if found.parameter_lacking[row] and (unrelated or self._seeds_differ(row)):
+            return "starts_unequal", "its parameters were not recorded, and may differ"
+        untracked = found.ancestry(row).untracked
+        if untracked and unrelated and not self._inputs_recorded(row):
+            return "starts_unequal", "it read data that was not recorded"
+        return "not_rounding", note
+
+    def _seeds_differ(self, row: int) -> bool:
+        alignment = self.found.alignment
+        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+        seeds = [
+            table.header.get(rank, {}).get("torch.initial_seed")
+            for table in (alignment.a, alignment.b)
+        ]
+        return None not in seeds and seeds[0] != seeds[1]
+
+    def _inputs_recorded(self, row: int) -> bool:
+        """Whether loose values of its pass were recorded before it."""
+        found = self.found
+        a, block = found.alignment.a, int(found.block_of[row])
+        rows = found.blocks.rows_of(block)
+        role = found.layouts[int(found.blocks.layout[block])].role
+        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
+        return bool((before & (role == Role.INPUT)).any())
+
+    def _is_noise(self, row: int, pair: int) -> bool:
+        """Whether noise runs say that the tensor holds nothing but rounding."""
+        if self.noise is None:
+            return False
+        a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
+        env = float(self.noise.error_eps[at])
+        if not self.measures["error_eps"][at] <= COVERED * env:
+            return False
+        rows = self.found.alignment.a_row[self.measures.pair]
+        kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
+        alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
+        usual = np.nanmedian(self.noise.error_eps[alike])
+        return bool(self.noise.saturated[at] or env >= NOISY * max(usual, 0.5))

@@ -1,0 +1,127 @@
+"""What runs that should be the same run are apart by: the noise that a drift is judged against.
+
+    env(k)   = the largest error of record k over the noise runs, in eps
+    score(k) = error(A, B) / max(env(k), 0.5)
+
+A gradient that is zero by theory differs by all of itself in every run, and scores 1 like the rest.
+Once the noise runs are a tenth apart, a drift says nothing any more: that is the horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.aligning import align
+from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.frontier import frontier
+from anchorlib.diagnosis.measures import Measures
+from anchorlib.diagnosis.measuring import measure
+from anchorlib.diagnosis.parentage import Role
+from anchorlib.diagnosis.table import Table
+
+__all__ = ["ELEMENTS", "Envelope", "envelope", "scores"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+FLOOR = 0.5
+"""The least noise, in eps: correct rounding alone is as much."""
+SATURATED = 0.1
+"""Relative distance of the noise runs from which a drift says nothing."""
+ELEMENTS = 64
+"""Fewer have scores with heavy tails: they are judged together or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The noise of each pair that differs, one entry each of `Measures.pair`.
+
+    error_eps: nan where no noise run has the record. relative: the same times eps.
+    nonfinite: whether a noise run differs from A in what is NaN or infinite.
+    random: (name, kind) of origins that stand between A and a noise run, or two noise runs.
+    horizon: the first step at which the noise runs are saturated, None if never.
+    runs: how many noise runs there are.
+    """
+
+    error_eps: Array
+    relative: Array
+    nonfinite: Array
+    random: frozenset[tuple[str, str]]
+    horizon: int | None
+    runs: int
+
+    @property
+    def saturated(self) -> Array:
+        """Whether the noise of a pair is too large to judge by."""
+        found: Array = self.relative >= SATURATED
+        return found
+
+
+def envelope(
+    alignment: Alignment,
+    measures: Measures,
+    runs: Sequence[Table],
+    *,
+    progress: Progress | None = None,
+) -> Envelope:
+    """The noise of the pairs that were measured; reads only what differs there too."""
+    a = alignment.a
+    rows = alignment.a_row[measures.pair]
+    error = np.full(len(rows), np.nan)
+    relative = np.full(len(rows), np.nan)
+    nonfinite = np.zeros(len(rows), bool)
+    random: set[tuple[str, str]] = set()
+    for run in runs:
+        pairs = align(a, run)
+        random |= _random(pairs)
+        place = np.full(len(a), -1)
+        place[pairs.a_row] = np.arange(len(pairs))
+        at = place[rows]
+        there = at >= 0
+        differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
+        one = np.where(there, 0.0, np.nan)
+        scaled = one.copy()
+        noise = measure(pairs, at[differs], progress=progress)
+        where = np.searchsorted(noise.pair, at[differs])
+        one[differs] = noise["error_eps"][where]
+        scaled[differs] = (noise["error_eps"] * noise["eps"])[where]
+        nonfinite[differs] |= noise["nonfinite"][where] > 0
+        error, relative = np.fmax(error, one), np.fmax(relative, scaled)
+    if len(runs) > 1:
+        random |= _random(align(runs[0], runs[1]))
+    horizon = _horizon(a.step[rows], relative, measures["numel"])
+    return Envelope(error, relative, nonfinite, frozenset(random), horizon, len(runs))
+
+
+def _random(pairs: Alignment) -> set[tuple[str, str]]:
+    """Where operations differ between runs that should be the same, their inputs being equal."""
+    found = frontier(pairs)
+    rows = found.origins
+    rows = rows[np.isin(found.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~found.lacking[rows]]
+    tensors = (pairs.a.tensors[one] for one in np.unique(pairs.a.tensor[rows]).tolist())
+    return {(tensor.name, tensor.kind) for tensor in tensors}
+
+
+def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
+    large = (numel >= ELEMENTS) & np.isfinite(relative)
+    for one, values in _by(step[large], relative[large]):
+        if np.median(values) >= SATURATED:
+            return int(one)
+    return None
+
+
+def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
+    order = np.argsort(keys, kind="stable")
+    found, first = np.unique(keys[order], return_index=True)
+    return zip(found.tolist(), np.split(values[order], first[1:]), strict=True)
+
+
+def scores(measures: Measures, noise: Envelope) -> Array:
+    """The score of each pair, nan where it cannot be told or says nothing."""
+    with np.errstate(all="ignore"):
+        found: Array = measures["error_eps"] / np.fmax(noise.error_eps, FLOOR)
+    found[~np.isfinite(noise.error_eps) | noise.saturated] = np.nan
+    return found

@@ -1,0 +1,91 @@
+"""Where the losses part: later than the tensors do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.comparison import Losses
+from anchorlib.diagnosis.table import Table
+
+__all__ = ["losses"]
+
+Array = np.ndarray[Any, Any]
+
+
+def losses(alignment: Alignment) -> Losses | None:
+    """The tensor called loss, else the last scalar value that passes compute; None without one.
+
+    A step's loss is its last record, on the lowest rank, in training if it has any.
+    """
+    a, b = alignment.a, alignment.b
+    scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
+    pairs = np.flatnonzero(scalar)
+    if not len(pairs):
+        return None
+    pairs = pairs[_of(a, alignment.a_row[pairs], _chosen(a, alignment.a_row[pairs]))]
+    rows_a, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
+    step = a.step[rows_a]
+    # The last of each step: records are in order of execution.
+    _, last = np.unique(step[::-1], return_index=True)
+    last = len(step) - 1 - last
+    one, two = _values(a, rows_a[last]), _values(b, rows_b[last])
+    with np.errstate(all="ignore"):
+        apart = np.abs(two - one)
+        apart[np.isnan(one) ^ np.isnan(two)] = np.inf
+    values = zip(step[last].tolist(), one.tolist(), two.tolist(), strict=True)
+    steps = step[last]
+    return Losses(
+        name=a.tensors[int(a.tensor[rows_a[0]])].name,
+        first_bit=_first(steps, ~alignment.equal[pairs[last]]),
+        above_1e6=_first(steps, apart > 1e-6),
+        above_1e3=_first(steps, apart > 1e-3),
+        values=tuple(values),
+    )
+
+
+def _scalars(table: Table, rows: Array) -> Array:
+    value = np.array([tensor.kind == "value" for tensor in table.tensors] or [False])
+    real = np.array([dtypes.dtype(name).family == "float" for name in table.dtypes] or [False])
+    found: Array = (
+        (table.figures["numel"][rows] == 1) & value[table.tensor[rows]] & real[table.dtype[rows]]
+    )
+    return found
+
+
+def _chosen(a: Table, rows: Array) -> str:
+    names = sorted({a.tensors[one].name for one in np.unique(a.tensor[rows]).tolist()})
+    for wanted in ("loss", *names):
+        if wanted in names and wanted.rpartition(".")[2] == "loss":
+            return wanted
+    # A parameter may have one element too; the loss is a scalar and comes last.
+    shapeless = np.array([shape == () for shape in a.shapes])[a.shape[rows]]
+    last = rows[shapeless][-1] if shapeless.any() else rows[-1]
+    name: str = a.tensors[int(a.tensor[last])].name
+    return name
+
+
+def _of(a: Table, rows: Array, name: str) -> Array:
+    """Whether rows are records of that loss on the lowest rank, in training if there are any."""
+    mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
+    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    mine &= ranks == ranks[mine].min()
+    train = np.array([phase == "train" for phase in a.phases])[a.phase[rows]]
+    found: Array = mine & train if (mine & train).any() else mine
+    return found
+
+
+def _values(table: Table, rows: Array) -> Array:
+    """Of scalars the sum is the value; it is over finite elements, so that the others are told."""
+    found: Array = table.figures["sum"][rows].astype(np.float64)
+    found[table.figures["nan"][rows] > 0] = np.nan
+    infinite = table.figures["inf"][rows] > 0
+    found[infinite] = np.inf
+    return found
+
+
+def _first(steps: Array, which: Array) -> int | None:
+    return int(steps[which].min()) if which.any() else None

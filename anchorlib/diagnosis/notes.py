@@ -1,0 +1,86 @@
+"""What a comparison could not tell, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.comparison import Divergence, Origin
+from anchorlib.diagnosis.envelope import Envelope
+from anchorlib.diagnosis.frontier import Frontier
+from anchorlib.diagnosis.table import Table
+from anchorlib.names import escape, join
+
+__all__ = ["incomplete", "notes"]
+
+
+def notes(found: Frontier, origins: Sequence[Origin], noise: Envelope | None) -> list[str]:
+    """One line each."""
+    alignment = found.alignment
+    told: list[str] = []
+    for table in (alignment.a, alignment.b):
+        told += _modes(table)
+        told += _gaps(table)
+    told += _steps(alignment)
+    told += _flips(found)
+    if noise is not None and noise.horizon is not None:
+        told.append(
+            f"from step {noise.horizon} on the noise runs are a tenth apart: element by element, "
+            "nothing can be said there"
+        )
+    if any(origin.cls == "window_start" for origin in origins):
+        told.append("record every pass of the first steps (mode All) to see where it began")
+    return list(dict.fromkeys(told))
+
+
+def _modes(table: Table) -> Iterable[str]:
+    heads = {tensor.mode.partition(":")[0] for tensor in table.tensors}
+    said = {
+        "sum": "holds sums: origins are told to the window, not to the pass",
+        "final": "holds the last record of each window: what came before in it is not seen",
+        "every_n": "was sampled: what happened between its records is not seen",
+        "summary": "holds summaries without values: sizes are lower bounds",
+    }
+    return [f"{escape(table.run)} {said[head]}" for head in sorted(heads & set(said))]
+
+
+def _gaps(table: Table) -> Iterable[str]:
+    if not table.gaps:
+        return []
+    count = sum(table.gaps.values())
+    name = escape(join(*next(iter(table.gaps))))
+    more = f" and {len(table.gaps) - 1} more" if len(table.gaps) > 1 else ""
+    return [f"{escape(table.run)} has gaps: {count} records are missing, of {name}{more}"]
+
+
+def _steps(alignment: Alignment) -> Iterable[str]:
+    if not alignment.step_offset:
+        return []
+    return [
+        f"step n of {escape(alignment.a.run)} was compared with step n + {alignment.step_offset} "
+        f"of {escape(alignment.b.run)}"
+    ]
+
+
+def _flips(found: Frontier) -> Iterable[str]:
+    """Integers that differ because what they were decided from differs: the first of them."""
+    a = found.alignment.a
+    whole = np.array([dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes] or [False])
+    rows = np.flatnonzero((found.status == 1) & found.explained & whole[a.dtype])
+    if not len(rows):
+        return []
+    row = int(rows[0])
+    name = escape(a.tensors[a.tensor[row]].name)
+    return [
+        f"{name} flips at step {int(a.step[row])}, pass {int(a.pass_index[row])}: integers decided "
+        "from values that differ; from there on the runs take different ways"
+    ]
+
+
+def incomplete(alignment: Alignment, first: Divergence | None, answer: str) -> bool:
+    """Whether what is missing stands where the answer depends on it."""
+    del first, answer
+    return bool(alignment.a.gaps or alignment.b.gaps)

@@ -1,0 +1,98 @@
+"""What is worth saying of an origin beyond its class, in one line."""
+
+from __future__ import annotations
+
+import re
+
+from anchorlib.diagnosis.frontier import Frontier
+from anchorlib.diagnosis.measures import Measure
+from anchorlib.diagnosis.segments import Segment
+from anchorlib.diagnosis.statements import compiled
+from anchorlib.names import escape
+from anchorlib.record import Edges
+
+__all__ = ["reason", "unrounding"]
+
+UNROUNDING = re.compile(
+    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Cat|Stack|Transpose|Permute|Expand"
+    r"|Clone|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|Relu|Neg|Abs"
+    r"|MaskedFill|Where|ConstantPadNd|Flip|Roll|Unfold|AsStrided|Index|IndexSelect|Gather"
+    r"|Contiguous|Flatten|MaxPool\w*|Diagonal|Repeat|Movedim|Swapdims)Backward\d*$"
+)
+
+
+def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
+    """Whether none of these operations can make a rounding difference.
+
+    Gradients that meet are added, and those of what was read twice too.
+    """
+    if not ops or (gradient and parents != 1):
+        return False
+    adding = re.compile(r"^(Expand|Repeat|Unfold|AsStrided|Index\w*|Gather|MaxPool\w*)Backward")
+    return all(UNROUNDING.match(op) and not (gradient and adding.match(op)) for op in ops)
+
+
+def reason(found: Frontier, segment: Segment, measure: Measure, note: str) -> str:
+    """One line, "" where there is nothing to say."""
+    a, row = found.alignment.a, segment.row
+    parts = [note] if note else []
+    if measure.measured == "summary":
+        parts.append("judged from summaries alone, as a lower bound")
+    ancestry = found.ancestry(row)
+    direct = [link for link in ancestry.parents if not link.saved]
+    gradient = a.tensors[a.tensor[row]].kind != "value"
+    if unrounding(segment.ops, gradient=gradient, parents=len(direct)):
+        parts.append(
+            f"{segment.ops[0]} cannot round: the difference was made just before, by something "
+            "that is not recorded"
+        )
+    parts += _stretch(segment)
+    if other := _otherwise(found, row):
+        parts.append(f"b computes it by {other}")
+    if ranks := _ranks(found, segment):
+        parts.append(ranks)
+    return "; ".join(parts)
+
+
+def _stretch(segment: Segment) -> list[str]:
+    if compiled(segment.ops):
+        return ["somewhere inside compiled code"]
+    if len(segment.ops) > 3:
+        return [f"somewhere in {len(segment.ops)} operations: anchors between them tell which"]
+    return []
+
+
+def _ranks(found: Frontier, segment: Segment) -> str:
+    every = {tensor.rank for tensor in found.alignment.a.tensors}
+    if len(every) < 2:
+        return ""
+    if len(segment.ranks) == len(every):
+        return "on every rank: the operation itself"
+    listed = ", ".join(map(str, segment.ranks))
+    return f"on rank{'s' * (len(segment.ranks) > 1)} {listed} alone: its data, device or placement"
+
+
+def _otherwise(found: Frontier, row: int) -> str:
+    """The operations by which B made the same tensor, where they are others than A's."""
+    alignment = found.alignment
+    a = alignment.a
+    tensor = a.tensors[a.tensor[row]]
+    sites = [(link.name, link.call or 0) for link in found.ancestry(row).parents]
+    if tensor.kind == "value":
+        sites = [(tensor.name, int(a.call[row]))]
+    names = {one.a: one.b for one in alignment.renamed}
+    own = _ops(a.edges.get(tensor.rank, ()), sites)
+    other = _ops(
+        alignment.b.edges.get(tensor.rank, ()), [(names.get(n, n), call) for n, call in sites]
+    )
+    if not own or not other or own == other or compiled(own) or compiled(other):
+        return ""
+    return escape(", ".join(op for op in other if op not in own)) if set(other) - set(own) else ""
+
+
+def _ops(told: object, sites: list[tuple[str, int]]) -> tuple[str, ...]:
+    found: list[str] = []
+    for edges in told if isinstance(told, list | tuple) else ():
+        if isinstance(edges, Edges) and (edges.name, edges.call) in sites:
+            found += [op for op in edges.ops if op not in found]
+    return tuple(found)
