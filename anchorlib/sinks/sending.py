@@ -16,6 +16,7 @@ from anchorlib.wire import (
     KEEPALIVE_SECONDS,
     Address,
     Credentials,
+    DamagedError,
     Failure,
     Hello,
     Outbox,
@@ -90,6 +91,7 @@ class Sender:
 
     def _send(self) -> None:
         failures = stuck = 0
+        doubted = ""
         warned = False
         mark = -1
         while not self._over:
@@ -102,10 +104,14 @@ class Sender:
             failures += 1
             stuck = 0 if moved or fault.passing or fault.permanent else stuck + 1
             self.retries += 1
-            if (fault.permanent and not self._may_pass(fault)) or stuck >= _HOPELESS:
+            refused = fault.permanent and not self._may_pass(fault)
+            # A line that flips bits can make a refusal of anything, but hardly the same one twice.
+            doubtful = refused and fault.told and fault.sentence != doubted
+            doubted = fault.sentence
+            if (refused and not doubtful) or stuck >= _HOPELESS:
                 self._refuse(fault.sentence)
                 return
-            if not warned and not self._over:
+            if not (warned or doubtful or self._over):
                 warned = True
                 self._on_trouble(fault.sentence)
             self._pause(failures, fault)
@@ -139,7 +145,11 @@ class Sender:
                 self._stream = stream
             stream.run(self._credentials.metadata)
         except grpc.RpcError as error:
+            if stream.silent:
+                return Failure(f"{self._address} has not answered for a long time", passing=True)
             return failure(self._address, error)
+        except DamagedError as error:
+            return Failure(f"the line to {self._address} is bad: {error}", passing=True)
         except AnchorError as error:
             sentence = f"the collector at {self._address} cannot go on: {error}"
             return Failure(sentence, permanent=True)

@@ -24,7 +24,7 @@ from anchorlib.sinks.spool_place import LABEL, SpoolLabel, SpoolLock, limit_of
 from anchorlib.sinks.spool_reading import SpoolNotes, read_notes
 from anchorlib.sinks.spool_segments import Segments
 from anchorlib.sinks.spool_writer import SEGMENT_BYTES, SpoolWriter
-from anchorlib.wire import Encoder, Hello, PushRequest
+from anchorlib.wire import Encoder, Hello, PushRequest, sealed
 
 __all__ = ["OwnedSpool", "WrittenSpool", "make_spool"]
 
@@ -104,7 +104,7 @@ class WrittenSpool:
         self.limit = limit
         self._work = OwnedSpool(folder, lock, label)
         self._power = power
-        self._hello = PushRequest(hello=hello).SerializeToString()
+        self._hello = sealed(PushRequest(hello=hello))
         share = max(_LEAST_SEGMENT, limit // _SEGMENTS_A_LIMIT)
         self._segment_bytes = segment_bytes or min(SEGMENT_BYTES, share)
         self._segments = Segments(folder, disk)

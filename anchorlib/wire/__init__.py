@@ -11,6 +11,7 @@ decoder    frames to records, nothing trusted
 outbox     what a writer has to say, until the collector has it
 push       one stream to a collector
 reader     the client of the second service
+sealing    the checksum that ends each message
 services   the two services, to serve and to call
 failures   what a failed call means
 gaps       gap statements as messages
@@ -28,7 +29,7 @@ from anchorlib.wire.address import (
     parse_address,
 )
 from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
-from anchorlib.wire.decoder import DamagedError, Decoder, Framed, FrameError, parse_request
+from anchorlib.wire.decoder import Decoder, Framed, FrameError, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import STOPPING, Failure, failure
 from anchorlib.wire.gaps import read_gaps
@@ -55,6 +56,7 @@ from anchorlib.wire.numbering import Row, defined, first_of, renumbered
 from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
+from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
 from anchorlib.wire.services import push_handler, reader_handler
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_POWER,
@@ -120,6 +122,8 @@ __all__ = [
     "ReaderClient",
     "Resume",
     "Row",
+    "check_of",
+    "check_seal",
     "close_request",
     "defined",
     "failure",
@@ -136,5 +140,6 @@ __all__ = [
     "read_lineage",
     "reader_handler",
     "renumbered",
+    "sealed",
     "writer_name",
 ]

@@ -20,10 +20,11 @@ from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.summary import Log2Histogram, Summary, digest
 from anchorlib.wire.framing import split
 from anchorlib.wire.limits import MAX_DIMS, MAX_ELEMENTS, RECORD_BYTES, TABLE_ENTRIES
+from anchorlib.wire.sealing import DamagedError, check_seal
 from anchorlib.wire.texts import check_phase, check_series
 from anchorlib.wire.v1.collector_pb2 import Columns, Define, Fragment, Frame, Layout, PushRequest
 
-__all__ = ["DamagedError", "Decoder", "FrameError", "Framed", "parse_request"]
+__all__ = ["Decoder", "FrameError", "Framed", "parse_request"]
 
 _DIGEST_BYTES = 16
 _MAX_FLAGS = 1 << 16
@@ -40,10 +41,6 @@ class FrameError(AnchorError, ValueError):
     """A message that no encoder of this protocol makes."""
 
 
-class DamagedError(AnchorError, ValueError):
-    """A value whose bytes are not those that its digest was made of."""
-
-
 class Framed(NamedTuple):
     """A frame and its payload, which is a view of the message."""
 
@@ -52,7 +49,11 @@ class Framed(NamedTuple):
 
 
 def parse_request(message: bytes) -> PushRequest | Framed:
-    """A PushRequest, or the frame it carries; FrameError where it is neither."""
+    """A PushRequest, or the frame it carries; FrameError where it is neither.
+
+    Raises DamagedError where it is not the message that was sent.
+    """
+    check_seal(message)
     try:
         parts = split(message)
         if parts is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from anchorlib.record import Record
 from anchorlib.wire.framing import Buffer, join
 from anchorlib.wire.limits import FRAME_BYTES
+from anchorlib.wire.sealing import sealed
 from anchorlib.wire.v1.collector_pb2 import (
     Columns,
     Define,
@@ -108,7 +109,7 @@ class Encoder:
 
     def _define(self) -> None:
         if self._new_bytes:
-            self.definitions.append(PushRequest(define=self._new).SerializeToString())
+            self.definitions.append(sealed(PushRequest(define=self._new)))
             self._new, self._new_bytes = Define(), 0
 
     def _number(self, table: dict[K, int], key: K, define: Callable[[K], int]) -> int:

@@ -40,18 +40,22 @@ class Failure:
     sentence: what, where, and what to do, in one line.
     permanent: the collector refused, and will refuse again.
     passing: it may pass by itself, however often it comes.
+    told: the other end, or what seemed to be it, said so.
     """
 
     sentence: str
     permanent: bool = False
     passing: bool = False
+    told: bool = False
 
 
 def failure(address: Address, error: grpc.RpcError) -> Failure:
     """Reads the error of a call to the collector at `address`."""
     code, details = error.code(), error.details() or ""
     details = escape(" ".join(details.split())[:500])
-    return Failure(_sentence(address, code, details), code in _PERMANENT, code in _PASSING)
+    return Failure(
+        _sentence(address, code, details), code in _PERMANENT, code in _PASSING, told=True
+    )
 
 
 def _sentence(address: Address, code: grpc.StatusCode, details: str) -> str:

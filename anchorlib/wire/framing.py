@@ -1,6 +1,6 @@
 """A frame as bytes: protobuf's own, but the payload is written and read in place.
 
-    PushRequest:  1a <length> [ head: first, columns, fragment ] 7a <length> <payload>
+    PushRequest:  1a <length> [ head: first, columns, fragment ] 7a <length> <payload> <check>
 
 Protobuf would copy a payload twice on the way out and twice on the way in. Here it is joined once
 and read as a view; the bytes are those that protobuf writes, so that any gRPC client can write
@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+import xxhash
+
+from anchorlib.wire.sealing import SEAL_BYTES, seal
 from anchorlib.wire.v1.collector_pb2 import Frame, PushRequest
 
 __all__ = ["Buffer", "join", "split"]
@@ -34,28 +37,33 @@ def join(head: bytes, payload: Sequence[Buffer]) -> bytes:
     # Protobuf leaves an empty field out.
     lead = b"" if size == 0 else bytes((_PAYLOAD_TAG,)) + _varint(size)
     length = _varint(len(head) + len(lead) + size)
-    return b"".join((bytes((_FRAME_TAG,)), length, head, lead, *payload))
+    parts = (bytes((_FRAME_TAG,)), length, head, lead, *payload)
+    check = xxhash.xxh3_64()
+    for part in parts:
+        check.update(part)
+    return b"".join((*parts, seal(check.intdigest())))
 
 
 def split(message: bytes) -> tuple[bytes, memoryview] | None:
-    """The head and the payload of a frame's PushRequest; None if it is laid out otherwise.
+    """The head and the payload of a frame's sealed PushRequest; None if it is laid out otherwise.
 
     Raises IndexError where the message ends inside a number.
     """
     if not message or message[0] != _FRAME_TAG:
         return None
+    end = len(message) - SEAL_BYTES
     length, start = _read_varint(message, 1)
-    if start + length != len(message):
+    if start + length != end:
         return None
     at = start
-    while at < len(message) and message[at] != _PAYLOAD_TAG:
+    while at < end and message[at] != _PAYLOAD_TAG:
         at = _skip(message, at)
-    if at >= len(message):
-        return message[start:], memoryview(b"")
+    if at >= end:
+        return message[start:end], memoryview(b"")
     size, payload = _read_varint(message, at + 1)
-    if payload + size != len(message):
+    if payload + size != end:
         return None
-    return message[start:at], memoryview(message)[payload:]
+    return message[start:at], memoryview(message)[payload:end]
 
 
 def _skip(message: bytes, at: int) -> int:

@@ -19,6 +19,7 @@ from typing import Final
 
 __all__ = [
     "AHEAD_BYTES",
+    "ANSWER_SECONDS",
     "DEFINED_BYTES",
     "FRAME_BYTES",
     "HANDSHAKE_SECONDS",
@@ -40,7 +41,7 @@ __all__ = [
     "WINDOW",
 ]
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """The version both ends have to speak."""
 
 FRAME_BYTES: Final = 1 << 20
@@ -74,4 +75,5 @@ STREAMS: Final = 128
 HANDSHAKE_SECONDS: Final = 10  # from a connection to its first call's settings
 HELLO_SECONDS: Final = 10.0  # from a stream's beginning to its Hello
 STALL_SECONDS: Final = 60.0  # between two fragments of one record
+ANSWER_SECONDS: Final = 120.0  # that a writer waits for any answer before it connects anew
 IDLE_SECONDS: Final = 600  # of a connection without any call

@@ -20,6 +20,7 @@ from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.lineage import lineage_messages
+from anchorlib.wire.sealing import sealed
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,
     Close,
@@ -176,7 +177,7 @@ class Outbox:
     def edges(self, edges: Iterable[Edges]) -> None:
         """Take lineage over; every new stream is told all of it."""
         self.say_lineage(
-            PushRequest(lineage=message).SerializeToString() for message in lineage_messages(edges)
+            sealed(PushRequest(lineage=message)) for message in lineage_messages(edges)
         )
 
     def say_lineage(self, requests: Iterable[bytes]) -> None:
@@ -220,6 +221,12 @@ class Outbox:
         self._flush_sent = self.flushed
         self._close_sent = False
 
+    @property
+    def owed(self) -> bool:
+        """Whether the collector has something to answer on this stream."""
+        asked = self._flush_sent > self.flushed or self._close_sent
+        return not self.resumed or self._frames_sent > self._frames_told or asked
+
     def next(self) -> bytes | None:
         """The next message to send, None while there is none."""
         if not self.resumed:
@@ -235,7 +242,7 @@ class Outbox:
             return self._lineage[self._lineage_sent - 1]
         if due is not None:
             self._flush_sent = due
-            return PushRequest(flush=Flush(id=due)).SerializeToString()
+            return sealed(PushRequest(flush=Flush(id=due)))
         if self._closing and not self._close_sent and frame is None:
             # What was lost is known once everything was read.
             self.gap([gap for gap in self._frames.damage if gap not in self._gaps.values()])
@@ -305,9 +312,9 @@ def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
     every = list(gaps)
     for start in range(0, len(every), _GAPS_A_MESSAGE):
         told = gaps_message(every[start : start + _GAPS_A_MESSAGE])
-        yield PushRequest(gaps=told).SerializeToString()
+        yield sealed(PushRequest(gaps=told))
 
 
 def close_request() -> bytes:
     """The serialised PushRequest that says the session is over."""
-    return PushRequest(close=Close()).SerializeToString()
+    return sealed(PushRequest(close=Close()))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import grpc
 
+from anchorlib.wire.limits import ANSWER_SECONDS
 from anchorlib.wire.outbox import Outbox
-from anchorlib.wire.services import push_call
+from anchorlib.wire.sealing import sealed
+from anchorlib.wire.services import parse_reply, push_call
 from anchorlib.wire.v1.collector_pb2 import Hello, PushRequest
 
 if TYPE_CHECKING:
@@ -26,38 +29,47 @@ class PushStream:
     """Sends from `outbox`, which `changed` guards, until the collector has closed the run.
 
     `changed` is notified after every answer; notify it after every change to the outbox.
+
+    silent: whether the stream was ended because an answer that was due did not come.
     """
 
     def __init__(
         self, channel: grpc.Channel, hello: Hello, outbox: Outbox, changed: threading.Condition
     ) -> None:
         self._channel = channel
-        self._hello = PushRequest(hello=hello).SerializeToString()
+        self._hello = sealed(PushRequest(hello=hello))
         self._outbox = outbox
         self._changed = changed
         self._over = False
+        self._heard = 0.0
+        self.silent = False
+        self._gone = threading.Event()
         self._ended = threading.Event()
         self._call: grpc.Call | None = None
 
     def run(self, metadata: Metadata = ()) -> None:
         """Returns when the collector has closed the run, or ended the stream without an error.
 
-        Raises grpc.RpcError where the stream breaks or is refused, FrameError for answers that
-        cannot be.
+        Raises grpc.RpcError where the stream breaks or is refused, DamagedError for an answer that
+        is not the one that was sent, FrameError for answers that cannot be.
         """
         with self._changed:
             if self._over:
                 return
             self._outbox.restart()
             self._call = call = push_call(self._channel)(self._requests(), metadata=metadata)
+        watch = threading.Thread(target=self._watch, name="anchorlib-watch", daemon=True)
+        watch.start()
         try:
             for reply in call:
                 with self._changed:
-                    self._outbox.take(reply)
+                    self._heard = time.monotonic()
+                    self._outbox.take(parse_reply(reply))
                     self._changed.notify_all()
         finally:
             self.cancel()
             self._ended.wait(_ENDS_WITHIN)
+            watch.join()
 
     def cancel(self) -> None:
         """End the stream now, from any thread."""
@@ -65,8 +77,24 @@ class PushStream:
             self._over = True
             self._changed.notify_all()
             call = self._call
+        self._gone.set()
         if call is not None:
             call.cancel()
+
+    def _watch(self) -> None:
+        """Ends a stream that is stuck although the line is up.
+
+        A bit that flipped in the line's own frames can make either end wait for ever.
+        """
+        self._heard = time.monotonic()
+        while not self._gone.wait(ANSWER_SECONDS / 8):
+            with self._changed:
+                now = time.monotonic()
+                if not self._outbox.owed:
+                    self._heard = now
+                self.silent = now - self._heard > ANSWER_SECONDS
+            if self.silent:
+                self.cancel()
 
     def _requests(self) -> Iterator[bytes]:
         """Runs on a thread of gRPC's, which has to be let go when the stream is over."""

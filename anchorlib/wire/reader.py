@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import grpc
 
@@ -13,13 +13,15 @@ from anchorlib.wire.address import Address, parse_address
 from anchorlib.wire.channel import Credentials, open_channel
 from anchorlib.wire.failures import failure
 from anchorlib.wire.limits import READ_BYTES
-from anchorlib.wire.v1.collector_pb2 import GetRequest, ListRequest
-from anchorlib.wire.v1.collector_pb2_grpc import ReaderStub
+from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
+from anchorlib.wire.services import ReadCall, read_calls
+from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, ListReply, ListRequest
 
 __all__ = ["ReaderClient"]
 
-Q = TypeVar("Q")
-R = TypeVar("R")
+_TRIES: Final = 4  # of a question that was damaged on the way, or whose answer was
+
+R = TypeVar("R", GetReply, ListReply)
 
 
 class ReaderClient:
@@ -43,7 +45,7 @@ class ReaderClient:
         self._timeout = timeout
         self._process = os.getpid()
         self._channel = open_channel(self.address, credentials)
-        self._stub = ReaderStub(self._channel)
+        self._calls = read_calls(self._channel)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """The bytes of file `key` from `start` on, at most `length`; None where there is no file.
@@ -75,7 +77,7 @@ class ReaderClient:
         more = True
         while more:
             request = ListRequest(prefix=prefix, after=names[-1] if names else "")
-            reply = self._call(self._stub.List, request)
+            reply = self._call(self._calls[1], request, ListReply)
             names += reply.names
             more = reply.more and bool(reply.names)
         return names
@@ -100,24 +102,36 @@ class ReaderClient:
 
     def _get(self, request: GetRequest) -> tuple[int, bytes] | None:
         try:
-            reply = self._call(self._stub.Get, request)
+            reply = self._call(self._calls[0], request, GetReply)
         except _NotFoundError:
             return None
         return reply.size, reply.data
 
-    def _call(self, method: grpc.UnaryUnaryMultiCallable[Q, R], request: Q) -> R:
+    def _call(self, method: ReadCall, request: GetRequest | ListRequest, kind: type[R]) -> R:
         if os.getpid() != self._process:
             # gRPC would hang here now and then, instead of failing.
             raise CollectorError(
                 f"{self.address} was opened before this process was forked, which gRPC does not "
                 "survive; open it in this process, started by 'spawn'"
             )
-        try:
-            return method(request, timeout=self._timeout, metadata=self._metadata)
-        except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.NOT_FOUND:
-                raise _NotFoundError from None
-            raise CollectorError(failure(self.address, error).sentence) from None
+        question = sealed(request)
+        for _ in range(_TRIES):
+            try:
+                answer = method(question, timeout=self._timeout, metadata=self._metadata)
+                check_seal(answer, check_of(question))
+                return kind.FromString(answer)
+            except DamagedError:
+                continue
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.DATA_LOSS:
+                    continue
+                if error.code() == grpc.StatusCode.NOT_FOUND:
+                    raise _NotFoundError from None
+                raise CollectorError(failure(self.address, error).sentence) from None
+        raise CollectorError(
+            f"what {self.address} answers is damaged on the way, again and again: look after the "
+            "line, or use grpcs://"
+        )
 
 
 class _NotFoundError(Exception):

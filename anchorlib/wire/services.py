@@ -1,7 +1,7 @@
-"""The services as both ends see them: bytes on the way in.
+"""The services as both ends see them: bytes on the way in, sealed messages on the way out.
 
-Frames are read and written in place; and what is no message is for the collector to refuse: gRPC
-itself would log a traceback for each.
+Frames are read and written in place; and what is no message, or not the one that was sent, is for
+the other end to refuse: gRPC itself would log a traceback for each.
 """
 
 from __future__ import annotations
@@ -11,50 +11,73 @@ from typing import Final, TypeAlias
 
 import grpc
 
-from anchorlib.wire.v1.collector_pb2 import (
-    DESCRIPTOR,
-    GetReply,
-    ListReply,
-    PushReply,
-)
+from anchorlib.wire.sealing import check_seal, sealed
+from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, PushReply
 
-__all__ = ["PushBehaviour", "PushCall", "push_call", "push_handler", "reader_handler"]
+__all__ = [
+    "PushBehaviour",
+    "PushCall",
+    "ReadCall",
+    "parse_reply",
+    "push_call",
+    "push_handler",
+    "read_calls",
+    "reader_handler",
+]
 
 _SERVICE: Final = DESCRIPTOR.services_by_name["Collector"].full_name
 _READER: Final = DESCRIPTOR.services_by_name["Reader"].full_name
 
-PushCall: TypeAlias = "grpc.StreamStreamMultiCallable[bytes, PushReply]"
+PushCall: TypeAlias = "grpc.StreamStreamMultiCallable[bytes, bytes]"
+ReadCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 PushBehaviour: TypeAlias = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[PushReply]]
 
 
 def push_call(channel: grpc.Channel) -> PushCall:
-    """Calls Push; requests are serialised PushRequests."""
+    """Calls Push; requests are sealed PushRequests, replies are for `parse_reply`."""
     return channel.stream_stream(
         f"/{_SERVICE}/Push",
         request_serializer=None,
-        response_deserializer=PushReply.FromString,
+        response_deserializer=None,
     )
 
 
+def parse_reply(message: bytes) -> PushReply:
+    """What Push answered. Raises DamagedError."""
+    check_seal(message)
+    return PushReply.FromString(message)
+
+
 def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
-    """Serves Push; requests are serialised PushRequests."""
+    """Serves Push; requests are what arrived."""
     method: grpc.RpcMethodHandler[bytes, PushReply] = grpc.stream_stream_rpc_method_handler(
         behaviour,
         request_deserializer=None,
-        response_serializer=PushReply.SerializeToString,
+        response_serializer=sealed,
     )
     return grpc.method_handlers_generic_handler(_SERVICE, {"Push": method})
 
 
-def reader_handler(
-    get: Callable[[bytes, grpc.ServicerContext], GetReply],
-    list_: Callable[[bytes, grpc.ServicerContext], ListReply],
-) -> grpc.GenericRpcHandler:
-    """Serves Get and List; requests are serialised messages."""
-    get_method: grpc.RpcMethodHandler[bytes, GetReply] = grpc.unary_unary_rpc_method_handler(
-        get, request_deserializer=None, response_serializer=GetReply.SerializeToString
+def read_calls(channel: grpc.Channel) -> tuple[ReadCall, ReadCall]:
+    """Calls Get and List; requests and replies are sealed messages."""
+    return _read_call(channel, "Get"), _read_call(channel, "List")
+
+
+def _read_call(channel: grpc.Channel, name: str) -> ReadCall:
+    return channel.unary_unary(
+        f"/{_READER}/{name}", request_serializer=None, response_deserializer=None
     )
-    list_method: grpc.RpcMethodHandler[bytes, ListReply] = grpc.unary_unary_rpc_method_handler(
-        list_, request_deserializer=None, response_serializer=ListReply.SerializeToString
+
+
+def reader_handler(
+    get: Callable[[bytes, grpc.ServicerContext], bytes],
+    list_: Callable[[bytes, grpc.ServicerContext], bytes],
+) -> grpc.GenericRpcHandler:
+    """Serves Get and List; requests are what arrived, replies sealed messages."""
+    get_method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+        get, request_deserializer=None, response_serializer=None
+    )
+    list_method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+        list_, request_deserializer=None, response_serializer=None
     )
     return grpc.method_handlers_generic_handler(_READER, {"Get": get_method, "List": list_method})

@@ -140,7 +140,7 @@ class Collector:
         interceptors: list[grpc.ServerInterceptor] = [] if token is None else [BearerToken(token)]
         server = grpc.server(
             self._threads,
-            handlers=[push_handler(self._push.push), ReaderService(self.store).handler],
+            handlers=[push_handler(self._push.push), ReaderService(self.store, self.tally).handler],
             interceptors=interceptors,
             options=_OPTIONS,
             maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,

@@ -12,17 +12,22 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.refusals import Refusal, abort
+from anchor_server.tally import Tally
 from anchorlib.errors import InvalidNameError
 from anchorlib.names import escape
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,
+    DamagedError,
     FrameError,
     GetReply,
     GetRequest,
     ListReply,
     ListRequest,
+    check_of,
+    check_seal,
     reader_handler,
+    sealed,
 )
 
 __all__ = ["ReaderService"]
@@ -38,25 +43,26 @@ class ReaderService:
     Nothing hidden is part of a store, so that locks and unfinished files are not given out either.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, tally: Tally) -> None:
         self._root = store.resolve()
+        self._tally = tally
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
         """Both calls, for the server; requests come as bytes, and are looked at here."""
         return reader_handler(self.get, self.list)
 
-    def get(self, message: bytes, context: grpc.ServicerContext) -> GetReply:
+    def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """A file, or as much of a range as one reply carries."""
         try:
-            return self._get(_parsed(GetRequest, message))
+            return sealed(self._get(self._parsed(GetRequest, message)), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
             abort(context, error)
 
-    def list(self, message: bytes, context: grpc.ServicerContext) -> ListReply:
+    def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """The names in a folder, as many as one reply carries; none where there is no folder."""
         try:
-            return self._list(_parsed(ListRequest, message))
+            return sealed(self._list(self._parsed(ListRequest, message)), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
             abort(context, error)
 
@@ -93,6 +99,16 @@ class ReaderService:
             room -= len(name.encode()) + 4
         return reply
 
+    def _parsed(self, kind: type[Q], message: bytes) -> Q:
+        try:
+            check_seal(message)
+            return kind.FromString(message)
+        except DamagedError:
+            self._tally.damage()
+            raise
+        except DecodeError:
+            raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
+
     def _path(self, key: str) -> Path:
         """Where the file of a key is. Raises InvalidNameError for a key that leads elsewhere."""
         parts = key.split("/")
@@ -103,13 +119,6 @@ class ReaderService:
         if not inside or any(part.startswith(".") for part in inside):
             raise InvalidNameError(f"'{escape(key[:200])}' leads out of the store")
         return path
-
-
-def _parsed(kind: type[Q], message: bytes) -> Q:
-    try:
-        return kind.FromString(message)
-    except DecodeError:
-        raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
 
 
 def _names(folder: Path) -> list[str]:

@@ -64,7 +64,12 @@ class _Families:
         tally = self._tally
         yield _counter("records", "records by result", "result", dict(tally.records))
         yield _counter("bytes", "bytes of values stored", "", {"": tally.nbytes})
-        yield _counter("crc_errors", "values whose digest did not fit", "", {"": tally.damaged})
+        yield _counter(
+            "crc_errors",
+            "values and messages that did not fit their checksum",
+            "",
+            {"": tally.damaged},
+        )
         yield _counter("dropped", "observations left out", "reason", dict(tally.dropped))
         yield _gauge("streams", "streams being written", {(): tally.streams}, ())
         acked = {(run, str(rank)): mark for (run, rank), mark in list(tally.acked.items())}

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from anchor_server.inbox import Inbox
 from anchor_server.ranks import Ranks, Tenancy
@@ -42,6 +43,7 @@ from anchorlib.wire import (
     PushReply,
     PushRequest,
     Resume,
+    check_seal,
     parse_request,
     read_gaps,
     read_lineage,
@@ -125,7 +127,11 @@ class PushService:
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
-        hello = _hello(message)
+        try:
+            hello = _hello(message)
+        except DamagedError:
+            self._tally.damage()
+            raise
         with self._ranks.tenancy(hello, peer, inbox.end) as tenancy:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
@@ -190,12 +196,19 @@ class _Stream:
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
         """Deals with requests that arrived together; their records are written in one go."""
         for message in batch:
-            request = parse_request(message)
+            request = self._parsed(message)
             if isinstance(request, Framed):
                 self._frame(request)
             else:
                 yield from self._other(request)
         self._write()
+
+    def _parsed(self, message: bytes) -> PushRequest | Framed:
+        try:
+            return parse_request(message)
+        except DamagedError:
+            self._tally.damage()
+            raise
 
     def _other(self, request: PushRequest) -> Iterator[PushReply]:
         said = request.WhichOneof("message")
@@ -288,13 +301,31 @@ class _Stream:
 
 
 def _hello(message: bytes) -> Hello:
+    _check_version(message)
     request = parse_request(message)
     if isinstance(request, Framed) or request.WhichOneof("message") != "hello":
         raise FrameError("a stream begins with Hello")
-    if request.hello.protocol != PROTOCOL:
+    return request.hello
+
+
+def _check_version(message: bytes) -> None:
+    """Before all else: other versions seal their messages otherwise, or not at all."""
+    try:
+        request = PushRequest.FromString(message)
+    except DecodeError:
+        return
+    told = request.hello.protocol
+    if request.HasField("hello") and told != PROTOCOL and (_fits(message) or not request.check):
         raise Refusal(
             grpc.StatusCode.FAILED_PRECONDITION,
-            f"this collector speaks version {PROTOCOL} of the protocol, the client "
-            f"{request.hello.protocol}; install the same version of anchorlib on both sides",
+            f"this collector speaks version {PROTOCOL} of the protocol, the client {told}; install "
+            "the same version of anchorlib on both sides",
         )
-    return request.hello
+
+
+def _fits(message: bytes) -> bool:
+    try:
+        check_seal(message)
+    except DamagedError:
+        return False
+    return True

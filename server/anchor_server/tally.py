@@ -22,7 +22,7 @@ class Tally:
     """Totals since the collector was made; any thread may add.
 
     records: by result: "stored", "dup" (already there) and "rejected".
-    nbytes: of values stored. damaged: values refused because their digest did not fit.
+    nbytes: of values stored. damaged: values and messages that did not fit their checksum.
     dropped: observations that clients, or the store for want of room, left out, by reason.
     acked: the number of records that each open stream's writer has in the store.
     commits: how many took how long, one entry for each of `SECONDS` and one beyond.
@@ -46,7 +46,7 @@ class Tally:
             self.nbytes += nbytes
 
     def damage(self) -> None:
-        """Count a value whose digest did not fit."""
+        """Count a value or a message that did not fit its checksum."""
         with self._lock:
             self.damaged += 1
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from anchor_server import serve
 from anchorlib.reading import open_run
 from anchorlib.store import LocalLocation, list_runs
-from anchorlib.wire import PushRequest
+from anchorlib.wire import PushRequest, sealed
+from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
 from anchorlib.wire.v1 import collector_pb2 as wire
 from tests.server.pushing import Pusher, expected, record, stored
 
@@ -135,30 +136,32 @@ REQUESTS = st.one_of(
     st.just(PushRequest()),
     st.just(PushRequest(close=wire.Close())),
     st.just(PushRequest(hello=wire.Hello())),
-).map(lambda message: message.SerializeToString())
-PROPER = PushRequest(
-    define=wire.Define(
-        series=[wire.Series(name="fc1", kind="grad", mode="all")],
-        layouts=[wire.Layout(dtype="float32", shape=[4])],
-        phases=["train"],
+).map(sealed)
+PROPER = sealed(
+    PushRequest(
+        define=wire.Define(
+            series=[wire.Series(name="fc1", kind="grad", mode="all")],
+            layouts=[wire.Layout(dtype="float32", shape=[4])],
+            phases=["train"],
+        )
     )
-).SerializeToString()
+)
 
 
 @st.composite
 def garbled(draw: st.DrawFn) -> bytes:
     """A good message with bytes changed, left out, or put in."""
-    message = bytearray(draw(REQUESTS))
+    message = bytearray(draw(REQUESTS)[:-SEAL_BYTES])
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(message)))
         message[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=3))
-    return bytes(message)
+    return sealed_bytes(bytes(message))
 
 
 HELLOS = st.fixed_dictionaries(
     {},
     optional={
-        "protocol": st.sampled_from([0, 1, 1, 1, 99]),
+        "protocol": st.sampled_from([0, 2, 2, 2, 99]),
         "run": TEXT,
         "rank": UINT32,
         "writer_id": st.sampled_from([b"", b"x", b"f" * 16, b"x" * 17]),
@@ -229,7 +232,13 @@ def refused_in_words(house: House, messages: list[bytes], **hello) -> None:
 
 
 @FUZZ
-@given(st.lists(REQUESTS | garbled() | st.binary(max_size=40), min_size=1, max_size=5))
+@given(
+    st.lists(
+        REQUESTS | garbled() | st.binary(max_size=40).map(sealed_bytes) | st.binary(max_size=40),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_whatever_a_stream_says_it_is_refused_in_words(house, messages):
     refused_in_words(house, [PROPER, *messages])
     house.check()
@@ -243,9 +252,16 @@ def test_whatever_a_hello_says_it_is_refused_in_words(house, hello):
 
 
 @FUZZ
-@given(st.binary(max_size=200), st.sampled_from(["Get", "List"]))
+@given(
+    st.binary(max_size=200) | st.binary(max_size=200).map(sealed_bytes),
+    st.sampled_from(["Get", "List"]),
+)
 def test_whatever_a_reader_asks_it_is_answered(house, message, method):
-    allowed = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
+    allowed = {
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+    }
     with grpc.insecure_channel(house.address) as channel:
         call = channel.unary_unary(f"/anchorlib.wire.v1.Reader/{method}")
         error = call.future(message, timeout=10).exception()

@@ -18,7 +18,7 @@ from anchor_server import serve
 from anchor_server.health import WATCHERS
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
-from anchorlib.wire import MESSAGE_BYTES, PushRequest, ReaderClient
+from anchorlib.wire import MESSAGE_BYTES, PushRequest, ReaderClient, sealed
 from anchorlib.wire.v1.collector_pb2 import Columns, Define, Fragment, Frame, Layout, Series
 from tests.cli.made import make_run
 from tests.cli.made import record as made
@@ -194,7 +194,7 @@ def fragment(total: int = 1 << 20) -> bytes:
     frame = Frame(
         columns=Columns(digest=b"d" * 16), fragment=Fragment(total=total), payload=b"x" * 10
     )
-    return PushRequest(frame=frame).SerializeToString()
+    return sealed(PushRequest(frame=frame))
 
 
 def test_a_stream_that_stalls_in_the_middle_of_a_record_is_dropped(tmp_path, impatient):
@@ -202,7 +202,7 @@ def test_a_stream_that_stalls_in_the_middle_of_a_record_is_dropped(tmp_path, imp
         with Pusher(collector.address) as stalled, Pusher(collector.address, rank=1) as resting:
             resting.push(record(0))
             resting.acked(1)
-            stalled.send(PushRequest(define=LARGE).SerializeToString(), fragment())
+            stalled.send(sealed(PushRequest(define=LARGE)), fragment())
             code, details = stalled.refusal()
             assert (code, "said nothing" in details) == (grpc.StatusCode.DEADLINE_EXCEEDED, True)
             # Between records a writer may rest for as long as it likes.
@@ -217,12 +217,12 @@ def test_a_stream_that_stalls_in_the_middle_of_a_record_is_dropped(tmp_path, imp
 def test_unfinished_records_share_a_bounded_room(tmp_path, monkeypatch):
     monkeypatch.setattr("anchor_server.push.Room", lambda: Room(3 << 19))
     with serve(tmp_path) as collector, Pusher(collector.address) as first:
-        first.send(PushRequest(define=LARGE).SerializeToString(), fragment())
+        first.send(sealed(PushRequest(define=LARGE)), fragment())
         assert first.reply().HasField("resume")
         while first.reply().ack.frames != 1:
             pass
         with Pusher(collector.address, rank=1) as second:
-            second.send(PushRequest(define=LARGE).SerializeToString(), fragment())
+            second.send(sealed(PushRequest(define=LARGE)), fragment())
             code, details = second.refusal()
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED  # it may come again
         assert "unfinished records of other streams" in details
@@ -242,7 +242,7 @@ def test_what_a_stream_defines_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("anchor_server.push.DEFINED_BYTES", 10_000)
     names = Define(series=[Series(name="x" * 900, kind="grad", mode="all")] * 3)
     with serve(tmp_path) as collector, Pusher(collector.address) as stream:
-        stream.send(*[PushRequest(define=names).SerializeToString()] * 5)
+        stream.send(*[sealed(PushRequest(define=names))] * 5)
         code, details = stream.refusal()
     assert (code, "defines at most" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 

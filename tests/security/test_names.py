@@ -10,7 +10,7 @@ import pytest
 
 from anchor_server import serve
 from anchorlib.reading import open_run
-from anchorlib.wire import PushRequest
+from anchorlib.wire import PushRequest, sealed
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.cli.made import anchor
 from tests.server.pushing import Pusher, record
@@ -67,7 +67,7 @@ def place(tmp_path_factory) -> Path:
     with serve(outer / "store") as collector, Pusher(collector.address) as stream:
         stream.push(*(record(step, name=name) for step, name in enumerate(NAMES)))
         stream.acked(len(NAMES))
-        stream.send(PushRequest(close=Close()).SerializeToString())
+        stream.send(sealed(PushRequest(close=Close())))
         while stream.reply().WhichOneof("message") != "closed":
             pass
     return outer

@@ -23,8 +23,9 @@ from anchorlib.wire import (
     PushRequest,
     open_channel,
     parse_address,
+    sealed,
 )
-from anchorlib.wire.services import push_call
+from anchorlib.wire.services import parse_reply, push_call
 
 WRITER = b"w" * 16
 
@@ -72,7 +73,7 @@ class Pusher:
         self._replies = push_call(self._channel)(
             self._sent(), metadata=credentials.metadata, timeout=timeout
         )
-        self.send(PushRequest(hello=Hello(**said)).SerializeToString())
+        self.send(sealed(PushRequest(hello=Hello(**said))))
 
     def _sent(self) -> Iterator[bytes]:
         while (message := self._requests.get()) is not None:
@@ -94,7 +95,7 @@ class Pusher:
 
     def reply(self) -> PushReply:
         """The next answer; grpc.RpcError where it is a refusal."""
-        return next(self._replies)
+        return parse_reply(next(self._replies))
 
     def acked(self, committed: int) -> None:
         """Reads acknowledgements until one says so many."""

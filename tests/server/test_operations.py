@@ -14,8 +14,9 @@ from anchor_server import MetricsPort, serve
 from anchor_server.tally import SECONDS, Tally
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.record import Gap
-from anchorlib.wire import PushRequest
+from anchorlib.wire import PushRequest, sealed
 from anchorlib.wire.gaps import gaps_message
+from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.cli.made import anchor
 from tests.server.processes import served
@@ -36,9 +37,11 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
         with Pusher(collector.address) as stream:
             stream.push(*(record(step, name="n4me") for step in range(5)))
             stream.send(
-                PushRequest(
-                    gaps=gaps_message([Gap("n4me", "grad", "all", "line full", 7, 0, 1)])
-                ).SerializeToString()
+                sealed(
+                    PushRequest(
+                        gaps=gaps_message([Gap("n4me", "grad", "all", "line full", 7, 0, 1)])
+                    )
+                )
             )
             stream.acked(5)
             stream.encoder.sequence = 3
@@ -47,7 +50,8 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
             now = scraped(port.address)
             assert now["anchor_streams"] == 1.0
             assert now['anchor_acked_seq{rank="0",run="run1"}'] == 5.0
-            stream.send(frame.message[:-1] + bytes([frame.message[-1] ^ 1]))
+            body = frame.message[:-SEAL_BYTES]
+            stream.send(sealed_bytes(body[:-1] + bytes([body[-1] ^ 1])))
             stream.refusal()
         after = scraped(port.address)
         port.close()
@@ -104,7 +108,7 @@ def closed_run(address: str) -> None:
     """A whole run of one record, and a hello that is refused."""
     with Pusher(address, writer="\x1b[31mevil\n") as stream:
         stream.push(record(0))
-        stream.send(PushRequest(close=Close()).SerializeToString())
+        stream.send(sealed(PushRequest(close=Close())))
         stream.refusal()
     with Pusher(address, run="bad name\x1b[2J\n") as stream:
         stream.refusal()

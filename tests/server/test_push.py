@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import grpc
@@ -11,8 +12,20 @@ import pytest
 from anchor_server import serve
 from anchorlib.record import Gap
 from anchorlib.store import LocalLocation, RankReader, Writer
-from anchorlib.wire import PushRequest
+from anchorlib.wire import (
+    PROTOCOL,
+    Credentials,
+    Encoder,
+    Hello,
+    PushRequest,
+    failure,
+    open_channel,
+    parse_address,
+    sealed,
+)
 from anchorlib.wire.gaps import gaps_message
+from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
+from anchorlib.wire.services import push_call
 from anchorlib.wire.v1.collector_pb2 import (
     Close,
     Columns,
@@ -29,7 +42,7 @@ OTHER = b"o" * 16
 
 
 def message(**fields) -> bytes:
-    return PushRequest(**fields).SerializeToString()
+    return sealed(PushRequest(**fields))
 
 
 @pytest.fixture
@@ -251,6 +264,7 @@ HUGE = Layout(dtype="float64", shape=[2**20, 2**20])
         ({"header": "[]"}, "INVALID_ARGUMENT", "no JSON object"),
         ({"header": "[" * 100_000}, "INVALID_ARGUMENT", "no JSON object"),
         ({"protocol": 99}, "FAILED_PRECONDITION", "install the same version"),
+        ({"protocol": 1}, "FAILED_PRECONDITION", "install the same version"),
     ],
 )
 def test_a_hello_that_cannot_be_is_refused(push, hello, code, words):
@@ -262,8 +276,8 @@ def test_a_hello_that_cannot_be_is_refused(push, hello, code, words):
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ([b"\xff\xff\xff"], "no PushRequest"),
-        ([b""], "nothing is not what a stream says"),
+        ([sealed_bytes(b"\xff\xff\xff")], "no PushRequest"),
+        ([sealed_bytes(b"")], "nothing is not what a stream says"),
         ([message(define=Define(series=[Series(name="", kind="grad", mode="all")]))], "1 to 1024"),
         ([message(define=Define(series=[Series(name="a", kind="x", mode="all")]))], "no kind"),
         ([message(define=Define(series=[Series(name="a", kind="grad", mode="x")]))], "mode"),
@@ -316,11 +330,48 @@ def test_a_payload_that_does_not_fit_its_rows_is_refused(push, payload):
 def test_values_that_were_damaged_on_the_way_are_not_written(collector, push):
     stream = push()
     (frame,) = stream.encoder.encode([record(0)])
-    damaged = frame.message[:-1] + bytes([frame.message[-1] ^ 1])
-    stream.send(*stream.encoder.definitions, damaged)
+    body = bytearray(frame.message[:-SEAL_BYTES])
+    body[-1] ^= 1
+    # As by memory that went bad before the message was sealed.
+    stream.send(*stream.encoder.definitions, sealed_bytes(bytes(body)))
     code, details = stream.refusal()
     assert (code, stored(collector.store)) == (grpc.StatusCode.DATA_LOSS, [])
     assert "'fc1'@grad at step 0" in details
+
+
+@pytest.mark.parametrize("which", ["hello", "define", "frame", "gaps", "flush", "close"])
+def test_a_bit_that_flips_in_any_message_refuses_it_in_a_way_that_passes(collector, which):
+    chance = random.Random(which)
+    gap = gaps_message([Gap("fc1", "grad", "all", "line full", 7, 0, 1)])
+    for _ in range(6):
+        (frame,) = (encoder := Encoder()).encode([record(0)])
+        hello = Hello(protocol=PROTOCOL, run=which, rank=0, writer_id=WRITER)
+        messages = {
+            "hello": message(hello=hello),
+            "define": encoder.definitions[0],
+            "frame": frame.message,
+            "gaps": message(gaps=gap),
+            "flush": message(flush=Flush(id=1)),
+            "close": message(close=Close()),
+        }
+        place = chance.randrange(8 * len(messages[which]))
+        damaged = bytearray(messages[which])
+        damaged[place // 8] ^= 1 << place % 8
+        counted = collector.tally.damaged
+        with open_channel(parse_address(f"grpc://{collector.address}"), Credentials()) as channel:
+            replies = push_call(channel)(iter((messages | {which: bytes(damaged)}).values()))
+            with pytest.raises(grpc.RpcError) as refused:
+                list(replies)
+        assert refused.value.code() == grpc.StatusCode.DATA_LOSS, place
+        assert not failure(parse_address("grpc://h:1"), refused.value).permanent
+        assert collector.tally.damaged == counted + 1
+    if which == "hello":
+        assert not (collector.store / "hello.zarr").exists()
+    else:
+        rank = RankReader(LocalLocation(collector.store / f"{which}.zarr"), 0)
+        assert rank.committed <= 1
+        assert rank.catalogue.state == "open"
+        assert (not rank.gaps()) == (which in ("define", "frame", "gaps"))
 
 
 def test_a_full_house_turns_streams_away_and_still_answers_readers(tmp_path):

@@ -6,6 +6,9 @@ What crosses the network between a training process, the collector, and those wh
 A record is numbered by its writer, from 0, one by one. The collector writes number n only after
 n - 1, answers with how many it has written, and writes none twice: so a writer that lost its
 connection, or whose collector was killed, asks for that mark and goes on from there.
+
+Every request and every reply ends with `check`, xxh3-64 of all its bytes before that field (those
+of a GetReply or ListReply seeded with the request's check). What does not fit is not acted upon.
 """
 
 from collections import abc as _abc
@@ -56,6 +59,8 @@ class PushRequest(_message.Message):
     FLUSH_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    check: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -80,10 +85,11 @@ class PushRequest(_message.Message):
         flush: Global___Flush | None = ...,
         close: Global___Close | None = ...,
         lineage: Global___Lineage | None = ...,
+        check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close", "lineage"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
@@ -99,6 +105,8 @@ class PushReply(_message.Message):
     ACK_FIELD_NUMBER: _builtins.int
     FLUSHED_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    check: _builtins.int
     @_builtins.property
     def resume(self) -> Global___Resume: ...
     @_builtins.property
@@ -114,10 +122,11 @@ class PushReply(_message.Message):
         ack: Global___Ack | None = ...,
         flushed: Global___Flushed | None = ...,
         closed: Global___Closed | None = ...,
+        check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "closed", b"closed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "closed", b"closed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "check", b"check", "closed", b"closed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["resume", "ack", "flushed", "closed"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
@@ -766,21 +775,24 @@ class GetRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     """relative to the store, "/" between its parts"""
     offset: _builtins.int
     length: _builtins.int
     """0: as much as one reply carries"""
+    check: _builtins.int
     def __init__(
         self,
         *,
         key: _builtins.str = ...,
         offset: _builtins.int = ...,
         length: _builtins.int = ...,
+        check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "length", b"length", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "key", b"key", "length", b"length", "offset", b"offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -792,19 +804,22 @@ class GetReply(_message.Message):
 
     SIZE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """of the whole file"""
     data: _builtins.bytes
     """may be shorter than asked for: ask again from where it ends"""
+    check: _builtins.int
     def __init__(
         self,
         *,
         size: _builtins.int = ...,
         data: _builtins.bytes = ...,
+        check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "data", b"data", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -818,18 +833,21 @@ class ListRequest(_message.Message):
 
     PREFIX_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
     prefix: _builtins.str
     after: _builtins.str
     """only names that sort after this one"""
+    check: _builtins.int
     def __init__(
         self,
         *,
         prefix: _builtins.str = ...,
         after: _builtins.str = ...,
+        check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "prefix", b"prefix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "check", b"check", "prefix", b"prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -841,8 +859,10 @@ class ListReply(_message.Message):
 
     NAMES_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
     """ask again, after the last of these"""
+    check: _builtins.int
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -850,10 +870,11 @@ class ListReply(_message.Message):
         *,
         names: _abc.Iterable[_builtins.str] | None = ...,
         more: _builtins.bool = ...,
+        check: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "names", b"names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "more", b"more", "names", b"names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

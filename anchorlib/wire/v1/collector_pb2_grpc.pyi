@@ -6,6 +6,9 @@ What crosses the network between a training process, the collector, and those wh
 A record is numbered by its writer, from 0, one by one. The collector writes number n only after
 n - 1, answers with how many it has written, and writes none twice: so a writer that lost its
 connection, or whose collector was killed, asks for that mark and goes on from there.
+
+Every request and every reply ends with `check`, xxh3-64 of all its bytes before that field (those
+of a GetReply or ListReply seeded with the request's check). What does not fit is not acted upon.
 """
 
 from anchorlib.wire.v1 import collector_pb2 as _collector_pb2

@@ -14,6 +14,7 @@ from anchorlib.sinks.spool import OwnedSpool, make_spool
 from anchorlib.sinks.spool_delivery import _Load
 from anchorlib.sinks.spool_disk import Disk
 from anchorlib.wire import (
+    PROTOCOL,
     Ack,
     Decoder,
     Encoder,
@@ -81,7 +82,7 @@ class Written:
     def __init__(
         self, place: Path, disk: Disk | None = None, *, frame_bytes: int = 2000, **options
     ) -> None:
-        hello = Hello(protocol=1, run="run1", rank=0, writer_id=os.urandom(16), header="{}")
+        hello = Hello(protocol=PROTOCOL, run="run1", rank=0, writer_id=os.urandom(16), header="{}")
         self.spool = make_spool(place, hello, "grpc://127.0.0.1:1", disk=disk, **options)
         self.encoder = Encoder(frame_bytes=frame_bytes)
         self.lineage: list[bytes] = []

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from anchorlib.record import Coordinates, Record
 from anchorlib.summary import summarise
 from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, parse_request
-from anchorlib.wire.v1.collector_pb2 import PushRequest
+from anchorlib.wire.sealing import SEAL_BYTES, check_of, check_seal, sealed, sealed_bytes
+from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, PushRequest
 from tests.anchorlib.wire.strategies import bits, records
 
 
@@ -79,7 +80,8 @@ def test_a_frame_laid_out_otherwise_is_read_all_the_same(batch):
         payload.frame.payload = request.frame.payload
         request.frame.ClearField("payload")
         # Protobuf merges a message field that comes twice.
-        return payload.SerializeToString() + request.SerializeToString()
+        request.ClearField("check")
+        return sealed_bytes(payload.SerializeToString() + request.SerializeToString())
 
     sent = [payload_first(m) for m in messages(Encoder(), [batch])]
     assert [bits(r) for _, r in decoded(sent, Decoder(rank=0))] == [bits(r) for r in batch]
@@ -119,11 +121,32 @@ def test_a_record_without_a_summary_cannot_travel():
 @given(st.data())
 def test_a_flipped_bit_of_a_payload_is_noticed(data):
     sent = messages(Encoder(), [[record(np.arange(1, 50, dtype=np.float32))]])
-    place = data.draw(st.integers(8 * (len(sent[-1]) - 196), 8 * len(sent[-1]) - 1))
-    damaged = bytearray(sent[-1])
-    damaged[place // 8] ^= 1 << place % 8
+    body = bytearray(sent[-1][:-SEAL_BYTES])
+    place = data.draw(st.integers(8 * (len(body) - 196), 8 * len(body) - 1))
+    body[place // 8] ^= 1 << place % 8
+    # Before the message was sealed: the digest was made earlier still.
     with pytest.raises(DamagedError, match="'fc1'@grad at step 0"):
-        decoded([*sent[:-1], bytes(damaged)], Decoder(rank=0))
+        decoded([*sent[:-1], sealed_bytes(bytes(body))], Decoder(rank=0))
+
+
+@given(st.data())
+def test_a_flipped_bit_of_any_message_is_noticed(data):
+    sent = messages(Encoder(), [data.draw(st.lists(records(), min_size=1, max_size=3))])
+    message = bytearray(data.draw(st.sampled_from(sent)))
+    place = data.draw(st.integers(0, 8 * len(message) - 1))
+    message[place // 8] ^= 1 << place % 8
+    with pytest.raises(DamagedError, match="does not fit its checksum"):
+        parse_request(bytes(message))
+
+
+@given(st.data(), st.binary(max_size=30), st.integers(0, 2**64 - 1))
+def test_an_answer_fits_its_own_question_alone(data, content, other):
+    question = sealed(GetRequest(key=data.draw(st.text(max_size=9))))
+    answer = sealed(GetReply(size=30, data=content), check_of(question))
+    check_seal(answer, check_of(question))
+    if other != check_of(question):
+        with pytest.raises(DamagedError):
+            check_seal(answer, other)
 
 
 @given(st.data())
@@ -132,10 +155,10 @@ def test_whatever_arrives_is_a_record_or_an_error_that_says_so(data):
         Encoder(frame_bytes=64), [data.draw(st.lists(records(), min_size=1, max_size=3))]
     )
     at = data.draw(st.integers(0, len(sent) - 1))
-    message = bytearray(sent[at])
+    message = bytearray(sent[at][:-SEAL_BYTES])
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.none() | st.integers(0, len(message)))
-    sent[at] = bytes(message[:cut])
+    sent[at] = sealed_bytes(bytes(message[:cut]))
     with contextlib.suppress(ValueError):  # which all of them are
         decoded(sent, Decoder(rank=0, record_bytes=1 << 16))
