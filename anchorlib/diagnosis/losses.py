@@ -57,7 +57,7 @@ def _scalars(table: Table, rows: Array) -> Array:
 
 
 def _chosen(a: Table, rows: Array) -> str:
-    names = sorted({a.tensors[one].name for one in np.unique(a.tensor[rows]).tolist()})
+    names: list[str] = sorted({a.tensors[one].name for one in np.unique(a.tensor[rows])})
     for wanted in ("loss", *names):
         if wanted in names and wanted.rpartition(".")[2] == "loss":
             return wanted
