@@ -19,6 +19,7 @@ __all__ = ["Durability", "Settings", "settings"]
 
 Durability = Literal["process", "power"]
 DEFAULT_STORE = "anchors"
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # torchrun; a requeued job
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,9 @@ def _job_name() -> str:
 
 
 def _restarted() -> bool:
-    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return count.isdigit() and int(count) > 0
+    """Whether the launcher says that it started this job before."""
+    counts = (os.environ.get(name, "0") for name in _RESTARTS)
+    return any(count.isdigit() and int(count) > 0 for count in counts)
 
 
 def _whole(name: str, value: object, least: int) -> int:

@@ -50,8 +50,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
     tensors: selectors that limit what anchors record; else ANCHOR_TENSORS.
     mode: of anchors that name none.
     first_step: the number of the first step.
-    resume, overwrite: continue, or replace, this rank of a run that exists. A restart by torchrun
-        resumes by itself.
+    resume, overwrite: continue, or replace, this rank of a run that exists. A restart by torchrun,
+        and a job that SLURM requeued, resume by themselves.
     attributes: JSON-able, stored with the run.
     on_full: "block" (default for a directory), "drop" (default for a collector) or "raise".
     queue_bytes: bytes of records that may wait.

@@ -124,6 +124,18 @@ def test_a_restart_by_torchrun_resumes_by_itself(store, monkeypatch):
     ].tolist() == [0, 1]
 
 
+def test_a_job_that_slurm_requeued_resumes_by_itself(store, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    record_ones(None, store, 1)
+    with pytest.raises(anchorlib.RunExistsError):
+        record_ones(None, store, 1)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    record_ones(None, store, 1)
+    series = anchorlib.open_run("4711", store).series("x", rank=1, attempts=True)
+    assert series.columns["attempt"].tolist() == [0, 1]
+
+
 def test_windows_are_absolute_after_a_resume_too(store):
     for first, steps in ((0, 7), (7, 7)):
         with anchorlib.start("run1", store=store, resume=first > 0, first_step=first) as session:
@@ -295,6 +307,47 @@ def test_attributes_and_a_header_are_stored_with_the_run(store):
     assert header["user.note"] == "first try"
     assert header["torch"] == torch.__version__
     assert header["torch.threads"] == torch.get_num_threads()
+
+
+HEADER = """
+python platform host pid command git.commit numpy torch torch.cuda torch.device torch.threads
+torch.cpu_capability torch.default_dtype torch.deterministic torch.float32_matmul_precision
+torch.cuda.matmul.fp32_precision torch.cudnn.deterministic torch.cudnn.benchmark
+torch.cudnn.allow_tf32 torch.cudnn.conv.fp32_precision torch.autocast.cpu torch.initial_seed
+torch.compile.emulate_precision_casts env.RANK env.WORLD_SIZE
+"""
+
+
+def test_the_header_tells_what_a_run_depends_on(store, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.manual_seed(7)
+        with torch.autocast("cpu", torch.bfloat16):
+            anchorlib.start("run1", store=store).close()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    header = anchorlib.open_run("run1", store).header()
+    assert set(HEADER.split()) <= header.keys()
+    assert header["torch.deterministic"] is True
+    assert header["torch.initial_seed"] == 7
+    assert header["torch.autocast.cpu"] == "bfloat16"
+    assert (header["env.RANK"], header["env.WORLD_SIZE"]) == ("0", "1")
+
+
+def test_precisions_that_were_set_in_torchs_newer_way_are_no_trouble(store):
+    program = """if True:
+        import sys, torch, anchorlib
+        torch.backends.fp32_precision = "tf32"
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        anchorlib.start("run1", store=sys.argv[1]).close()
+    """
+    subprocess.run([sys.executable, "-c", program, str(store)], check=True)
+    header = anchorlib.open_run("run1", store).header()
+    assert header["torch.cuda.matmul.fp32_precision"] == "tf32"
+    assert header["torch.cudnn.conv.fp32_precision"] == "ieee"
+    assert header["torch.float32_matmul_precision"] is None
 
 
 def test_secrets_on_the_command_line_are_masked():
