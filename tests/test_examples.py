@@ -88,6 +88,54 @@ def test_two_ranks_stream_into_one_collector(tmp_path):
     assert run.gaps() == []
 
 
+def torchrun(*arguments, **environment):
+    """Two ranks of examples/torchrun.py; what they said, and what torchrun warned of."""
+    job = ("ANCHOR_", "TORCHELASTIC_", "SLURM_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(job)}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments],
+        env={**clean, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_torchrun_names_the_run_and_the_ranks(tmp_path):
+    said, warned = torchrun(str(EXAMPLES / "torchrun.py"), "--store", str(tmp_path), "--steps", "4")
+    assert warned == ""
+    [place] = tmp_path.glob("*.zarr")
+    run = anchorlib.open_run(place.stem, tmp_path)
+    assert re.fullmatch(r"[0-9a-f-]{36}", run.name)  # torchrun's own id for the job
+    assert run.ranks == [0, 1]
+    losses = [run.series("loss", rank=rank).values() for rank in run.ranks]
+    assert not np.array_equal(*losses)  # each has its share of the data
+    for rank in run.ranks:
+        last = losses[rank][-1]
+        assert f"{run.name} rank {rank}: 4 steps, last loss {last:.4f}" in said
+    consumed = [run.series("0.weight", "grad", rank=rank).values() for rank in run.ranks]
+    np.testing.assert_array_equal(*consumed)  # DDP's average
+
+
+def test_ranks_that_torchrun_starts_again_go_on_as_the_next_attempt(tmp_path):
+    arguments = ["--store", str(tmp_path), "--checkpoint", str(tmp_path / "job1.pt")]
+    torchrun(
+        "--max-restarts", "1", str(EXAMPLES / "torchrun.py"), *arguments, "--fail-at", "2",
+        "--steps", "6", ANCHOR_RUN="job1",
+        # Else ranks may meet addresses of dead ones in the store that torchrun shares.
+        TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+    )  # fmt: skip
+    run = anchorlib.open_run("job1", tmp_path)
+    assert run.ranks == [0, 1]
+    for rank in run.ranks:
+        columns = run.series("loss", rank=rank).columns
+        assert columns["step"].tolist() == [0, 1, 2, 3, 4, 5]
+        assert columns["attempt"].tolist() == [0, 0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.name)
 def test_every_example_is_tested(path):
     tests = Path(__file__).parent.rglob("test_*.py")
