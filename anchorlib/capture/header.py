@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +41,20 @@ def run_header() -> dict[str, Any]:
 
 
 def _torch_settings() -> dict[str, Any]:
-    cuda = torch.cuda.is_available()
-    return {
-        "torch": torch.__version__,
-        "torch.cuda": torch.version.cuda,
-        "torch.device": torch.cuda.get_device_name() if cuda else "cpu",
-        "torch.default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "torch.threads": torch.get_num_threads(),
-        "torch.interop_threads": torch.get_num_interop_threads(),
-        "torch.deterministic": torch.are_deterministic_algorithms_enabled(),
-        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.cudnn.deterministic": torch.backends.cudnn.deterministic,
-        "torch.cudnn.benchmark": torch.backends.cudnn.benchmark,
-        "torch.cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
-        "torch.initial_seed": torch.initial_seed(),
-        "torch.compile.emulate_precision_casts": _emulate_precision_casts(),
-    }
+    return {f"torch{key}": _read(ask) for key, ask in _SETTINGS.items()}
+
+
+def _read(ask: Callable[[], Any]) -> Any:
+    # Where precisions were set by `fp32_precision`, torch refuses to tell the older settings.
+    try:
+        return ask()
+    except RuntimeError:
+        return None
+
+
+def _autocast(device: str) -> str | None:
+    on = torch.is_autocast_enabled(device)
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.") if on else None
 
 
 def _emulate_precision_casts() -> bool:
@@ -66,9 +65,47 @@ def _emulate_precision_casts() -> bool:
     return bool(getattr(config, "emulate_precision_casts", False))
 
 
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "": lambda: torch.__version__,
+    ".cuda": lambda: torch.version.cuda,
+    ".device": lambda: torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    ".cpu_capability": torch.backends.cpu.get_cpu_capability,
+    ".default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
+    ".threads": torch.get_num_threads,
+    ".interop_threads": torch.get_num_interop_threads,
+    ".deterministic": torch.are_deterministic_algorithms_enabled,
+    ".float32_matmul_precision": torch.get_float32_matmul_precision,
+    ".cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+    ".cuda.matmul.bf16_reduction": lambda: (
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    ),
+    ".cuda.matmul.fp16_reduction": lambda: (
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    ),
+    ".mkldnn.matmul.fp32_precision": lambda: (
+        torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]  # untyped
+    ),
+    ".cudnn": torch.backends.cudnn.version,
+    ".cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    ".cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    ".cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    ".cudnn.conv.fp32_precision": lambda: (
+        torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]  # untyped
+    ),
+    ".autocast.cpu": lambda: _autocast("cpu"),
+    ".autocast.cuda": lambda: _autocast("cuda"),
+    ".initial_seed": torch.initial_seed,
+    ".compile.emulate_precision_casts": _emulate_precision_casts,
+}
+
+_ENVIRONMENT = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),
+    *("CUBLAS_WORKSPACE_CONFIG", "TORCH_COMPILE_DISABLE"),
+)
+
+
 def _world() -> dict[str, Any]:
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID")
-    return {f"env.{name}": os.environ[name] for name in names if name in os.environ}
+    return {f"env.{name}": os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
 def command(argv: list[str], *, inline: bool = False) -> list[str]:
