@@ -16,7 +16,10 @@ import numpy as np
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.identity import Identities, same_bits
 from anchorlib.diagnosis.keys import joined
+from anchorlib.diagnosis.likeness import match_bits, match_figures
 from anchorlib.diagnosis.naming import Shapes, by_name
+from anchorlib.diagnosis.sequences import match_operations
+from anchorlib.diagnosis.stepping import step_offset
 from anchorlib.diagnosis.table import Table
 
 __all__ = ["align"]
@@ -32,8 +35,15 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
         passed over, and of several names for one the last holds.
     """
     naming = by_name(_shapes(a), _shapes(b), names)
-    offset = 0
-    found = Identities(a, b, naming.to_b, offset)
+    match_operations(naming, a, b)
+    found = Identities(a, b, naming.to_b, 0)
+    offset = step_offset(a, b, naming.to_b, found)
+    before = len(naming.to_b)
+    if naming.left_a and naming.left_b:
+        match_bits(naming, a, b, offset)
+        match_figures(naming, a, b, offset)
+    if offset or len(naming.to_b) > before:
+        found = Identities(a, b, naming.to_b, offset)
     one, two = joined(found.key_a, found.key_b)
     a_row, b_row = found.row_a[one], found.row_b[two]
     return Alignment(

@@ -55,3 +55,11 @@ class Alignment:
     def differing(self) -> Array:
         """The pairs that differ, ascending."""
         return np.flatnonzero(~self.equal)
+
+    @property
+    def guessed(self) -> Array:
+        """Whether a pair is one by a guess at its name: nothing should be concluded from it."""
+        names = {one.a for one in self.renamed if one.how == "guess"}
+        guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
+        found: Array = guesses[self.a.tensor[self.a_row]]
+        return found

@@ -82,7 +82,10 @@ def _repeats(table: Table) -> Array:
 
 def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
     """The rows that bear their key, ascending, and their keys."""
-    order = np.lexsort((~table.kept.astype(bool), keys))
+    # Of two modes that both kept the values, or neither, the first by name: not by arrival.
+    modes = sorted({one.mode for one in table.tensors})
+    preferred = np.array([modes.index(one.mode) for one in table.tensors], np.int64)
+    order = np.lexsort((preferred[table.tensor], ~table.kept.astype(bool), keys))
     first = np.ones(len(keys), bool)
     first[1:] = keys[order][1:] != keys[order][:-1]
     rows = np.sort(order[first])
