@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,6 +294,28 @@ def test_a_trainer_of_pytorch_lightning_takes_the_same_callback(runs, recorder, 
         runs.fit(model, [recorder()], package=package, validate=1)
     assert_recorded(read(), seen)
     assert ("eval", 6, 0, 0) in where(read(), "fc1")
+
+
+def test_ranks_that_lightning_launches_share_a_run_that_nobody_named(tmp_path):
+    script = Path(__file__).with_name("lightning_ranks.py")
+    speaking = ("ANCHOR_", "TORCHELASTIC_", "SLURM_", "RANK", "WORLD_SIZE")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(speaking)}
+    command = [sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=clean, capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    [place] = tmp_path.glob("*.zarr")
+    run = anchorlib.open_run(place)
+    assert run.ranks == [0, 1]
+    trained = [("train", step, passed, 0) for step in range(2) for passed in range(2)]
+    for rank in run.ranks:
+        assert where(run, "fc1", rank=rank) == [*trained, ("eval", 2, 0, 0)]
+        assert where(run, "fc1", "grad", rank=rank) == trained
+    local, consumed = (
+        [run.series(name, "grad", rank=rank).values() for rank in run.ranks]
+        for name in ("fc1", "fc1.weight")
+    )
+    assert not np.array_equal(*local)
+    np.testing.assert_array_equal(*consumed)  # DDP's average
 
 
 def test_without_lightning_the_import_says_what_to_install(monkeypatch):
