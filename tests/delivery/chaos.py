@@ -4,8 +4,9 @@
 
 Each seed is one run: a trainer that dies and comes back as the next attempt, at random or at a
 failpoint of its spool; a collector that is killed and started again; a proxy between them that
-cuts, swallows, and slows. At the end what the dead left is pushed, and the store is compared with
-what every `put` had taken: lost, doubled, wrong, out of order. A seed prints the same events again.
+cuts, swallows, slows, and flips bits in both directions. At the end what the dead left is pushed,
+and the store is compared with what every `put` had taken: lost, doubled, wrong, out of order,
+unsound. A seed prints the same events again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunNotFoundError
-from anchorlib.store import LocalLocation, RankReader
+from anchorlib.store import LocalLocation, RankAudit, RankReader
 from tests.delivery.lines import Proxy, free_port, numbered, push, spools, told
 from tests.delivery.trainer import FAILPOINTS
 from tests.server.pushing import stored
@@ -36,9 +37,15 @@ _COLLECTOR = (
 )
 
 
+FAULTS = ("lost", "doubled", "wrong", "unordered", "unsound")
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What one seed came to."""
+    """What one seed came to.
+
+    unsound: rows and lines that do not fit their checksums, and runs that nobody recorded.
+    """
 
     seed: int
     put: int = 0
@@ -47,17 +54,19 @@ class Outcome:
     doubled: int = 0
     wrong: int = 0
     unordered: int = 0
+    unsound: int = 0
     events: Counter[str] = field(default_factory=Counter)
 
     @property
     def good(self) -> bool:
-        return not (self.lost or self.doubled or self.wrong or self.unordered)
+        return not any(getattr(self, name) for name in FAULTS)
 
     def __str__(self) -> str:
         events = ", ".join(f"{count} {name}" for name, count in sorted(self.events.items()))
         return (
             f"seed {self.seed}: {self.put} put, {self.stored} stored, {self.lost} lost, "
-            f"{self.doubled} doubled, {self.wrong} wrong, {self.unordered} unordered ({events})"
+            f"{self.doubled} doubled, {self.wrong} wrong, {self.unordered} unordered, "
+            f"{self.unsound} unsound ({events})"
         )
 
 
@@ -78,12 +87,13 @@ class Chaos:
         self.collector: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Outcome:
-        with Proxy(self.port) as proxy:
+        with Proxy(self.port, random.Random(f"bits {self.seed}")) as proxy:
             try:
                 if self.plan.random() < 0.8:
                     self._start_collector()
                 self._train(proxy)
             finally:
+                self.outcome.events["bits flipped"] = proxy.flipped
                 self._kill_collector()
         for folder in spools(self.place) if self.place.exists() else []:
             if not folder.exists():
@@ -133,14 +143,18 @@ class Chaos:
                 trainer.send_signal(signal.SIGKILL)
                 self.outcome.events["trainers killed"] += 1
             trainer.wait()
-            proxy.mode = "pass"
+            proxy.mode, proxy.flips = "pass", 0
 
     def _disturb(self, proxy: Proxy) -> None:
-        what = self.chance.choice(["cut", "blackhole", "slow", "kill", "rest", "rest", "rest"])
+        what = self.chance.choice(
+            ["cut", "blackhole", "slow", "kill", "flips", "flips", "rest", "rest", "rest"]
+        )
         if what == "cut":
             proxy.cut()
         elif what in ("blackhole", "slow"):
             proxy.mode = what
+        elif what == "flips":
+            proxy.flips += self.chance.randrange(1, 6)
         elif what == "kill":
             if self.collector is None:
                 self._start_collector()
@@ -183,8 +197,13 @@ class Chaos:
         self.errors.close()
         outcome.unordered = sum(after <= before for before, after in zip(steps, steps[1:]))  # noqa: B905, RUF007
         if found:
-            rank = RankReader(LocalLocation(self.store / "run1.zarr"), 0)
+            run = LocalLocation(self.store / "run1.zarr")
+            rank = RankReader(run, 0)
             outcome.events["attempts"] = len(rank.catalogue.attempts)
+            audit = RankAudit(run, rank)
+            rows = [audit.rows(*part) for part in audit.parts()]
+            outcome.unsound = sum(len(part.bad) + len(part.labels) for part in rows)
+            outcome.unsound += len(list(audit.faults())) + len(list(self.store.glob("*.zarr"))) - 1
         return outcome
 
     def _put(self) -> set[int]:
@@ -216,8 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not outcomes[-1].good:
                 print((Path(folder) / "errors").read_text())
     total = {
-        name: sum(getattr(one, name) for one in outcomes)
-        for name in ("put", "stored", "lost", "doubled", "wrong", "unordered")
+        name: sum(getattr(one, name) for one in outcomes) for name in ("put", "stored", *FAULTS)
     }
     print(f"{len(outcomes)} seeds: {total}")
     return 0 if all(one.good for one in outcomes) else 1

@@ -70,13 +70,18 @@ def free_port() -> int:
 
 
 class Proxy:
-    """A line to 127.0.0.1:`to` that can be cut, swallow everything, or be slow.
+    """A line to 127.0.0.1:`to` that can be cut, swallow everything, be slow, or flip bits.
+
+    flips: bits that are still to be turned over, each at a place of the stream that `chance` picks,
+        in either direction; `flipped` were.
 
     At most 64 connections, two threads each; all are gone when the context is left.
     """
 
-    def __init__(self, to: int) -> None:
+    def __init__(self, to: int, chance: random.Random | None = None) -> None:
         self.to = to
+        self.flips = self.flipped = 0
+        self._chance = chance or random.Random(0)
         self.mode = "pass"  # or "blackhole", "slow"
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0.05)
@@ -135,6 +140,17 @@ class Proxy:
             self._start(self._carry, near, far)
             self._start(self._carry, far, near)
 
+    def _flip(self, data: bytes) -> bytes:
+        # Not each time: what is said first, and what is said last, has to be hit too.
+        if self._chance.random() < 0.5:
+            return data
+        self.flips -= 1
+        self.flipped += 1
+        place = self._chance.randrange(8 * len(data))
+        damaged = bytearray(data)
+        damaged[place // 8] ^= 1 << place % 8
+        return bytes(damaged)
+
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with source, contextlib.suppress(OSError):
             while not self._over.is_set():
@@ -146,6 +162,8 @@ class Proxy:
                     break
                 if self.mode == "slow":
                     time.sleep(0.03)
+                if self.flips:
+                    data = self._flip(data)
                 if self.mode != "blackhole":
                     target.settimeout(5)
                     target.sendall(data)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 
 import pytest
 
 from anchor_server import serve
+from anchorlib.errors import CollectorError
+from anchorlib.store import Writer
+from anchorlib.wire import ReaderClient
+from tests.anchorlib.store.auditing import faults
 from tests.delivery.lines import Proxy, check_store, free_port, numbered, sink_to, spools
 
 
@@ -88,6 +93,50 @@ def test_cuts_inside_large_records_leave_them_whole(tmp_path, fragments):
                 line.cut()
         assert sink.close(30) == 0
     assert check_store(tmp_path / "store", 30, most) == 30
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bits_that_flip_on_the_line_are_never_stored(tmp_path, seed):
+    with (
+        serve(tmp_path / "store") as collector,
+        Proxy(_port(collector), random.Random(f"bits {seed}")) as line,
+    ):
+        sink = sink_to(line.address, tmp_path / "spools")
+        for start in range(0, 1000, 10):
+            if start % 50 == 0:
+                line.flips = 2
+            sink.put([numbered(n) for n in range(start, start + 10)])
+            time.sleep(0.01)
+        line.flips = 0
+        line.cut()  # a bit in the line's own frames can make either end wait
+        assert sink.close(30) == 0
+        assert line.flipped > 2
+        assert sink.retries
+    assert check_store(tmp_path / "store", 1000) == 1000
+    assert [path.name for path in (tmp_path / "store").glob("*.zarr")] == ["run1.zarr"]
+    assert faults(tmp_path / "store") == []
+
+
+def test_bits_that_flip_on_the_line_are_never_read(tmp_path):
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        writer.write([numbered(n) for n in range(40)])
+    keys = ("run1.zarr/rank0/catalog/c.0", "run1.zarr/rank0/records/step/c.0")
+    right = failed = 0
+    with serve(tmp_path) as collector, Proxy(_port(collector), random.Random(5)) as line:
+        for number in range(40):
+            key = keys[number % 2]
+            with ReaderClient(f"grpc://{line.address}", timeout=5) as reader:
+                line.flips = 2
+                try:
+                    got = reader.get(key, 0, 4000), reader.list("run1.zarr")
+                except CollectorError:
+                    failed += 1
+                    continue
+            assert got == ((tmp_path / key).read_bytes()[:4000], ["rank0/", "zarr.json"])
+            right += 1
+    assert line.flipped > 20
+    assert right > 5
+    assert failed > 5
 
 
 def _port(collector) -> int:

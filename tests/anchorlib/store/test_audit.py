@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchorlib.errors import StoreError
 from anchorlib.record import Gap
 from anchorlib.store import LocalLocation, RankAudit, RankReader, Writer
 from anchorlib.store.checks import is_sound
 from anchorlib.store.layout import COLUMNS, HIST_COLUMNS
+from tests.anchorlib.store.auditing import faults, flip
 from tests.anchorlib.store.records import floats, record
 
 ROWS = 40
@@ -46,27 +46,6 @@ def store(made, tmp_path) -> Path:
 
 def rank(store: Path) -> Path:
     return store / "run1.zarr/rank0"
-
-
-def faults(store: Path) -> list[object]:
-    """All that does not fit: rows by number, the rest in words."""
-    location = LocalLocation(store / "run1.zarr")
-    try:
-        audit = RankAudit(location, RankReader(location, 0))
-        found: list[object] = list(audit.faults())
-        for start, stop in audit.parts():
-            part = audit.rows(start, stop)
-            found += [*part.bad, *part.labels]
-    except StoreError as error:
-        return [str(error)]
-    return found
-
-
-def flip(path: Path, place: int) -> None:
-    """Turn bit `place` of a file over."""
-    data = bytearray(path.read_bytes())
-    data[place // 8] ^= 1 << place % 8
-    path.write_bytes(data)
 
 
 def test_a_run_that_nobody_touched_has_no_faults(store):
