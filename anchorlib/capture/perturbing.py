@@ -33,6 +33,7 @@ __all__ = ["VARIABLE", "Perturbation", "perturbation"]
 VARIABLE = "ANCHOR_PERTURB"
 
 _log = logging.getLogger("anchorlib")
+_begun: set[tuple[str, str]] = set()  # store and name of this process's noise runs
 
 
 @dataclass(slots=True)
@@ -48,9 +49,15 @@ class Perturbation:
     text: str
     _done: list[torch.Tensor] = field(default_factory=list)
 
-    def run_name(self, run: str) -> str:
-        """The name of the noise run of `run`."""
-        return noise_name(run, self.seed)
+    def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
+        """The name of the noise run of `run`, and whether it goes on with one that exists.
+
+        It does where this process has begun that run itself: a script may record in two sessions.
+        """
+        name = noise_name(run, self.seed)
+        goes_on = resume and (store, name) in _begun
+        _begun.add((store, name))
+        return name, goes_on
 
     def apply(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Multiply each parameter that was not multiplied before by 1 ± eps, in place.

@@ -92,8 +92,9 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
         raise OptionError("start(resume=True, overwrite=True): choose one of them")
     name = check_run_name(run if run is not None else env.get("ANCHOR_RUN") or _job_name())
     noise = perturbation()
-    if noise is not None:  # a rerun from the start: whatever the script says, not of its own run
-        name, resume, overwrite = noise.run_name(name), False, not _restarted()
+    if noise is not None:  # made anew, whatever the script says of its own run
+        name, resume = noise.takes(name, place, resume=resume)
+        overwrite = not (resume or _restarted())
     return Settings(
         run=name,
         store=place,

@@ -115,7 +115,23 @@ def test_a_long_name_is_cut_to_what_a_run_may_be_called(perturbed):
     with recording() as r:
         pass
     assert r.session.run == "memory-noise12"
-    assert Perturbation(12, 0.0, "").run_name("r" * 64) == "r" * 56 + "-noise12"
+    name, _ = Perturbation(12, 0.0, "").takes("r" * 64, "store", resume=False)
+    assert name == "r" * 56 + "-noise12"
+
+
+def test_a_script_of_two_sessions_goes_on_with_what_it_perturbed(perturbed, tmp_path):
+    perturbed("5")
+    net = model()
+    for _ in range(2):
+        with anchorlib.start("run1", store=tmp_path) as session:
+            session.watch(net)
+            anchorlib.anchor(torch.ones(3), "x")
+        once = [p.detach().clone() for p in net.parameters()]
+        with anchorlib.start("run1", store=tmp_path, resume=True, first_step=1) as session:
+            session.watch(net)
+            anchorlib.anchor(torch.ones(3), "x")
+        assert all(map(torch.equal, once, net.parameters()))
+        assert len(anchorlib.open_run("run1-noise5", tmp_path)["x@value"]) == 2
 
 
 def test_a_restart_by_torchrun_goes_on_with_what_was_perturbed(perturbed, monkeypatch):
