@@ -83,6 +83,7 @@ class OptimizerWatch:
         self._values: dict[str, torch.Tensor] = {}
         self._gradients_due = False
         self._note = NO_NOTE
+        self._ended = (-1, 0)  # a step, and how often the optimizer has stepped in it
         # On the instance, so that it comes after hooks of the user's that change gradients.
         self._handle = optimizer.register_step_pre_hook(self._step_begins)
 
@@ -136,6 +137,7 @@ class OptimizerWatch:
     def skipped(self) -> None:
         """The optimizer did not step, because GradScaler found non-finite gradients."""
         self._record_gradients(Note(flags=Flag.STEP_SKIPPED))
+        self._count()
 
     def after(self) -> None:
         """The optimizer has stepped."""
@@ -150,6 +152,7 @@ class OptimizerWatch:
                     change = parameter.detach() - before
                 self._observer.kind(plan, "delta", at, change, self._note)
             self._record_state(plan, at, parameter)
+        self._count()
 
     def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
         optimizer = self._optimizer()
@@ -166,8 +169,14 @@ class OptimizerWatch:
             self._observer.kind(plan, f"opt.{key}", at, tensor)
 
     def _at(self) -> At:
+        """Pass 0, and call 0 but where steps end by hand and the optimizer steps again in one."""
         now = self._observer.clock.now()
-        return At(now.step, 0, 0, now.phase)
+        step, times = self._ended
+        return At(now.step, 0, times if step == now.step else 0, now.phase)
+
+    def _count(self) -> None:
+        at = self._at()
+        self._ended = (at.step, at.call + 1)
 
     def close(self) -> None:
         """Take the hook off the optimizer."""

@@ -562,6 +562,27 @@ def test_of_two_optimizers_in_one_watch_the_last_counts_the_steps_and_both_are_r
     assert run.at("d", "grad") == [(s, p, 0) for s in range(3) for p in range(2)]
 
 
+def test_an_optimizer_that_steps_again_in_one_step_makes_further_calls(net):
+    """As a critic's does that is trained three times for each step of its generator."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    consumed = []
+    with recording() as run:
+        kinds = ["fc1.weight@grad", "fc1.weight@updated", "fc1.weight@delta"]
+        run.session.watch(net, tensors=kinds, optimizer=optimizer)
+        run.session.step(0)
+        for _ in range(2):
+            for _ in range(3):
+                optimizer.zero_grad()
+                net(torch.randn(5, 4)).pow(2).mean().backward()
+                consumed.append(net.fc1.weight.grad.clone().numpy())
+                optimizer.step()
+            run.session.step()
+    for kind in ("grad", "updated", "delta"):
+        assert run.at("fc1.weight", kind) == [(s, 0, n) for s in range(2) for n in range(3)]
+    for got, want in zip(run.arrays("fc1.weight", "grad"), consumed, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_a_wrong_optimizer_is_refused(net):
     with recording() as run, pytest.raises(anchorlib.AnchorError, match="optimizer= takes"):
         run.session.watch(net, optimizer="adam")

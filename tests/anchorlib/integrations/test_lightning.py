@@ -175,6 +175,18 @@ def test_a_gans_two_optimizers_step_in_one_step_whichever_comes_first(runs, reco
     ]
 
 
+def test_a_critic_that_steps_twice_a_batch_does_so_in_two_calls(runs, recorder, read):
+    model = runs.made(runs.Gan, "ddg")
+    with gradients_consumed(model) as seen:
+        runs.fit(model, [recorder(tensors=["*@grad"])])
+    critic = read().series("d.weight", "grad")
+    assert where(read(), "d.weight", "grad") == [
+        ("train", step, 0, call) for step in range(6) for call in range(2)
+    ]
+    np.testing.assert_array_equal(critic.values(), seen["d.weight"])
+    assert where(read(), "g.weight", "grad") == [("train", step, 0, 0) for step in range(6)]
+
+
 def test_a_batch_in_which_no_optimizer_steps_ends_no_step(runs, recorder, read):
     model = runs.made(runs.Gan, "dg", 3)
     with gradients_consumed(model) as seen:
