@@ -9,5 +9,6 @@ there are too many steps they share columns, added up, and the page says so.
 """
 
 from anchorlib.report.rendering import page, write_page
+from anchorlib.report.serving import application
 
-__all__ = ["page", "write_page"]
+__all__ = ["application", "page", "write_page"]

@@ -26,8 +26,7 @@ _NONFINITE, _INFINITE, _UNMEASURED = 1e300, 1e299, -0.5
 """The same as ranks: of the pairs of a cell the largest counts."""
 
 MEASURES = (
-    "error_eps", "max_eps", "share_differing", "max_abs", "bias", "worst", "value_a", "value_b",
-    "nonfinite", "zeros", "numel",
+    "error_eps", "share_differing", "max_abs", "worst", "value_a", "value_b", "nonfinite", "zeros",
 )  # fmt: skip
 
 

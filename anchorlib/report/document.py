@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.names import escape
 from anchorlib.report.attention import attention
 from anchorlib.report.contrasting import Contrast
 from anchorlib.report.formats import format_limits
@@ -20,17 +21,30 @@ Array = np.ndarray[Any, Any]
 COUNTS = ("records", "numel", "zero", "nan", "inf", "subnormal")
 FLOATS = ("min", "max", "sum", "l2")
 EXACT_CELLS = 200_000  # up to here figures travel as float64
+WHOLE = ("pass_index", "call", "rank", "step", "pairs", "differing")
+EXACT_ONLY = ("error_eps", "step", "worst", "value_a", "value_b")  # left out beyond; see the grid
 
 
 def document_text(
-    views: Sequence[RunView], contrasts: Sequence[Contrast], *, live: bool = False
+    views: Sequence[RunView],
+    contrasts: Sequence[Contrast],
+    *,
+    source: str = "",
+    tag: str = "",
+    trouble: str = "",
 ) -> str:
-    """What the page's script reads: see `anchorlib.report.packing`."""
+    """What the page's script reads: see `anchorlib.report.packing`.
+
+    source: where a served page asks for newer data, "" for a page in a file; tag: of this data.
+    trouble: what could not be made, shown on top.
+    """
     packer = Packer()
     return packer.text(
         {
             "version": 1,
-            "live": live,
+            "source": source,
+            "tag": tag,
+            "trouble": escape(trouble),
             "formats": [asdict(one) for one in format_limits()],
             "runs": [_run(view, packer) for view in views],
             "comparisons": [_contrast(one, packer) for one in contrasts],
@@ -97,14 +111,21 @@ def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
 
 def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
     cells: Mapping[str, Array] = one.cells
+    exact = len(cells["cell"]) <= EXACT_CELLS
     return {
         **one.plain,
-        "grid": packer.array(one.grid, "f4"),
+        "grid": packer.array(one.grid, "f4") if exact else packer.rough(one.grid),
         "cell": packer.array(cells["cell"], "u4"),
         "details": {
-            name: packer.array(values, "f8" if values.dtype.kind == "f" else "i4")
+            name: _detail(name, values, packer, exact=exact)
             for name, values in cells.items()
-            if name != "cell"
+            if name != "cell" and (exact or name not in EXACT_ONLY)
         },
         "nearby": list(one.nearby),
     }
+
+
+def _detail(name: str, values: Array, packer: Packer, *, exact: bool) -> dict[str, list[Any]]:
+    if name in WHOLE:
+        return packer.array(values, "i4")
+    return packer.array(values, "f8") if exact else packer.rough(values)

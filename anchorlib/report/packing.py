@@ -43,6 +43,13 @@ class Packer:
         self._length += len(raw) + padding
         return {"$": [dtype, offset, flat.size]}
 
+    def rough(self, values: Any) -> dict[str, list[Any]]:
+        """The same as f4 with 13 bits of precision (0.01 %): what is read off a colour."""
+        bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
+        # Half of what is cut off, added before: rounding. It may carry into the exponent, rightly.
+        rounded = np.where(np.isfinite(values).reshape(-1), (bits + 0x400) & 0xFFFFF800, bits)
+        return self.array(rounded.astype("<u4").view("<f4"), "f4")
+
     def text(self, document: Any) -> str:
         """Document and block as one text that is safe inside a <script> element."""
         block = base64.b64encode(zlib.compress(b"".join(self._parts), LEVEL)).decode()

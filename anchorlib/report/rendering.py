@@ -14,13 +14,12 @@ from pathlib import Path
 
 from anchorlib.diagnosis import Comparison
 from anchorlib.reading import Run
-from anchorlib.report.binning import BinCache
 from anchorlib.report.contrasting import Contrast, contrast
 from anchorlib.report.document import document_text
 from anchorlib.report.gathering import gather
 from anchorlib.report.values import Budget, RunView
 
-__all__ = ["assembled", "document", "page", "policy", "write_page"]
+__all__ = ["assembled", "contrasted", "hashed", "page", "policy", "style", "write_page"]
 
 SCRIPTS = (
     "document.js",
@@ -57,10 +56,10 @@ def page(
     comparisons: of the first run with each other one, in that order; None: without a verdict.
     progress: called with (done, all) while histograms are counted.
     """
-    names = [run.name for run in runs]
-    return assembled(
-        names, document(runs, comparisons, budget=budget, progress=progress), live=False
-    )
+    budget = budget or Budget()
+    views = [gather(run, budget=budget, progress=progress) for run in runs]
+    contrasts = contrasted(views, comparisons or (), budget)
+    return assembled([run.name for run in runs], document_text(views, contrasts))
 
 
 def write_page(
@@ -83,66 +82,49 @@ def write_page(
             part.unlink()
 
 
-def document(
-    runs: Sequence[Run],
-    comparisons: Sequence[Comparison] | None = None,
-    *,
-    budget: Budget | None = None,
-    caches: Sequence[BinCache] | None = None,
-    progress: Progress | None = None,
-    live: bool = False,
-) -> str:
-    """The data of a page, as its script reads it. caches: one a run, kept between calls."""
-    budget = budget or Budget()
-    own = caches or [BinCache() for _ in runs]
-    views = [
-        gather(run, budget=budget, cache=cache, progress=progress)
-        for run, cache in zip(runs, own, strict=True)
-    ]
-    return document_text(views, _contrasts(views, comparisons or (), budget), live=live)
-
-
-def _contrasts(
+def contrasted(
     views: Sequence[RunView], comparisons: Sequence[Comparison], budget: Budget
 ) -> list[Contrast]:
+    """The comparisons as the page draws them: of the first view with each other one, in order."""
     return [
         contrast(one, views[0], views[number], number, budget=budget)
         for number, one in enumerate(comparisons, 1)
     ]
 
 
-def assembled(names: Sequence[str], data: str, *, live: bool) -> str:
-    """The HTML around a document; `live` pages may ask their own server for newer data."""
+def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
+    """The HTML around a document; a `served` page may ask its own server for newer data."""
     title = escape(f"anchor: {' and '.join(names)}" if len(names) < 4 else "anchor: runs")
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(live=live)}">'
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(served=served)}">'
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"{meta}\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
-        f"<title>{title}</title>\n<style>{_style()}</style>\n</head>\n<body>\n"
+        f"<title>{title}</title>\n<style>{style()}</style>\n</head>\n<body>\n"
         "<noscript>This page draws with a script of its own; switch JavaScript on.</noscript>\n"
         f'<script type="text/plain" id="data">{data}</script>\n'
         f"<script>{_script()}</script>\n</body>\n</html>\n"
     )
 
 
-def policy(*, live: bool) -> str:
+def policy(*, served: bool = False) -> str:
     """The Content-Security-Policy: our script and style by hash, no address at all (or our own)."""
-    own = "'self'" if live else "'none'"
+    own = "'self'" if served else "'none'"
     return (
-        f"default-src 'none'; script-src '{_hash(_script())}'; style-src '{_hash(_style())}'; "
-        f"connect-src {own}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src '{hashed(_script())}'; style-src '{hashed(style())}'; "
+        f"connect-src {own}; img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
+    """What a Content-Security-Policy calls an inline text that it allows."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 @cache
-def _style() -> str:
+def style() -> str:
+    """The page's style sheet."""
     return "".join(_asset(name) for name in STYLES)
 
 

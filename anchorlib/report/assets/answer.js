@@ -7,8 +7,9 @@ class Answer {
   }
 
   show() {
-    const { runs, comparisons } = this.app.data;
+    const { runs, comparisons, trouble } = this.app.data;
     const found = comparisons.map((one, i) => this.verdict(one, i));
+    if (trouble) found.push(h('p', { class: 'trouble' }, trouble));
     runs.forEach((run, number) => {
       const list = run.findings.map((one, i) => this.finding(one, number, i === 0 && !comparisons.length && runs.length === 1));
       if (!list.length) return;

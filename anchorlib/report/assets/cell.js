@@ -23,10 +23,10 @@ class CellCard {
     refill(this.body,
       h('p', {}, h('code', {}, run.lines[app.line].title), ` at step ${run.columns[app.column]}`,
         run.width > 1 && ` and the ${run.width - 1} after it`),
-      contrast && this.difference(contrast, run),
-      parts.length > 1 && legendOf(parts),
-      this.bars.element,
-      figuresTable([{ run, line: app.line, column: app.column }, other].filter(Boolean)));
+      h('div', { class: 'pair' },
+        contrast && this.difference(contrast, run),
+        figuresTable([{ run, line: app.line, column: app.column }, other].filter(Boolean)),
+        h('div', { class: 'all' }, parts.length > 1 && legendOf(parts), this.bars.element)));
     this.bars.show(parts);
   }
 
@@ -50,15 +50,16 @@ class CellCard {
     if (Number.isNaN(state)) return h('p', {}, `${contrast.b} has no record that stands for this one.`);
     if (state === EQUAL) return h('p', {}, `Bit-equal in ${contrast.b}.`);
     const place = placeOf(contrast, cell);
-    const at = (name) => contrast.details[name][place];
+    const at = (name) => contrast.details[name]?.[place];
     const nearby = contrast.nearby.find((one) => one.cell === cell);
+    const worst = at('worst') >= 0;
     const facts = [
       ['records that differ', `${whole(at('differing'))} of ${whole(at('pairs'))}`],
       ['worst of them', `pass ${at('pass_index')}, call ${at('call')}, rank ${at('rank')}`],
-      ['relative error', `${figure(at('error_eps'))} eps`],
+      ['relative error', state === UNMEASURED ? 'not measured' : state === NONFINITE ? 'NaN or Inf in one only' : `${figure(state)} eps`],
       ['elements that differ', percent(at('share_differing'))],
       ['largest difference', figure(at('max_abs'))],
-      at('worst') >= 0 && ['there', `element ${at('worst')}: ${figure(at('value_a'), 9)} and ${figure(at('value_b'), 9)}`],
+      worst && ['there', `element ${at('worst')}: ${figure(at('value_a'), 9)} and ${figure(at('value_b'), 9)}`],
       at('nonfinite') > 0 && ['NaN or Inf in one only', whole(at('nonfinite'))],
       at('zeros') > 0 && ['zero in one only', whole(at('zeros'))],
     ].filter(Boolean);

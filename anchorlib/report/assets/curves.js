@@ -1,3 +1,19 @@
+// Ticks between two logarithms: powers of ten, or 1, 2, 5 of them where there are few.
+function decades(low, high, most) {
+  const every = Math.max(1, Math.ceil((high - low) / most));
+  const digits = high - low < 1 ? [1, 2, 3, 5, 7] : high - low < 2.5 ? [1, 2, 5] : [1];
+  const found = [];
+  for (let k = Math.floor(low); k <= high; k++) {
+    if (k % every) continue;
+    for (const digit of digits) {
+      const at = k + Math.log10(digit);
+      if (at < low || at > high) continue;
+      found.push([at, digit === 1 ? power(k, 10) : figure(Number(`${digit}e${k}`), 2)]);
+    }
+  }
+  return found.length > 1 ? found : ticks(low, high, most).map((at) => [at, figure(10 ** at, 3)]);
+}
+
 // Lines over steps; every point is drawn, what is not finite is marked at the upper edge.
 
 class Curves extends Plot {
@@ -67,10 +83,9 @@ class Curves extends Plot {
   }
 
   drawAxes(context, box, low, high, y, first, last) {
-    for (const value of ticks(low, high, box.h / 34)) {
-      if (this.model.log && value !== Math.round(value) && high - low > 2) continue;
+    for (const [value, text] of this.model.log ? decades(low, high, box.h / 34)
+      : ticks(low, high, box.h / 34).map((v) => [v, figure(v)])) {
       line(context, box.x, y(value), box.x + box.w, y(value), ink('grid'));
-      const text = this.model.log ? (value === Math.round(value) ? power(value, 10) : figure(10 ** value, 2)) : figure(value, 4);
       write(context, text, box.x - 6, y(value), ink('muted'), 'right');
     }
     for (const step of ticks(first, last, box.w / 90)) {

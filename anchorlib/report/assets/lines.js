@@ -40,18 +40,23 @@ function gradientRows(run) {
 
 // √Σ norm² over these rows, where any of them has a record.
 function totalNorm(run, rows, norm = (row, c) => run.figures.l2[row * run.columns.length + c]) {
-  const steps = [], values = [];
+  const steps = [], values = [], bad = [];
+  const { nan, inf } = run.figures;
   for (let c = 0; c < run.columns.length; c++) {
-    let sum = 0, any = false;
+    let sum = 0, any = false, whole = true;
     for (const row of rows) {
       const size = norm(row, c);
       if (Number.isNaN(size)) continue;
       sum += size * size;
       any = true;
+      if (nan[row * run.columns.length + c] + inf[row * run.columns.length + c] > 0) whole = false;
     }
-    if (any) { steps.push(run.columns[c]); values.push(Math.sqrt(sum)); }
+    if (!any) continue;
+    steps.push(run.columns[c]);
+    values.push(whole ? Math.sqrt(sum) : NaN);
+    if (!whole) bad.push(run.columns[c]);
   }
-  return { steps, values };
+  return { steps, values, bad };
 }
 
 function totalRatio(run, rows) {
@@ -60,7 +65,7 @@ function totalRatio(run, rows) {
   const both = (read) => (row, c) => (weight(row, c) >= 0 ? read(row, c) : NaN);
   const updates = totalNorm(run, rows, both((row, c) => run.figures.l2[row * at + c]));
   const weights = totalNorm(run, rows, both(weight));
-  return { steps: updates.steps, values: updates.values.map((v, i) => (weights.values[i] > 0 ? v / weights.values[i] : NaN)) };
+  return { ...updates, values: updates.values.map((v, i) => (weights.values[i] > 0 ? v / weights.values[i] : NaN)) };
 }
 
 class LineCard {

@@ -21,9 +21,10 @@ class App {
     document.body.append(
       h('header', {}, this.title, this.about, this.state),
       h('main', {}, this.answer.element,
-        h('div', { class: 'columns' }, this.overview.element,
-          h('div', { class: 'stack' }, this.tensor.element, this.cell.element)),
-        h('div', { class: 'charts' }, this.lines.cards.map((one) => one.element)),
+        h('div', { class: 'columns' },
+          h('div', { class: 'stack' }, this.overview.element, this.cell.element),
+          h('div', { class: 'stack' }, this.tensor.element, this.lines.loss.element, this.lines.figures.element)),
+        h('div', { class: 'charts' }, this.lines.gradients.element, this.lines.updates.element, this.lines.growth.element),
         this.tensors.element, this.headers.element),
       tip);
     darkness.addEventListener('change', () => this.show());
@@ -95,18 +96,17 @@ function runState(run) {
   return run.live === false ? 'left open' : 'being recorded';
 }
 
-// Ask our own server whether anything is new; the answer's tag says which state we have.
-async function follow(app, tag) {
+// Ask our own server whether anything is newer than what we have.
+async function follow(app) {
   for (;;) {
     await new Promise((done) => setTimeout(done, REFRESH_MS));
     if (document.hidden) continue;
     try {
-      const answer = await fetch(`data?have=${encodeURIComponent(tag)}`, { cache: 'no-store' });
-      if (answer.status === 200) {
-        app.take(await unpack(await answer.text()));
-        tag = answer.headers.get('ETag') || '';
-      }
-      refill(app.state, answer.ok || answer.status === 304 ? 'live' : `not updated: ${answer.status} ${answer.statusText}`);
+      const { source, tag } = app.data;
+      const answer = await fetch(`${source}&have=${encodeURIComponent(tag)}`, { cache: 'no-store' });
+      if (answer.status === 200) app.take(await unpack(await answer.text()));
+      const fine = answer.status === 200 || answer.status === 204;
+      refill(app.state, fine ? 'live' : `not updated: ${(await answer.text()).slice(0, 300)}`);
     } catch {
       refill(app.state, 'not updated: the server does not answer');
     }
@@ -118,7 +118,7 @@ async function begin() {
   const app = new App();
   app.take(data);
   document.documentElement.dataset.ready = 'true';
-  if (data.live) follow(app, data.tag || '');
+  if (data.source) follow(app);
 }
 
 begin().catch((error) => {

@@ -40,7 +40,6 @@ class Overview {
         button('−', () => this.map.zoomBy(2), { 'aria-label': 'Zoom out' }),
         button('all', () => { this.map.whole(); this.map.redraw(); }, { 'aria-label': 'Show all cells' }),
         csvButton('tensors-by-step', () => this.rows())));
-    this.show();
   }
 
   get chosen() {

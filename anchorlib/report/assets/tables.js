@@ -68,7 +68,7 @@ class TensorTable {
     refill(this.head, columns.map((column) => {
       const state = column.name !== this.sort ? 'none' : this.down ? 'descending' : 'ascending';
       const arrow = { none: '', ascending: ' ▲', descending: ' ▼' }[state];
-      return h('th', { scope: 'col', 'aria-sort': state }, button(column.name + arrow, () => this.sortBy(column.name)));
+      return h('th', { scope: 'col', 'aria-sort': state, class: column.right ? 'right' : null }, button(column.name + arrow, () => this.sortBy(column.name)));
     }));
     const rows = this.found(run, columns);
     this.shown = { run, columns, rows };

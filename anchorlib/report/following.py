@@ -1,0 +1,82 @@
+"""Runs that may still grow: their document, made again when more was committed."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from anchorlib.diagnosis import Comparison
+from anchorlib.errors import AnchorError, CollectorError
+from anchorlib.reading import Run
+from anchorlib.report.binning import BinCache
+from anchorlib.report.document import document_text
+from anchorlib.report.gathering import gather
+from anchorlib.report.rendering import contrasted
+from anchorlib.report.values import Budget
+
+__all__ = ["Followed"]
+
+
+class Followed:
+    """The document of some runs, as fresh as its last reader asked for."""
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        compared: Callable[[Sequence[Run]], list[Comparison]],
+        source: str,
+    ) -> None:
+        self._runs = runs
+        self._compared = compared
+        self._source = source
+        self._caches = [BinCache() for _ in runs]
+        self._lock = threading.Lock()
+        self._text = ""
+        self._tag = ""
+
+    def latest(self, have: str) -> tuple[str, str]:
+        """The document and its tag; made again if the runs have grown.
+
+        Whoever has a document already does not wait for one that another reader is making.
+        Raises CollectorError, StoreError.
+        """
+        if self._lock.acquire(blocking=not (have and self._tag)):
+            try:
+                self._refresh()
+            finally:
+                self._lock.release()
+        return self._text, self._tag
+
+    def _refresh(self) -> None:
+        tag = hashlib.sha256(repr([_state(run) for run in self._runs]).encode()).hexdigest()[:16]
+        if tag == self._tag:
+            return
+        budget = Budget()
+        views = [
+            gather(run, budget=budget, cache=cache)
+            for run, cache in zip(self._runs, self._caches, strict=True)
+        ]
+        found, trouble = self._judged()
+        contrasts = contrasted(views, found, budget)
+        self._text = document_text(views, contrasts, source=self._source, tag=tag, trouble=trouble)
+        self._tag = tag
+
+    def _judged(self) -> tuple[list[Comparison], str]:
+        """The comparisons, or why there are none: the runs are worth showing nevertheless."""
+        if len(self._runs) < 2:
+            return [], ""
+        try:
+            return self._compared(self._runs), ""
+        except CollectorError:
+            raise
+        except AnchorError as error:
+            return [], f"The runs could not be compared: {error}"
+
+
+def _state(run: Run) -> tuple[Any, ...]:
+    """What changes whenever the page would."""
+    gaps = sum(gap.count for gap in run.gaps())
+    records = [(info.name, info.kind, info.mode, info.records) for info in run.tensors()]
+    return (run.state, run.live, gaps, records)
