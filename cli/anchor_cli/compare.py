@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,9 +108,10 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     from anchor_cli.compared import report
     from anchor_cli.onward import next_commands
     from anchor_cli.renamed import read_names
+    from anchorlib.diagnosis import compare
 
-    compare = import_module("anchorlib.diagnosis").compare
-    _one_stdout(csv=csv, jsonl=jsonl, json=as_json)
+    files = {"--csv": csv, "--jsonl": jsonl, "--html": html}
+    _one_stdout(files, json=as_json)
     others = [without_slash(run) for run in noise or ()]
     with progress(f"comparing {a} and {b}") as tick:
         found = compare(
@@ -122,25 +123,27 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             names=read_names(names),
             progress=tick,
         )
-    _write(found, csv=csv, jsonl=jsonl, html=html)
+    _write(found, csv=csv, jsonl=jsonl)
+    if html is not None:
+        _write_page(found, (a, b), store, html)
     if as_json:
         document(found.to_dict())
-    elif "-" not in (csv, jsonl):
+    elif "-" not in files.values():
         emit(report(found, next_commands(found, (a, b), store), this_screen()))
     return _exit(found, fail_on)
 
 
-def _one_stdout(*, csv: str | None, jsonl: str | None, json: bool) -> None:
+def _one_stdout(files: Mapping[str, str | None], *, json: bool) -> None:
     """Refuse two documents on one stdout. Raises OptionError."""
     from anchorlib.errors import OptionError
 
-    asked = {"--csv -": csv == "-", "--jsonl -": jsonl == "-", "--json": json}
-    if sum(asked.values()) > 1:
-        several = " and ".join(option for option, wanted in asked.items() if wanted)
-        raise OptionError(f"{several} both go to stdout: give one of them a file")
+    asked = [f"{option} -" for option, place in files.items() if place == "-"]
+    asked += ["--json"] if json else []
+    if len(asked) > 1:
+        raise OptionError(f"{' and '.join(asked)} both go to stdout: give one of them a file")
 
 
-def _write(found: Comparison, *, csv: str | None, jsonl: str | None, html: str | None) -> None:
+def _write(found: Comparison, *, csv: str | None, jsonl: str | None) -> None:
     from anchor_cli.files import written_text
     from anchor_cli.paired import write_csv, write_jsonl
 
@@ -148,8 +151,17 @@ def _write(found: Comparison, *, csv: str | None, jsonl: str | None, html: str |
         if place is not None:
             with written_text(place) as file:
                 write(found, file)
-    if html is not None:
-        import_module("anchorlib.report").write_page(html, runs=[], comparisons=[found])
+
+
+def _write_page(found: Comparison, runs: tuple[str, str], store: str, place: str) -> None:
+    from anchor_cli.files import written_text
+    from anchorlib.reading import open_run
+    from anchorlib.report import page
+
+    with progress("counting histograms") as tick:
+        text = page([open_run(run, store) for run in runs], [found], progress=tick)
+    with written_text(place) as file:
+        file.write(text)
 
 
 def _exit(found: Comparison, fail_on: FailOn) -> ExitCode:

@@ -88,16 +88,30 @@ def _config(found: Comparison, width: int, screen: Screen) -> Section:
 
 
 def _entry(name: str, pair: tuple[Any, Any], width: int) -> list[str]:
-    a, b = (escape(one if isinstance(one, str) else json.dumps(plain(one))) for one in pair)
+    a, b = map(escape, _texts(*pair))
     room = width - 7
     name = cut(escape(name), room // 3, "...")
+    # What the shorter one leaves is the longer one's.
     half = (room - len(name)) // 2
-    return [f"  {name}  {cut(a, half, '...')} | {cut(b, half, '...')}"]
+    left = max(half, room - len(name) - width_of(b))
+    right = max(half, room - len(name) - min(width_of(a), left))
+    return [f"  {name}  {cut(a, left, '...')} | {cut(b, right, '...')}"]
+
+
+def _texts(a: Any, b: Any) -> tuple[str, str]:
+    """Both as text; of two commands what they do not share."""
+    if isinstance(a, list) and isinstance(b, list) and all(isinstance(w, str) for w in [*a, *b]):
+        pairs = enumerate(zip(a, b, strict=False))
+        same = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
+        start = ["..."] if same else []
+        return " ".join(start + a[same:]), " ".join(start + b[same:])
+    a, b = (one if isinstance(one, str) else json.dumps(plain(one)) for one in (a, b))
+    return a, b
 
 
 def _verdict(found: Comparison, width: int, screen: Screen) -> Section:
     verdict = found.verdict.upper()
-    first, *rest = wrapped(f"{verdict}  {escape(found.sentence)}", width)
+    first, *rest = wrapped(f"{verdict}  {escape(found.sentence)}", width, 5)
     counts = found.counts
     matched = (
         f"  {counts.matched:,} matched: {counts.identical:,} identical, {counts.differing:,} "
@@ -211,14 +225,11 @@ def _notes(found: Comparison, width: int, screen: Screen) -> list[Section]:
 
 def _paired(found: Comparison) -> list[str]:
     """How records came to stand for each other, where that is not plain."""
-    said = []
-    if found.step_offset:
-        said.append(f"step s of A stands for step s + {found.step_offset} of B")
-    if found.renamed:
-        one = found.renamed[0]
-        more = f" and {len(found.renamed) - 1} more" if len(found.renamed) > 1 else ""
-        said.append(f"renamed ({one.how}): {escape(one.a)} is {escape(one.b)} in B{more}")
-    return said
+    if not found.renamed:
+        return []
+    one = found.renamed[0]
+    more = f" and {len(found.renamed) - 1} more" if len(found.renamed) > 1 else ""
+    return [f"renamed ({one.how}): {escape(one.a)} is {escape(one.b)} in B{more}"]
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Section]:

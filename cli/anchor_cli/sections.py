@@ -26,13 +26,16 @@ class Section(NamedTuple):
 
 
 def fitted(sections: Sequence[Section], height: int) -> list[str]:
-    """The lines of all sections, at least one entry of each, at most `height` if that is possible.
+    """The lines of all sections, one entry of each if possible, at most `height` of them.
 
     What is left goes round: an entry to the first that is short of some, then to the next.
     """
     shown = [min(section.least, section.most) for section in sections]
     if len(_all(sections, shown)) > height:
         shown = [min(1, section.most) for section in sections]
+    for place in reversed(range(len(sections))):
+        if len(_all(sections, shown)) > height:
+            shown[place] = 0
     waiting = {place for place, section in enumerate(sections) if section.most > shown[place]}
     while waiting:
         for place in sorted(waiting):

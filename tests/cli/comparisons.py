@@ -88,7 +88,10 @@ SUSPECT = Made(
     counts=Counts(400, 45, 355, 2, 0),
     first=Divergence(PLACE, 41, 41),
     origins=(ORIGIN,),
-    config_diff={"torch.backend": ("eager", "inductor")},
+    config_diff={
+        "torch.backend": ("eager", "inductor"),
+        "command": (["python", "t.py", "--run", "eager"], ["python", "t.py", "--run", "compiled"]),
+    },
     growth=tuple(
         Growth(step, kind, 12, 13, 0.5 * 1.01**step, None)
         for step in range(500)

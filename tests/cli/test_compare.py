@@ -171,8 +171,9 @@ def test_the_report_says_what_differs_where_it_starts_and_how_it_grows(compare):
     done = compare(SUSPECT)
     assert (done.code, done.err) == (1, "")
     assert done.out == (
-        "CONFIG  eager | compiled: 1 header entry differs\n"
+        "CONFIG  eager | compiled: 2 header entries differ\n"
         "  torch.backend  eager | inductor\n"
+        "  command  ... eager | ... compiled\n"
         "SUSPECT  They part at tanh3@grad, by rounding; nothing says how far that may\n"
         "  drift.\n"
         "  400 matched: 45 identical, 355 differing; only in A 2, only in B 0\n"
