@@ -109,7 +109,7 @@ def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: st
     if not x.requires_grad or not use:
         return
     if not x.is_leaf:
-        if tracing.followed(name):
+        if tracing.followed(site if use == "gradient" else -1):
             follow(x, _recording(where, spot) if use == "gradient" else _noticing(where))
     elif use == "gradient":
         x.register_hook(partial(leaf_hook, name=name, modes=modes, program=program, site=site))

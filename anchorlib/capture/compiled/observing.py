@@ -72,10 +72,8 @@ class CompiledObserver:
                 at, new = self._place(program, spot)
                 if at is None:
                     return NOWHERE
-                if new and x is not None:
-                    if x.dtype in _LOW and program is not None and program.backend == "inductor":
-                        self._warn_of_rounding(x, spot)
-                    self._record("value", x, at, program, spot)
+                if new:
+                    self._see(x, at, program, spot)
                 return self._where(at)
         except UnsupportedError as fault:
             if not spot.modes.startswith("watch:"):
@@ -207,6 +205,21 @@ class CompiledObserver:
             self._record("grad", g, at, program, spot)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self._observer.fault(spot.name, "grad", fault)
+
+    def _see(self, x: torch.Tensor | None, at: At, program: Program | None, spot: Spot) -> None:
+        if x is not None:
+            if x.dtype in _LOW and program is not None and program.backend == "inductor":
+                self._warn_of_rounding(x, spot)
+            self._record("value", x, at, program, spot)
+        if program is not None and spot.site in program.lost:
+            self._lose(at, program.lost[spot.site], spot)
+
+    def _lose(self, at: At, reason: str, spot: Spot) -> None:
+        """The gradient of what was observed at `at` will not be recorded."""
+        plan = self._plan(spot.name, spot.modes)
+        streams = () if plan is None else plan.streams("grad", at.phase)
+        if not all(stream.fold.idle(at.step) for stream in streams):
+            self._observer.recorder.skip(spot.name, "grad", reason, at.step)
 
     def _record(
         self, kind: str, x: torch.Tensor, at: At, program: Program | None, spot: Spot

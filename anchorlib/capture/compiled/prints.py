@@ -51,7 +51,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
         return
     if x.is_leaf:
         x.register_hook(partial(_leaf_hook, title=title, spelled=spelled, wanted=print_gradient))
-    elif print_gradient and tracing.followed(title):
+    elif print_gradient and tracing.followed():
 
         def show(g: torch.Tensor | None) -> torch.Tensor | None:
             if g is not None:

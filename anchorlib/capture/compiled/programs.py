@@ -90,11 +90,13 @@ class Program:
     """The events of one graph, in program order; an event's index is its site.
 
     backend: torch.compile's name of it, "" where that cannot be told.
+    lost: for sites whose gradients cannot be hooked, why.
     """
 
     number: int
     backend: str
     events: list[Event] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
     _repeated: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     _counted: int = 0
 

@@ -91,12 +91,14 @@ def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: F
 
 
 @constant
-def followed(name: str) -> bool:
-    """Whether a hook on an intermediate tensor would be traced into the backward graph here."""
+def followed(site: int = -1) -> bool:
+    """Whether a hook on an intermediate tensor would be traced into the backward graph here.
+
+    site: of what was to be followed; each execution will tell that its gradient is lost.
+    """
     operator = enclosing()
-    observer = ops.current()
-    if operator and observer is not None:
-        observer.skip(name, "grad", f"inside {operator}")
+    if operator and site >= 0:
+        current_program().lost[site] = f"inside {operator}"
     return not operator
 
 

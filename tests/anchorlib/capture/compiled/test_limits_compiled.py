@@ -85,8 +85,46 @@ def test_bodies_of_control_flow_give_values_and_count_their_gradients(backend):
         ("cos", "value", 1),
     ]
     assert run.session.counters.skipped == {"inside cond": 2}
+    assert [(g.name, g.kind, g.first_step) for g in run.sink.gaps] == [
+        ("sin", "grad", 0),
+        ("cos", "grad", 1),
+    ]
     run = record(torch.compile(by_region, fullgraph=True, backend=backend))
     assert run.at("h") == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
+
+
+def scanned(x, w):
+    def step(carry, row):
+        h = torch.sin(carry + row)
+        anchor(h, "h")
+        return h, h.clone()
+
+    return torch._higher_order_ops.scan(step, w[0], x @ w)[1].sum()
+
+
+def mapped(x, w):
+    def body(row):
+        h = torch.sin(row)
+        anchor(h, "h")
+        return h
+
+    return torch._higher_order_ops.map(body, x @ w).sum()
+
+
+@pytest.mark.filterwarnings("ignore:invoke_subgraph traced multiple backward graphs")
+@pytest.mark.parametrize(
+    ("function", "operator", "calls"),
+    [(scanned, "scan", 4), (mapped, "map_impl", 4), (by_region, "invoke_subgraph", 2)],
+    ids=["scan", "map", "region"],
+)
+def test_every_session_and_step_counts_the_gradients_it_loses(function, operator, calls):
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for selected in (None, None, ["h@value"]):  # code that was compiled for another session too
+        run = record(compiled, tensors=selected)
+        assert len(run.records("h")) == 2 * calls
+        assert run.records("h", "grad") == []
+        lost = {} if selected else {f"inside {operator}": 2 * calls}
+        assert run.session.counters.skipped == lost
 
 
 def simple(x, w):
