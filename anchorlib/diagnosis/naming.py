@@ -20,6 +20,8 @@ WRAPPERS = frozenset(
 )
 """Path segments that wrappers add: DDP, torch.compile, FSDP, checkpointing, DeepSpeed."""
 
+PREFIXES = 20  # looked for; every watched model has one
+
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """For each name and kind, the shape of its first record; names in order of execution."""
 
@@ -95,7 +97,7 @@ def _match_wrapped(naming: Naming) -> None:
 
 def _match_prefixed(naming: Naming) -> None:
     """One run's names below a prefix that the other's do not have."""
-    while True:
+    for _ in range(PREFIXES):
         longer = _prefix(naming, naming.left_a, naming.left_b)
         if not longer:
             turned = _prefix(naming, naming.left_b, naming.left_a, turned=True)

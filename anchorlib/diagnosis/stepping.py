@@ -55,7 +55,7 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
 
     Only bits that a tensor has at one step of its run alone: constants say nothing of steps.
     """
-    rows = [_earliest(table) for table in (a, b)]
+    rows = [_telling(table) for table in (a, b)]
     series, phases = series_codes(a, b, to_b), shared_codes(a.phases, b.phases)
     sides = []
     for n, table in enumerate((a, b)):
@@ -64,26 +64,39 @@ def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Arr
         names = (series[n][table.tensor[own]], phases[n][table.phase[own]])
         sides.append((*names, table.pass_index[own], table.call[own], bits))
     keys = packed([np.concatenate(columns) for columns in zip(*sides, strict=True)])
-    one, two = (_once(part) for part in (keys[: len(rows[0])], keys[len(rows[0]) :]))
-    place_a, place_b = joined(one[0], two[0])
-    return a.step[rows[0][one[1][place_a]]], b.step[rows[1][two[1][place_b]]]
+    cut = len(rows[0])
+    key_a, step_a = _at_one_step(keys[:cut], a.step[rows[0]])
+    key_b, step_b = _at_one_step(keys[cut:], b.step[rows[1]])
+    place_a, place_b = joined(key_a, key_b)
+    return step_a[place_a], step_b[place_b]
 
 
-def _earliest(table: Table) -> Array:
-    """The rows of the tensors that a run recorded first (its inputs are), as many as are enough."""
-    if len(table) <= ENOUGH:
-        return np.arange(len(table))
-    tensors, first, count = np.unique(table.tensor, return_index=True, return_counts=True)
+def _telling(table: Table) -> Array:
+    """The rows to look at: of the tensors recorded first (inputs are), as many as are enough.
+
+    Not numbers and constants: a counter would tell how long it has counted, nothing else.
+    """
+    figures = table.figures
+    rows = np.flatnonzero((figures["numel"] > 1) & (figures["min"] < figures["max"]))
+    if len(rows) <= ENOUGH:
+        return rows
+    tensors, first, count = np.unique(table.tensor[rows], return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     # Those of the lowest rank come first; all ranks count their steps alike.
     many = max(int(np.searchsorted(np.cumsum(count[order]), ENOUGH)), 1)
-    return np.flatnonzero(np.isin(table.tensor, tensors[order[:many]]))
+    found: Array = rows[np.isin(table.tensor[rows], tensors[order[:many]])]
+    return found
 
 
-def _once(keys: Array) -> tuple[Array, Array]:
-    """The keys that occur once, and where."""
-    found, place, count = np.unique(keys, return_index=True, return_counts=True)
-    return found[count == 1], place[count == 1]
+def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
+    """The keys that are found at one step alone, and that step."""
+    if not len(keys):
+        return keys, steps
+    order = np.lexsort((steps, keys))
+    found, starts = np.unique(keys[order], return_index=True)
+    ends = np.append(starts[1:], len(keys)) - 1
+    first, last = steps[order][starts], steps[order][ends]
+    return found[first == last], first[first == last]
 
 
 def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:

@@ -321,3 +321,22 @@ def test_bits_that_stay_the_same_say_nothing_of_steps() -> None:
     assert (found.step_offset, len(found)) == (0, 0)
     found = align(table(frozen), table([again(one, step=one.step + 2) for one in frozen]))
     assert (found.step_offset, len(found)) == (0, 4)
+
+
+def test_a_counter_says_nothing_of_steps() -> None:
+    a, b = run(["x"], range(8)), run(["x"], range(8), seed=1)
+    for side, start in ((a, 0), (b, 3)):
+        side += [
+            record("counter", step, floats(step + start), order=100 + step) for step in range(8)
+        ]
+    assert align(table(a), table(b)).step_offset == 0
+
+
+def test_an_offset_is_found_where_two_modes_recorded_each_step() -> None:
+    a = run(["x"], range(4)) + [
+        again(one, order=one.order + 50) for one in run(["x"], range(4), mode="summary")
+    ]
+    b = [again(one, step=one.step + 9) for one in a]
+    found = align(table(a), table(b))
+    assert (found.step_offset, len(found)) == (9, 4)
+    assert found.equal.all()
