@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from enum import Enum
 from types import FrameType
 
@@ -31,6 +31,7 @@ _sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped
 
 _CHECKPOINT = checkpoint.__file__
 _ENGINE = "_engine_run_backward"
+_TELLING = frozenset({_ENGINE, "recompute_fn", "backward"})
 _LIMIT = 65536  # calls that are remembered in a step: inference without end is not checkpointing
 
 
@@ -49,30 +50,24 @@ def recomputing() -> bool:
 
 def repetition() -> Repetition:
     """What an observation repeats that is made inside a backward of this thread."""
-    create_graph = engine_seen = False
+    create_graph: bool | None = None
     callee: FrameType | None = None
-    for frame in _stack():
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to it
+    while frame is not None:
         code = frame.f_code
-        if code.co_filename == _CHECKPOINT:
-            if code.co_name == "recompute_fn":
-                return Repetition.FOLLOWED
-            if code.co_name == "backward" and not _is_call_of_backward(callee):
-                return Repetition.UNFOLLOWED
-        elif code.co_name == _ENGINE and not engine_seen:
-            engine_seen = True
-            create_graph = _creates_graph(frame)
-        callee = frame
+        if code.co_name in _TELLING:
+            if code.co_filename == _CHECKPOINT:
+                if code.co_name == "recompute_fn":
+                    return Repetition.FOLLOWED
+                if not _is_call_of_backward(callee):
+                    return Repetition.UNFOLLOWED
+            elif code.co_name == _ENGINE and create_graph is None:
+                create_graph = _creates_graph(frame)
+        callee, frame = frame, frame.f_back
     # A checkpointing of somebody else's enables gradients in its backward; where the graph of
     # backward itself is made, they are enabled anyway.
     again = torch.is_grad_enabled() and not create_graph
     return Repetition.UNFOLLOWED if again else Repetition.NONE
-
-
-def _stack() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  # the documented way to it
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_call_of_backward(callee: FrameType | None) -> bool:
