@@ -193,11 +193,11 @@ class Judge:
         if self.noise is None:
             return False
         a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
-        env = float(self.noise.error_eps[at])
-        if not self.measures["error_eps"][at] <= COVERED * env:
+        own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
+        if not self.measures["error_eps"][at] * eps <= COVERED * own:
             return False
         rows = self.found.alignment.a_row[self.measures.pair]
         kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
         alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
-        usual = np.nanmedian(self.noise.error_eps[alike])
-        return bool(self.noise.saturated[at] or env >= NOISY * max(usual, 0.5))
+        usual = float(np.nanmedian(self.noise.relative[alike]))
+        return bool(self.noise.saturated[at] or own >= NOISY * max(usual, 0.5 * eps))

@@ -1,7 +1,7 @@
 """What runs that should be the same run are apart by: the noise that a drift is judged against.
 
-    env(k)   = the largest error of record k over the noise runs, in eps
-    score(k) = error(A, B) / max(env(k), 0.5)
+    env(k)   = the largest relative L2 error of record k over the noise runs
+    score(k) = error(A, B) / max(env(k), 0.5 eps)
 
 A gradient that is zero by theory differs by all of itself in every run, and scores 1 like the rest.
 Once the noise runs are a tenth apart, a drift says nothing any more: that is the horizon.
@@ -39,14 +39,13 @@ ELEMENTS = 64
 class Envelope:
     """The noise of each pair that differs, one entry each of `Measures.pair`.
 
-    error_eps: nan where no noise run has the record. relative: the same times eps.
+    relative: the largest relative L2 error; nan where no noise run has the record.
     nonfinite: whether a noise run differs from A in what is NaN or infinite.
     random: (name, kind) of origins that stand between A and a noise run, or two noise runs.
     horizon: the first step at which the noise runs are saturated, None if never.
     runs: how many noise runs there are.
     """
 
-    error_eps: Array
     relative: Array
     nonfinite: Array
     random: frozenset[tuple[str, str]]
@@ -70,7 +69,6 @@ def envelope(
     """The noise of the pairs that were measured; reads only what differs there too."""
     a = alignment.a
     rows = alignment.a_row[measures.pair]
-    error = np.full(len(rows), np.nan)
     relative = np.full(len(rows), np.nan)
     nonfinite = np.zeros(len(rows), bool)
     random: set[tuple[str, str]] = set()
@@ -83,17 +81,15 @@ def envelope(
         there = at >= 0
         differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
         one = np.where(there, 0.0, np.nan)
-        scaled = one.copy()
         noise = measure(pairs, at[differs], progress=progress)
         where = np.searchsorted(noise.pair, at[differs])
-        one[differs] = noise["error_eps"][where]
-        scaled[differs] = (noise["error_eps"] * noise["eps"])[where]
+        one[differs] = (noise["error_eps"] * noise["eps"])[where]
         nonfinite[differs] |= noise["nonfinite"][where] > 0
-        error, relative = np.fmax(error, one), np.fmax(relative, scaled)
+        relative = np.fmax(relative, one)
     if len(runs) > 1:
         random |= _random(align(runs[0], runs[1]))
     horizon = _horizon(a.step[rows], relative, measures["numel"])
-    return Envelope(error, relative, nonfinite, frozenset(random), horizon, len(runs))
+    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs))
 
 
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
@@ -122,6 +118,6 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 def scores(measures: Measures, noise: Envelope) -> Array:
     """The score of each pair, nan where it cannot be told or says nothing."""
     with np.errstate(all="ignore"):
-        found: Array = measures["error_eps"] / np.fmax(noise.error_eps, FLOOR)
-    found[~np.isfinite(noise.error_eps) | noise.saturated] = np.nan
+        found: Array = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
+    found[~np.isfinite(noise.relative) | noise.saturated] = np.nan
     return found

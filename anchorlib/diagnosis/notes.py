@@ -81,6 +81,14 @@ def _flips(found: Frontier) -> Iterable[str]:
 
 
 def incomplete(alignment: Alignment, first: Divergence | None, answer: str) -> bool:
-    """Whether what is missing stands where the answer depends on it."""
-    del first, answer
-    return bool(alignment.a.gaps or alignment.b.gaps)
+    """Whether what is missing stands where the answer depends on it.
+
+    What begins after the first difference cannot hide an earlier one; but "identical" and
+    "expected" speak of all steps.
+    """
+    tables = [table for table in (alignment.a, alignment.b) if table.gaps]
+    if first is None or answer in ("identical", "expected"):
+        return bool(tables)
+    # Steps are A's; where a gap begins may be unknown, and may then be anywhere.
+    begins = [table.gaps_from or 0 for table in tables]
+    return any(step <= first.place.step for step in begins)

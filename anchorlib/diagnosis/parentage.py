@@ -207,7 +207,9 @@ def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> S
             return Scope.STEPS | Scope.EARLIER
         return Scope.STEPS | Scope.PASSES if pass_index else Scope.STEPS
     if role == Role.OPTIMIZER:
-        return Scope.STEPS | Scope.BODY
+        # A further call is an optimizer that stepped again inside the step.
+        again = Scope.EARLIER if layout.keys[number][3] else Scope.NONE
+        return Scope.STEPS | Scope.BODY | again
     return _scope_of_computed(layout, number, ancestry)
 
 

@@ -42,6 +42,7 @@ class Table:
     edges: what is known of how values were computed, by rank.
     header: what the last attempt of each rank kept about itself, by rank.
     gaps: how many records were not recorded or lost their values, by (name, kind).
+    gaps_from: the first step of any gap; None without gaps, or where it is not known.
     read: the raw storage of one record whose values are kept, in C order, in blocks of at most
         that many bytes; never the whole of a large record at once.
     stack: the raw storage of several small records of one dtype and size whose values are kept,
@@ -71,6 +72,7 @@ class Table:
     gaps: Mapping[tuple[str, str], int]
     read: Callable[[int, int], Iterator[Array]]
     stack: Callable[[Array], Array] | None = None
+    gaps_from: int | None = None
 
     def __len__(self) -> int:
         return len(self.tensor)

@@ -36,11 +36,13 @@ def table_of(run: Run, selectors: Sequence[str] = ("*",), *, rank: int | None = 
     for reader, rows in parts.values():
         making.add(reader, rows, chosen)
     gaps: dict[tuple[str, str], int] = {}
+    first: int | None = None
     for gap in run.gaps(rank):
         key = (gap.name, gap.kind)
         if chosen is None or key in chosen:
             gaps[key] = gaps.get(key, 0) + gap.count
-    return making.table(run.name, gaps)
+            first = gap.first_step if first is None else min(first, gap.first_step)
+    return making.table(run.name, gaps, first)
 
 
 def _chosen(
@@ -99,7 +101,7 @@ class _Making:
         codes = [_code(self.shapes, shape) for shape in own]
         return {"shape": _coded(codes, which), "numel": _coded(sizes, which)}
 
-    def table(self, run: str, gaps: dict[tuple[str, str], int]) -> Table:
+    def table(self, run: str, gaps: dict[tuple[str, str], int], gaps_from: int | None) -> Table:
         """All ranks together."""
         names = ("tensor", "phase", *SIGNED, "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)
@@ -131,6 +133,7 @@ class _Making:
             edges={one.rank: list(one.catalogue.edges.values()) for one in readers},
             header={one.rank: _header(one) for one in readers},
             gaps=gaps,
+            gaps_from=gaps_from,
             read=read,
             stack=stack,
             **columns,
