@@ -17,7 +17,7 @@
     names     selectors and their meaning       query     answers from stored runs, pure numpy
     record    the value that travels            reading   Run, Series: what users hold
     modes     All, Sum, Final, EveryN, Summary  capture   the only torch: sessions and anchors
-                                                poptorch  PopTorch's own names over it
+    integrations  Lightning, Transformers, …    poptorch  PopTorch's own names over it
 
 Importing this package imports none of torch, zarr and grpc: they come with the first name that
 needs them, so that the collector and the command line never load torch.

@@ -8,7 +8,15 @@ from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 QUIET = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "logging_strategy": "no"}
-TINY = GPT2Config(vocab_size=11, n_positions=8, n_embd=4, n_layer=1, n_head=2)
+TINY = GPT2Config(
+    vocab_size=11,
+    n_positions=8,
+    n_embd=4,
+    n_layer=1,
+    n_head=2,
+    bos_token_id=None,
+    eos_token_id=None,
+)
 
 
 class Net(nn.Module):
