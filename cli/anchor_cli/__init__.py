@@ -7,13 +7,16 @@ complete  shell completion                bash      what bash asks, in our words
 files     written whole, or not at all    words     numbers in sentences
 progress  a bar on long work
 
-serve, runs, names, pull, hist, stats     the commands, a file each
+serve, runs, names, pull, hist, stats, …  the commands, a file each
 selection, narrowing  --step, --pass, …   selected  the records they leave
 missing    what the answer lacks          extract, formats  what `pull` takes out, and writes
 measured, answer  what `hist` counts and says
 limits, bars, panel, png, svg             how it looks
 compared, grown, sections                 what `compare` says, in 25 lines
 paired, renamed, onward                   its rows, the file of --map, what to run next
+tree                                      `names --tree`
+following, summarised                     what `tail` sees, and a record as a row
+tensorboard                               what `export` writes
 report                                    the page, which anchorlib.report makes
 
 Data goes to stdout, all else to stderr. Heavy imports stay inside the commands, so that `--help`

@@ -22,7 +22,22 @@ from typing import Annotated
 
 import typer
 
-from anchor_cli import compare, hist, names, noise, pull, push, report, runs, serve, stats, verify
+from anchor_cli import (
+    compare,
+    export,
+    hist,
+    names,
+    noise,
+    pull,
+    push,
+    report,
+    runs,
+    serve,
+    stats,
+    tail,
+    ui,
+    verify,
+)
 from anchor_cli.bash import asked_by_bash
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import examples
@@ -49,10 +64,13 @@ app.command("names", epilog=names.EXAMPLES)(names.show_names)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
 app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)
 app.command("stats", epilog=stats.EXAMPLES)(stats.show_stats)
+app.command("tail", epilog=tail.EXAMPLES)(tail.tail_run)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare_runs)
 app.command("report", epilog=report.EXAMPLES)(report.write_report)
+app.command("ui", epilog=ui.EXAMPLES)(ui.serve_page)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)
 app.command("noise", epilog=noise.EXAMPLES)(noise.make_noise)
+app.command("export", epilog=export.EXAMPLES)(export.export_run)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 
 

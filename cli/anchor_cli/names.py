@@ -12,7 +12,7 @@ from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, document, emit, note, size, this_screen
-from anchor_cli.words import spans_of
+from anchor_cli.words import shown_shape, spans_of
 
 if TYPE_CHECKING:
     from anchor_cli.missing import Gaps
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "GAPS", "show_names", "spans"]
 
-EXAMPLES = examples("anchor names run1", "anchor names run1 'fc*@grad' 're:.*[.]bias' --json")
+EXAMPLES = examples(
+    "anchor names run1",
+    "anchor names run1 --tree",
+    "anchor names run1 'fc*@grad' 're:.*[.]bias' --json",
+)
 
 _FIELDS = ("name", "kind", "mode", "dtype", "shape", "ranks", "records")
 _COLUMNS = [
@@ -49,6 +53,9 @@ def show_names(
         ),
     ] = None,
     *,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="As a tree of modules, a line a name with its kinds.")
+    ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -58,6 +65,7 @@ def show_names(
     tensor of which nothing was recorded is told on stderr.
     """
     from anchor_cli.missing import Gaps, told
+    from anchor_cli.tree import lines
     from anchorlib.reading import open_run
 
     opened = open_run(run, store=store)
@@ -67,7 +75,7 @@ def show_names(
         document(entries)
     else:
         screen = this_screen()
-        emit(_table(entries, screen))
+        emit(lines(entries, screen) if tree else _table(entries, screen))
     if problem := "; ".join(told(gaps.unrecorded(selector or ("*",)))):
         note(problem)
     return ExitCode.DONE
@@ -123,13 +131,6 @@ def _row(entry: Mapping[str, Any], screen: Screen) -> list[str]:
         spans_of(entry["first_step"], entry["last_step"]),
         size(entry["bytes"], screen),
     ]
-
-
-def shown_shape(shape: tuple[int | None, ...] | None) -> str:
-    """A shape as 32x10; () for a single number, ? where records differ."""
-    if shape is None:
-        return "?"
-    return "x".join("?" if extent is None else str(extent) for extent in shape) or "()"
 
 
 def spans(numbers: tuple[int, ...]) -> str:

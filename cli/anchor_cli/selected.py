@@ -17,7 +17,7 @@ from anchorlib.query import gradients_first
 if TYPE_CHECKING:
     from anchorlib import Run, Series, TensorInfo
 
-__all__ = ["Selected", "selected"]
+__all__ = ["Selected", "narrowed", "selected"]
 
 Pair = tuple[str, str]
 
@@ -79,7 +79,7 @@ def selected(
         raise OptionError(
             f"rank {selection.rank} recorded nothing in {run.name}; there are: {have}"
         )
-    found = [_narrowed(run, info, selection) for info in _of_mode(infos, selection.mode)]
+    found = [narrowed(run, info, selection) for info in _of_mode(infos, selection.mode)]
     if kept := [one for one in found if one.series]:
         return kept
     first, last = min(i.first_step for i in infos), max(i.last_step for i in infos)
@@ -122,10 +122,11 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
     raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
 
 
-def _narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
+def narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
+    """What is selected of one tensor, kind and mode; perhaps nothing."""
     ranks = [rank for rank in info.ranks if selection.rank in (None, rank)]
     steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
-    narrowed, whole = [], []
+    kept, whole = [], []
     for rank in ranks:
         one = run.series(info.name, info.kind, rank=rank, mode=info.mode).where(
             steps=steps,
@@ -134,6 +135,6 @@ def _narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
             phase=selection.phase,
         )
         if len(one):
-            narrowed.append(one)
+            kept.append(one)
         whole.append(run.series(info.name, info.kind, rank=rank, mode=info.mode, attempts=True))
-    return Selected(info, tuple(narrowed), tuple(whole))
+    return Selected(info, tuple(kept), tuple(whole))

@@ -14,6 +14,7 @@ from anchor_cli.options import (
     examples,
 )
 from anchor_cli.selection import Selection
+from anchor_cli.summarised import summarised
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, document, emit, this_screen
 
@@ -86,12 +87,7 @@ def show_stats(
 
 
 def _entries(part: Selected) -> Iterator[dict[str, Any]]:
-    """One mapping a record: which tensor, and every column under its own name."""
-    head = {"tensor": part.info.name, "kind": part.info.kind, "mode": part.info.mode}
-    for one in part.series:
-        columns = {name: column.tolist() for name, column in one.columns.items()}
-        for values in zip(*columns.values(), strict=True):
-            yield {**head, "rank": one.rank, **dict(zip(columns, values, strict=True))}
+    return (row for one in part.series for row in summarised(one))
 
 
 def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:

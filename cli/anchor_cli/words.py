@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "figure", "spans_of", "steps_of"]
+__all__ = ["counted", "figure", "shown_shape", "spans_of", "steps_of"]
 
 
 def counted(number: int, word: str) -> str:
@@ -25,3 +25,10 @@ def figure(value: float) -> str:
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def shown_shape(shape: tuple[int | None, ...] | None) -> str:
+    """A shape as 32x10; () for a single number, ? where records differ."""
+    if shape is None:
+        return "?"
+    return "x".join("?" if extent is None else str(extent) for extent in shape) or "()"

@@ -29,11 +29,17 @@ SURFACE = {
         "--store", "--json",
     },
     "report": {"runs", "--output", "-o", "--noise", "--store", "--json"},
+    "ui": {"runs", "--bind", "--allow-host", "--insecure", "--store", "--json"},
     "verify": {"run", "--store", "--json"},
     "noise": {"run", "command", "--runs", "--eps", "--store", "--json"},
     "push": {"what", "--to", "--store", "--json"},
     "runs": {"--store", "--json"},
-    "names": {"run", "selector", "--store", "--json"},
+    "names": {"run", "selector", "--tree", "--store", "--json"},
+    "tail": {"run", "selector", "--last", "-n", "--interval", "--store", "--json"},
+    "export": {
+        "run", "--tensorboard", "--csv", "--parquet", "--tensor", "-t", *NARROWING, "--store",
+        "--json",
+    },
     "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},
     "hist": {
         "run", "--tensor", "-t", "--as", "--scale", "--output", "-o", *NARROWING, "--store",

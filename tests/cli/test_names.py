@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchor_cli import names
+from anchor_cli import names, tree
 from anchor_cli.names import spans
 from anchor_cli.terminal import Screen
 from anchorlib.record import Gap
@@ -207,3 +207,40 @@ class TestGaps:
         told = anchor("runs", "--store", tmp_path, "--json")
         assert [run["gaps"] for run in told.json] == [6, 0]
         assert (told.code, told.err) == (0, said)
+
+
+def test_a_tree_has_a_line_a_name_with_its_kinds_below_its_module(tmp_path):
+    make_run(
+        tmp_path,
+        [
+            record("block.0.fc", "value", WEIGHT),
+            record("block.0.fc.weight", "grad", WEIGHT),
+            record("block.0.fc.weight", "delta", WEIGHT, step=1),
+            record("block.0.norm", "value", WEIGHT),
+            record("loss", "value", np.float32([1]).reshape(())),
+        ],
+    )
+    assert anchor("names", "run1", "--tree", "--store", tmp_path).out == (
+        "name        kinds       dtype    shape  records\n"
+        "block.0\n"
+        "  fc        value       float32  2x3          1\n"
+        "    weight  grad delta  float32  2x3          2\n"
+        "  norm      value       float32  2x3          1\n"
+        "loss        value       float32  ()           1\n"
+    )
+    entries = anchor("names", "run1", "--store", tmp_path, "--json").json
+    drawn = [line.partition(" v")[0].rstrip() for line in tree.lines(entries, Screen(80, True))]
+    assert drawn[1:] == [
+        "block.0",
+        "├─ fc",
+        "│  └─ weight  grad delta  float32  2x3          2",
+        "└─ norm",
+        "loss",
+    ]
+
+
+def test_every_name_stands_in_the_tree(tmp_path):
+    make_run(tmp_path, [record(name) for name in ("a", "a.b", "a..c", ".", HOSTILE, "x.y.z")])
+    text = anchor("names", "run1", "--tree", "--store", tmp_path).out
+    assert text.isascii()
+    assert sum("grad" in line for line in text.splitlines()) == 6

@@ -1,0 +1,170 @@
+"""`anchor export`: a run for other tools: TensorBoard, or a table of all records."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchor_cli import complete
+from anchor_cli.exits import ExitCode
+from anchor_cli.narrowing import narrowing
+from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.progress import Tick, progress
+from anchor_cli.selection import Selection
+from anchor_cli.terminal import document, emit
+from anchor_cli.words import counted
+
+if TYPE_CHECKING:
+    from anchorlib import Run, Series
+
+__all__ = ["EXAMPLES", "export_run"]
+
+EXAMPLES = examples(
+    "anchor export run1 --tensorboard tb",
+    "anchor export run1 --tensor '*@grad' --step 0:100 --parquet gradients.parquet",
+)
+
+
+@narrowing
+def export_run(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            metavar="DIR",
+            help="Event files in DIR/RUN: numbers, norms, and histograms over exponents.",
+        ),
+    ] = None,
+    csv_file: Annotated[
+        str | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Coordinates and summaries, a row a record; - is stdout."
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="The same as a Parquet table.")
+    ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor",
+            "-t",
+            metavar="SEL",
+            help="Only these tensors; may be repeated.",
+            autocompletion=complete.selectors,
+        ),
+    ] = None,
+    selection: Selection,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Write what is known of each record in the form of other tools.
+
+    Values themselves are taken out by `anchor pull`. A second export takes the place of the first.
+    """
+    from anchorlib.errors import OptionError
+    from anchorlib.reading import open_run
+
+    if tensorboard is None and csv_file is None and parquet is None:
+        raise OptionError("say where to: --tensorboard DIR, --csv FILE or --parquet FILE")
+    if csv_file == "-" and as_json:
+        raise OptionError("--csv - and --json both go to stdout: give one of them a file")
+    opened = open_run(run, store=store)
+    found = _series(opened, tensor or (), selection)
+    said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, found))}
+    with progress(f"exporting {opened.name}") as tick:
+        if tensorboard is not None:
+            said |= _to_tensorboard(found, tensorboard / opened.name, tick)
+    if csv_file is not None:
+        _to_csv(found, csv_file)
+        said["csv"] = csv_file
+    if parquet is not None:
+        _to_parquet(found, parquet)
+        said["parquet"] = str(parquet)
+    if as_json:
+        document(said)
+    elif csv_file != "-":
+        emit(_sentence(said))
+    return ExitCode.DONE
+
+
+def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Series]:
+    """All that is selected, of every mode. Raises UnknownTensorError where that is nothing."""
+    from anchor_cli.selected import narrowed
+    from anchorlib.errors import UnknownTensorError
+
+    infos = [i for i in run.tensors(*selectors) if selection.mode in (None, i.mode)]
+    found = [one for info in infos for one in narrowed(run, info, selection).series]
+    if not found:
+        raise UnknownTensorError(f"{run.name} has no record there {selection}".rstrip())
+    return found
+
+
+def _to_tensorboard(found: Sequence[Series], folder: Path, tick: Tick) -> dict[str, Any]:
+    """One folder, or one a rank where there are several: TensorBoard calls each a run."""
+    from anchor_cli.tensorboard import write_events
+
+    ranks = sorted({one.rank for one in found})
+    scalars = histograms = 0
+    for rank in ranks:
+        place = folder / f"rank{rank}" if len(ranks) > 1 else folder
+        written = write_events([one for one in found if one.rank == rank], place, tick)
+        scalars, histograms = scalars + written.scalars, histograms + written.histograms
+    return {"tensorboard": str(folder), "scalars": scalars, "histograms": histograms}
+
+
+def _to_csv(found: Sequence[Series], place: str) -> None:
+    from anchor_cli.files import written_text
+
+    with written_text(place) as file:
+        rows = _rows(found)
+        first = next(rows)
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([first, first.values()])
+        writer.writerows(row.values() for row in rows)
+
+
+def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:
+    from anchor_cli.summarised import summarised
+
+    return (row for one in found for row in summarised(one))
+
+
+def _to_parquet(found: Sequence[Series], place: Path) -> None:
+    from anchor_cli.files import written_whole
+    from anchorlib.errors import MissingExtraError
+
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtraError(
+            "--parquet needs pyarrow: pip install 'anchorlib[parquet]', or use --csv"
+        ) from None
+    tables = [arrow.table(_columns(one, arrow)) for one in found]
+    with written_whole(place) as file:
+        parquet.write_table(arrow.concat_tables(tables), file)
+
+
+def _columns(series: Series, arrow: Any) -> dict[str, Any]:
+    head = {"tensor": series.name, "kind": series.kind, "mode": series.mode, "rank": series.rank}
+    fixed = {name: arrow.repeat(value, len(series)) for name, value in head.items()}
+    return {**fixed, **dict(series.columns)}
+
+
+def _sentence(said: dict[str, Any]) -> str:
+    from anchorlib.names import escape
+
+    places = [said[name] for name in ("tensorboard", "csv", "parquet") if name in said]
+    folder = said.get("tensorboard")
+    look = (
+        "" if folder is None else f"; see tensorboard --logdir {escape(str(Path(folder).parent))}"
+    )
+    where = " and ".join(escape(str(place)) for place in places)
+    return f"{counted(said['records'], 'record')} of {said['run']} in {where}{look}"
