@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos fix proto clean
+.PHONY: demo check check-style test chaos diagnosis fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -27,6 +27,9 @@ test: .venv/.ready  ## every test
 
 chaos: .venv/.ready  ## 20 seeds of killed trainers and collectors on a line that breaks
 	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000
+
+diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
+	$(BIN)/python -m tests.diagnosis
 
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .

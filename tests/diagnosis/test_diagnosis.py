@@ -1,0 +1,90 @@
+"""Some of the planted faults and controls, and that their truth is true: see `make diagnosis`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import anchorlib
+from tests.diagnosis.controls import NOISE, ZERO_BY_THEORY, judge_scene
+from tests.diagnosis.faults import draw_fault, judge_fault
+from tests.diagnosis.formulas import BUGS, REFERENCE, ROUNDING
+from tests.diagnosis.nets import NETS, Layer, layers
+from tests.diagnosis.planting import distance, gradients
+from tests.diagnosis.training import Training, train
+
+SHAPES = {
+    "linear": ((12, 20), (16, 20), (16,)),
+    "conv": ((3, 4, 8, 8), (5, 4, 3, 3), (5,)),
+    "norm": ((12, 20), (20,), (20,)),
+    "batch_norm": ((3, 4, 8, 8), (4,), (4,)),
+    "attention": ((2, 2, 9, 8),) * 3,
+}
+SEEDS = (
+    *range(0, 18, 3),
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in (18, 21, 24, 1, 14, 26)),
+)
+
+
+def both(change):
+    """Old and new result of a change in float64, of random inputs."""
+    torch.manual_seed(0)
+    xs = [torch.randn(shape, dtype=torch.float64) for shape in SHAPES.get(change.kind, ((12, 20),))]
+    y = REFERENCE[change.kind](*xs)
+    if change.forward is not None:
+        return y, change.forward(*xs)
+    g = torch.randn_like(y)
+    old = gradients(REFERENCE[change.kind], xs, g, [True] * len(xs))[change.of]
+    return old, change.gradient(g, *xs, y)
+
+
+@pytest.mark.parametrize("change", ROUNDING, ids=lambda c: f"{c.kind} {c.name}")
+def test_a_change_that_only_rounds_is_the_same_mathematics(change):
+    assert distance(*both(change)) < 1e-12
+
+
+@pytest.mark.parametrize("change", BUGS, ids=lambda c: f"{c.kind} {c.name}")
+def test_a_bug_is_other_mathematics(change):
+    assert distance(*both(change)) > 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", NETS)
+def test_what_stands_in_for_a_layer_computes_the_same_bits(net, tmp_path):
+    training = Training(net, structure=5, shape="sam", steps=2)
+    layer = next(iter(layers(training.model())))
+    train(training, "a", tmp_path)
+    train(training.but(custom=layer), "b", tmp_path)
+    one, other = (anchorlib.open_run(run, tmp_path) for run in "ab")
+    for info in one.tensors():
+        digests = [run.series(info.name, info.kind).columns["digest"] for run in (one, other)]
+        assert list(digests[0]) == list(digests[1]), info
+
+
+@pytest.mark.parametrize("net", ZERO_BY_THEORY)
+def test_what_is_said_to_be_zero_by_theory_is(net):
+    training = Training(net, structure=1)
+    model = training.model().double()
+    x = torch.randn(6, *model.inputs, dtype=torch.float64)
+    model(x).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        zero = name in ZERO_BY_THEORY[net]
+        assert (parameter.grad.norm() < 1e-10) == zero, name
+    assert all(isinstance(layer, Layer) for layer in layers(model).values())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_planted_fault_is_named_and_classed(seed, tmp_path):
+    fault = draw_fault(seed)
+    outcome = judge_fault(fault, tmp_path)
+    assert outcome.state == "scored", fault
+    right = (outcome.origin, outcome.cls, outcome.verdict)
+    assert right == (True, True, True), f"{fault}\n{outcome.said}"
+
+
+@pytest.mark.slow
+def test_a_scene_of_controls_raises_no_alarm(tmp_path):
+    alarms = list(judge_scene(2, tmp_path))
+    assert len(alarms) == 7
+    assert [str(alarm) for alarm in alarms if alarm.wrong] == []
+    assert all(anchorlib.open_run(name, tmp_path).header()["perturbed"] for name in NOISE)
