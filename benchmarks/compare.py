@@ -1,6 +1,6 @@
 """What a comparison costs: joining a million records, measuring pairs, memory for a large one.
 
-    python benchmarks/compare.py [join | speed | memory | small]…
+    python benchmarks/compare.py [join | tables | speed | small | memory]…
 
 Each part runs in a process of its own, so that its peak of memory is its own. Times are
 of the processor, best of three: wall figures of a shared machine move by a factor of two and more.
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,28 @@ def join() -> None:
     print(f"bounds of {len(alignment.differing):,} pairs without values: {seconds:.2f} s")
 
 
+def tables() -> None:
+    """The columns of a stored run of 200,000 summaries."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = record("x", 0, 0, np.ones(16, "<f4"))
+        with Writer.open(Path(folder), "a", 0) as writer:
+            for step in range(200):
+                writer.write(
+                    [
+                        replace(
+                            one,
+                            name=f"layer.{n}",
+                            coordinates=Coordinates(step),
+                            order=1000 * step + n,
+                            raw=None,
+                        )
+                        for n in range(1000)
+                    ]
+                )
+        seconds, found = timed(lambda: table_of(open_run("a", folder)))
+        print(f"table of {len(found):,} stored records: {seconds:.2f} s")
+
+
 def stored(folder: Path, sizes: dict[str, int], steps: int) -> None:
     """Two runs whose tensors differ in their last bits."""
     for run, factor in (("a", 1.0), ("b", 1.0 + 2.0**-23)):
@@ -155,7 +178,7 @@ def memory() -> None:
         print(f"  error {found['error_eps'][0]:.3f} eps")
 
 
-PARTS = {part.__name__: part for part in (join, speed, small, memory)}
+PARTS = {part.__name__: part for part in (join, tables, speed, small, memory)}
 
 
 def main() -> None:

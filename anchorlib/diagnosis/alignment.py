@@ -20,7 +20,8 @@ class Renaming:
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
         "operations" (the same place in the same sequence of operations), "digest" (equal bits at
-        the first step), "guess" (same shape and like figures).
+        the first step), "guess" (same shapes and like norms, and no other name would do as well:
+        for people to look at, nothing is to be concluded from it; see `Alignment.guessed`).
     """
 
     a: str

@@ -254,6 +254,11 @@ def test_progress_ends_where_all_is_read() -> None:
     assert told == sorted(told)
 
 
+def test_of_no_pairs_there_are_no_measures() -> None:
+    for side in (table([]), table([made(0, floats(1), "float32")])):
+        assert len(measure(align(side, side), np.empty(0, np.int64))) == 0
+
+
 @given(pairs(), pairs(other=True), st.booleans())
 def test_ulps_are_the_numbers_between(one: Any, other: Any, mixed: bool) -> None:
     a, b = other if mixed else one
