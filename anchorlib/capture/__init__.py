@@ -1,12 +1,13 @@
 """Recording: the only part of anchorlib that knows torch.
 
-starting    start, tensor_names, auto-start        observer    values now, gradients later
-session     what users hold                        recorder    modes, records, the queue
-settings    arguments and environment              clock       step, pass, call, phase
-hooks       anchor                                 snapshot    copies of tensors
-modules     watch: outputs, inputs, parameters     printing    print_tensor
-optimizer   what happens around a step             header      what a run depends on
-structure   names of a model's parts               choice      what a watch chose
+starting       start, tensor_names, auto-start     observer   values now, gradients later
+session        what users hold                     recorder   modes, records, the queue
+settings       arguments and environment           clock      step, pass, call, phase
+hooks          anchor                              snapshot   copies of tensors
+watching       models, optimizers, their names     printing   print_tensor
+modules        one model's outputs, parameters     header     what a run depends on
+optimizer      what happens around a step          choice     what a watch chose
+checkpointing  what backward runs again            structure  names of a model's parts
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The session: what `start` opens, and what users hold while they record.
 
 settings ─▶ Session ┬ Clock, Recorder, Observer    what anchors and hooks talk to
-                    ├ ModelWatch, OptimizerWatch    hooks on what is watched
+                    ├ Watches                       hooks on models and optimizers
                     └ RecordQueue ─▶ Sink           where records go
 """
 
@@ -20,17 +20,14 @@ import torch
 from torch import nn
 
 from anchorlib.capture import hooks
-from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At, Clock
-from anchorlib.capture.compiled import TracedPhase, forget_compiled_code, take_hooks_inside
-from anchorlib.capture.modules import ModelWatch
+from anchorlib.capture.compiled import TracedPhase
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
 from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.snapshot import BufferPool
-from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
+from anchorlib.capture.watching import Watches
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
@@ -84,12 +81,7 @@ class Session:
         self._clock = Clock(settings.first_step, on_pass=self._on_pass, on_step=self._on_step)
         self._observer = Observer(self._clock, self._recorder)
         self._anchors = hooks.Anchors(self._observer, settings.modes, settings.wants)
-        self._models: list[ModelWatch] = []
-        self._names: dict[str, nn.Module] = {}  # what is recorded, and of which model
-        self._shares_names = False
-        self._optimizers: list[OptimizerWatch] = []
-        self._step_hook = StepHook(self._observer, self._optimizers)
-        self._undo: list[Callable[[], None]] = []
+        self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
         self._weighed = False
         self._closed = False
 
@@ -149,55 +141,7 @@ class Session:
             raise OptionError(f"watch takes a torch.nn.Module, not {type(model).__name__}")
         modes = self._settings.modes if mode is None else parse_modes(mode)
         selectors = [tensors] if isinstance(tensors, str) else tensors
-        parts = parts_of(model, prefix)
-        inner = unwrap_all(optimizer)
-        known = tensor_kinds(parts, state_keys(parts, inner))
-        choice = Choice(selectors, modes, known, parts)
-        self._claim(choice.names, parts.root)
-        if self._settings.perturbs is not None:
-            self._settings.perturbs.apply(parts.parameters)
-        watch = self._watch_of(parts)
-        undo = take_hooks_inside(model)
-        if undo is not None:
-            self._undo.append(undo)
-        for one in reversed(inner):
-            self._watch_optimizer(one, watch)
-        watch.add(choice)
-        forget_compiled_code()
-        self._observer.lineage.know(parts.parameters)
-
-    def _claim(self, names: set[str], root: nn.Module) -> None:
-        """Take `names` for one model, on ranks that record nothing as well."""
-        taken = sorted(name for name in names if self._names.get(name, root) is not root)
-        if taken and not self._shares_names:
-            shown = ", ".join(map(quoted, taken[:3])) + (", …" if len(taken) > 3 else "")
-            raise OptionError(
-                f"another watched model has tensors of these names: {shown}; give one of the two "
-                'a prefix, as watch(model, prefix="teacher")'
-            )
-        self._names.update(dict.fromkeys(names, root))
-
-    def _watch_of(self, parts: Parts) -> ModelWatch:
-        for watch in self._models:
-            if (
-                watch.parts.root is parts.root
-                and watch.parts.modules.keys() == parts.modules.keys()
-            ):
-                return watch
-        watch = ModelWatch(parts, self._observer, self._settings.wants)
-        if self._settings.recording:
-            watch.attach()
-            self._models.append(watch)
-            self._anchors.compiled.watched[watch.number] = watch
-        return watch
-
-    def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
-        self._clock.bind(optimizer)
-        if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
-            parameters = watch.parts.parameters
-            self._optimizers.append(
-                OptimizerWatch(optimizer, parameters, self._observer, watch.plan)
-            )
+        self._watches.add(model, selectors, modes, optimizer, prefix)
 
     def step(self, number: int | None = None) -> None:
         """End the step; the next one is `number`, or the one after.
@@ -222,8 +166,7 @@ class Session:
         return self._clock.in_phase(check_name(name))
 
     def _on_pass(self, at: At) -> None:
-        for watch in self._models:
-            watch.on_pass(at)
+        self._watches.on_pass(at)
 
     def _on_step(self, upcoming: int) -> None:
         self._anchors.compiled.end_step(upcoming)
@@ -304,20 +247,11 @@ class Session:
         self._anchors.compiled.end_step(None)
         self._recorder.end_step(None)
         self._observer.close()
-        self._unhook()
+        self._watches.close()
         with closing_progress(self._queue):
             undelivered = self._queue.close(timeout)
         self._report(undelivered)
         self._check()
-
-    def _unhook(self) -> None:
-        for model in self._models:
-            model.close()
-        for optimizer in self._optimizers:
-            optimizer.close()
-        self._step_hook.close()
-        for undo in self._undo:
-            undo()
 
     def _report(self, undelivered: int) -> None:
         if undelivered:
@@ -327,8 +261,7 @@ class Session:
                 self.run,
                 self.store,
             )
-        missing = [text for watch in self._models for one in watch.choices for text in one.missing]
-        missing += self._settings.unmatched
+        missing = self._watches.missing + self._settings.unmatched
         if self._settings.perturbs is not None:
             self._settings.perturbs.close()
         if missing:
@@ -363,11 +296,12 @@ class Session:
 @contextmanager
 def sharing_names(session: Session) -> Iterator[None]:
     """Models that are watched inside may have names of others: their steps tell them apart."""
-    before, session._shares_names = session._shares_names, True  # noqa: SLF001
+    watches = session._watches  # noqa: SLF001
+    before, watches.shares_names = watches.shares_names, True
     try:
         yield
     finally:
-        session._shares_names = before  # noqa: SLF001
+        watches.shares_names = before
 
 
 def _keep_subnormals() -> None:

@@ -1,0 +1,126 @@
+"""What a session watches: models and their optimizers, each under names of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from anchorlib.capture.choice import Choice
+from anchorlib.capture.clock import At
+from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
+from anchorlib.capture.modules import ModelWatch
+from anchorlib.capture.observer import Observer
+from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
+from anchorlib.capture.settings import Settings
+from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
+from anchorlib.errors import OptionError
+from anchorlib.modes import Mode
+from anchorlib.names import quoted
+
+__all__ = ["Watches"]
+
+_SHOWN = 3
+
+
+class Watches:
+    """The watched models and optimizers of one session.
+
+    compiled: where compiled code finds a watched model by its number.
+    """
+
+    def __init__(
+        self, settings: Settings, observer: Observer, compiled: dict[int, Watched]
+    ) -> None:
+        self.shares_names = False
+        self._settings = settings
+        self._observer = observer
+        self._compiled = compiled
+        self._models: list[ModelWatch] = []
+        self._names: dict[str, nn.Module] = {}  # what is recorded, and of which model
+        self._optimizers: list[OptimizerWatch] = []
+        self._step_hook = StepHook(observer, self._optimizers)
+        self._undo: list[Callable[[], None]] = []
+
+    def add(
+        self,
+        model: nn.Module,
+        selectors: Sequence[str] | None,
+        modes: tuple[Mode, ...],
+        optimizer: object,
+        prefix: str,
+    ) -> None:
+        """Watch `model`, or more of it.
+
+        Raises UnknownTensorError and OptionError, and registers nothing then.
+        """
+        parts = parts_of(model, prefix)
+        inner = unwrap_all(optimizer)
+        known = tensor_kinds(parts, state_keys(parts, inner))
+        choice = Choice(selectors, modes, known, parts)
+        self._claim(choice.names, parts.root)
+        if self._settings.perturbs is not None:
+            self._settings.perturbs.apply(parts.parameters)
+        watch = self._watch_of(parts)
+        undo = take_hooks_inside(model)
+        if undo is not None:
+            self._undo.append(undo)
+        for one in reversed(inner):
+            self._watch_optimizer(one, watch)
+        watch.add(choice)
+        forget_compiled_code()
+        self._observer.lineage.know(parts.parameters)
+
+    def _claim(self, names: set[str], root: nn.Module) -> None:
+        """Take `names` for one model, on ranks that record nothing as well."""
+        taken = sorted(name for name in names if self._names.get(name, root) is not root)
+        if taken and not self.shares_names:
+            shown = ", ".join(map(quoted, taken[:_SHOWN])) + (", …" if len(taken) > _SHOWN else "")
+            raise OptionError(
+                f"another watched model has tensors of these names: {shown}; give one of the two "
+                'a prefix, as watch(model, prefix="teacher")'
+            )
+        self._names.update(dict.fromkeys(names, root))
+
+    def _watch_of(self, parts: Parts) -> ModelWatch:
+        for watch in self._models:
+            if (
+                watch.parts.root is parts.root
+                and watch.parts.modules.keys() == parts.modules.keys()
+            ):
+                return watch
+        watch = ModelWatch(parts, self._observer, self._settings.wants)
+        if self._settings.recording:
+            watch.attach()
+            self._models.append(watch)
+            self._compiled[watch.number] = watch
+        return watch
+
+    def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
+        self._observer.clock.bind(optimizer)
+        if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
+            parameters = watch.parts.parameters
+            self._optimizers.append(
+                OptimizerWatch(optimizer, parameters, self._observer, watch.plan)
+            )
+
+    def on_pass(self, at: At) -> None:
+        """A pass begins."""
+        for watch in self._models:
+            watch.on_pass(at)
+
+    @property
+    def missing(self) -> list[str]:
+        """Selectors that were accepted for what might come, and which nothing came to match."""
+        return [text for watch in self._models for one in watch.choices for text in one.missing]
+
+    def close(self) -> None:
+        """Take every hook away."""
+        for model in self._models:
+            model.close()
+        for optimizer in self._optimizers:
+            optimizer.close()
+        self._step_hook.close()
+        for undo in self._undo:
+            undo()
