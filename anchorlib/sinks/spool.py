@@ -9,6 +9,7 @@ Its directory holds everything that delivery needs, so that any process may go o
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -181,6 +182,7 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
     """
     disk = disk or Disk()
     label = SpoolLabel(hello.run, hello.rank, hello.writer_id.hex(), to, time.time_ns(), power)
+    above = [path for path in (place, *place.parents) if not path.exists()]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     _sweep(place)
     # It gets its name when it is locked, so that nobody finds it without an owner.
@@ -192,6 +194,8 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
         most = limit_of(disk.free(place)) if limit is None else limit
         folder = place / label.folder
         unnamed.rename(folder)
+        if power:
+            _survive(folder, above, disk)
     except BaseException:
         lock.release()
         shutil.rmtree(unnamed, ignore_errors=True)
@@ -199,6 +203,25 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
     return WrittenSpool(
         folder, lock, label, hello, limit=most, power=power, disk=disk, segment_bytes=segment_bytes
     )
+
+
+def _survive(folder: Path, above: list[Path], disk: Disk) -> None:
+    """The spool's own name and label outlast a power loss, as do folders made for it.
+
+    A disk that cannot is told of with the first record.
+    """
+    with contextlib.suppress(OSError):
+        _sync(folder, above, disk)
+
+
+def _sync(folder: Path, above: list[Path], disk: Disk) -> None:
+    file = os.open(folder / LABEL, os.O_RDONLY)
+    try:
+        disk.sync(file)
+    finally:
+        os.close(file)
+    for made in (folder / LABEL, folder, *above):
+        disk.sync_folder(made.parent)
 
 
 def _sweep(place: Path) -> None:

@@ -21,6 +21,7 @@ from anchorlib.store.finding import (
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
+from anchorlib.store.tree import make_store
 from anchorlib.store.writer import Writer
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "find_run",
     "list_runs",
     "locate_store",
+    "make_store",
 ]

@@ -105,7 +105,7 @@ def create_rank(run: Path, rank: int, tree: Tree) -> None:
     uid, now = os.urandom(8).hex(), time.time_ns()
     about = {"rank": rank, "version": VERSION, "uid": uid, "created_ns": now, "checked": 0}
     first = encode(about)
-    (made / "catalog" / chunk_key(0, 0)).write_bytes(first.ljust(CATALOG_CHUNK, b"\0"))
+    tree.write(made / "catalog" / chunk_key(0, 0), first.ljust(CATALOG_CHUNK, b"\0"))
     tree.replace(made, group_json(stamp(rank=rank, state="open", attempts=[])))
     tree.move_in(made, run / rank_name(rank))
 

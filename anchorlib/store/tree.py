@@ -16,7 +16,7 @@ from pathlib import Path
 
 from anchorlib.store.layout import hidden
 
-__all__ = ["Tree"]
+__all__ = ["Tree", "make_store"]
 
 STALE_SECONDS = 86_400.0
 
@@ -95,6 +95,12 @@ class Tree:
         if self._fsync:
             sync_directory(node)
 
+    def write(self, path: Path, data: bytes) -> None:
+        """A new file of a node that is not in the tree yet."""
+        self._write(path, data)
+        if self._fsync:
+            sync_directory(path.parent)
+
     def remove(self, node: Path) -> None:
         """Takes a node out of the tree at once, then deletes it."""
         gone = self.fresh()
@@ -121,6 +127,14 @@ def delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def make_store(store: Path, *, fsync: bool) -> None:
+    """Makes a store's directory, and those above it, unless they are there."""
+    above = [path for path in (store, *store.parents) if not path.exists()]
+    store.mkdir(parents=True, exist_ok=True)
+    for path in above if fsync else ():
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -35,7 +35,7 @@ from anchorlib.store.rank import RankReader
 from anchorlib.store.series import SeriesShelf
 from anchorlib.store.slots import ChunkFiles, open_files
 from anchorlib.store.table import RowTable
-from anchorlib.store.tree import Tree
+from anchorlib.store.tree import Tree, make_store
 
 __all__ = ["Writer"]
 
@@ -86,7 +86,7 @@ class Writer:
                 f"the header of run {run!r} does not fit into JSON: {error}"
             ) from error
         with store_errors(f"cannot open run {run!r} in {store}"):
-            store.mkdir(parents=True, exist_ok=True)
+            make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)

@@ -26,6 +26,7 @@ from anchor_server.push import PushService
 from anchor_server.ranks import Ranks
 from anchor_server.tally import Tally
 from anchorlib.errors import CollectorError, OptionError, StoreError
+from anchorlib.store import make_store
 from anchorlib.wire import (
     HANDSHAKE_SECONDS,
     IDLE_SECONDS,
@@ -80,7 +81,7 @@ class Collector:
     ) -> None:
         self.store = Path(store)
         host = _checked_host(bind, tls, token, insecure=insecure)
-        _make(self.store)
+        _make(self.store, fsync=fsync)
         self._ranks = Ranks(self.store, fsync=fsync, max_bytes=max_bytes, patience=_PATIENCE)
         self.tally = Tally()
         self._push = PushService(
@@ -197,8 +198,8 @@ def _checked_host(bind: str, tls: ServerTLS | None, token: str | None, *, insecu
     return host
 
 
-def _make(store: Path) -> None:
+def _make(store: Path, *, fsync: bool) -> None:
     try:
-        store.mkdir(parents=True, exist_ok=True)
+        make_store(store, fsync=fsync)
     except OSError as error:
         raise StoreError(f"cannot make the store {store}: {error.strerror}") from error

@@ -71,9 +71,13 @@ class Outcome:
 
 
 class Chaos:
-    """One seed's run below `folder`."""
+    """One seed's run below `folder`.
 
-    def __init__(self, seed: int, records: int, folder: Path) -> None:
+    patience: seconds that the last trainer has; then it is killed too, and what it left is pushed.
+    """
+
+    def __init__(self, seed: int, records: int, folder: Path, patience: float = 60) -> None:
+        self.patience = patience
         self.plan = random.Random(f"plan {seed}")  # the same again, however long things take
         self.chance = random.Random(f"line {seed}")
         self.seed = seed
@@ -132,7 +136,9 @@ class Chaos:
         trainer = subprocess.Popen(
             [*command, *point], stderr=self.errors, stdout=subprocess.DEVNULL
         )
-        ends = time.monotonic() + (self.plan.uniform(0.3, 1.5) if dies and not point else 60)
+        ends = time.monotonic() + (
+            self.plan.uniform(0.3, 1.5) if dies and not point else self.patience
+        )
         try:
             while trainer.poll() is None and time.monotonic() < ends:
                 self._disturb(proxy)

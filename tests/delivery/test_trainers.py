@@ -109,5 +109,5 @@ def test_the_next_attempt_delivers_what_the_one_before_left(tmp_path):
 
 def test_chaos_in_short(tmp_path):
     seed = int(os.environ.get("CHAOS_SEED", "7"))
-    outcome = Chaos(seed, 600, tmp_path).run()
+    outcome = Chaos(seed, 600, tmp_path, patience=10).run()
     assert outcome.good, outcome

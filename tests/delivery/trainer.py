@@ -1,9 +1,10 @@
 """A training process without training: puts numbered records, tells a file how far it came.
 
-    python -m tests.delivery.trainer ADDRESS PLACE LOG FIRST LAST SEED [FAILPOINT]
+    python -m tests.delivery.trainer ADDRESS PLACE LOG FIRST LAST SEED [FAILPOINT | power]
 
 FAILPOINT kills the process, as kill -9 does, at a named place of its spool: before or in the middle
 of a write, before a segment is begun or removed, around a sync; with a count that says which time.
+`power`: what was put survives power loss.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     address, place, log, first, last, seed, *point = arguments
     chance = random.Random(int(seed))
     disk = Disk()
-    if point:
+    if point and point != ["power"]:
         name, _, count = point[0].partition(":")
         disk = MortalDisk(name, int(count))
 
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         {"seed": 1},
         resume=int(first) > 0,
         spool=Path(place),
-        power=chance.random() < 0.3,
+        power=chance.random() < 0.3 or point == ["power"],
     )
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     number = int(first)
