@@ -161,17 +161,19 @@ def _figures(
     for part, line in zip(parts, places, strict=True):
         own = part.columns
         cell = line * columns + np.searchsorted(steps, own["step"]) // width
+        finite = part.numel > own["nan"] + own["inf"]
         for name in ADDED:
-            np.add.at(added[name], cell, own[name])
+            np.add.at(added[name], cell, np.where(finite | (name != "sum"), own[name], 0))
         np.add.at(added["records"], cell, 1)
         np.add.at(added["numel"], cell, part.numel)
-        np.add.at(added["squares"], cell, own["l2"].astype(np.float64) ** 2)
-        finite = part.numel > own["nan"] + own["inf"]
+        # A row without a finite element has no norm; beside others it adds none.
+        np.add.at(added["squares"], cell, np.where(finite, own["l2"], 0).astype(np.float64) ** 2)
         np.fmin.at(low, cell[finite], own["min"][finite])
         np.fmax.at(high, cell[finite], own["max"][finite])
     empty = added["records"] == 0
-    with np.errstate(invalid="ignore"):
-        added["l2"] = np.sqrt(added.pop("squares"))
+    added["l2"] = np.sqrt(added.pop("squares"))
+    for name in ("sum", "l2"):
+        added[name][np.isnan(low)] = np.nan
     for values in added.values():
         values[empty] = np.nan
     return {
