@@ -41,6 +41,7 @@ _COLOUR = {
 _PARENTS = 3
 _READABLE = 24  # columns that a name keeps before other things go to the next line
 _ALARMING = ("not_rounding", "nonfinite")
+_OUTSIDE = ("starts_unequal", "window_start")
 _MORE = "--json has them all"
 
 
@@ -145,7 +146,9 @@ def _named(before: str, name: str, after: str, width: int) -> str:
 def _origins(found: Comparison, width: int, screen: Screen) -> list[Section]:
     if not found.origins:
         return []
-    text = f"inputs equal, result not{_unit(found)}"
+    outside = all(one.cls in _OUTSIDE for one in found.origins)
+    meaning = "nothing recorded before" if outside else "inputs equal, result not"
+    text = f"{meaning}{_unit(found)}"
     head = titled(screen, "ORIGINS", text if len(text) + 9 <= width else text.partition(" (")[0])
     return [listed(head, [_origin(one, width, screen) for one in found.origins], _MORE)]
 

@@ -205,6 +205,14 @@ def test_identical_runs_are_told_in_three_lines(compare):
     )
 
 
+def test_an_origin_that_nothing_was_computed_for_is_not_said_to_have_equal_inputs(compare):
+    start = replace(SUSPECT.origins[0], cls="starts_unequal", ops=(), parents=(), why="a seed")
+    text = compare(replace(SUSPECT, origins=(start,))).out
+    assert "ORIGINS  nothing recorded before (1 eps" in text
+    assert "tanh3@grad: starts unequal\n    error 0.35 eps" in text
+    assert "\n    a seed\n" in text
+
+
 def test_with_noise_runs_growth_has_a_score(compare):
     growth = tuple(replace(one, score=one.step / 100) for one in SUSPECT.growth)
     assert "step       value        grad  score\n" in compare(replace(SUSPECT, growth=growth)).out
