@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import nn
@@ -17,8 +16,8 @@ from anchorlib.capture.checkpointing import recomputing
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
-from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.hooks import recording, see_outside
+from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside
 from anchorlib.capture.streams import Plan, Stream
@@ -233,82 +232,6 @@ class ModelWatch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-
-class ModuleHook:
-    """A hook on one module. Copies of the module (an EMA model, a pickle) carry one that rests.
-
-    A plain bound method would drag the whole session into every deep copy.
-    """
-
-    __slots__ = ("_act", "_module")
-
-    def __init__(self, module: nn.Module, act: Callable[..., None]) -> None:
-        self._module = ref(module)
-        self._act = act
-
-    @natively
-    def __call__(self, module: nn.Module, *arguments: Any) -> None:
-        """Act, if this is the module that is watched."""
-        if self._module() is module:
-            self._act(module, *arguments)
-
-    def __deepcopy__(self, _memo: object) -> Callable[..., None]:
-        return resting_hook
-
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return at_rest, ()
-
-
-def resting_hook(*_arguments: object) -> None:
-    """What the hooks of a watched module become in a copy of it: nothing."""
-
-
-def at_rest() -> Callable[..., None]:
-    """What a pickled hook is made from."""
-    return resting_hook
-
-
-class PassGradient:
-    """A parameter's hook: the contribution of one backward pass."""
-
-    __slots__ = ("_observer", "_plan")
-    __torch_unserializable__ = True  # a watched parameter can be saved without a warning
-
-    def __init__(self, observer: Observer, plan: Plan) -> None:
-        self._observer = observer
-        self._plan = plan
-
-    @never_traced
-    def __call__(self, gradient: torch.Tensor) -> None:
-        """Record `gradient` with the coordinates of the pass that is open now."""
-        self._observer.pass_gradient(self._plan, gradient)
-
-
-class ShardGradient:
-    """A sharded parameter's hook: runs after its gradient, reduced, was added up."""
-
-    __slots__ = ("_last", "_observer", "_plan")
-
-    def __init__(self, observer: Observer, plan: Plan) -> None:
-        self._observer = observer
-        self._plan = plan
-        self._last: Callable[[], torch.Tensor | None] = lambda: None
-
-    @never_traced
-    def __call__(self, parameter: torch.Tensor) -> None:
-        """Record the gradient of the one pass that made it; a running sum is counted instead."""
-        gradient = parameter.grad
-        if gradient is None:
-            return
-        if self._last() is gradient:
-            step = self._observer.clock.step
-            reason = "a sharded parameter's gradient is a sum over passes"
-            self._observer.recorder.skip(self._plan.name, "pass_grad", reason, step)
-            self._observer.clock.gradient()
-            return
-        self._last = ref(gradient)
-        self._observer.pass_gradient(self._plan, gradient)
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
