@@ -39,15 +39,42 @@ class Judge:
     noise: Envelope | None = None
 
     def origins(self) -> list[Origin]:
-        """All of them, one a segment."""
-        return [self._origin(segment) for segment in segments(self.found)]
+        """All of them, one a segment; and where one run alone becomes NaN or infinite."""
+        told = [self._origin(segment) for segment in segments(self.found)]
+        if not any(origin.cls == "nonfinite" for origin in told):
+            told += self._overflow()
+        return told
+
+    def _overflow(self) -> list[Origin]:
+        """The first record that is NaN or infinite in one run alone, though its inputs differ.
+
+        A difference of its own: no rounding grows into it where the noise runs stay finite.
+        """
+        which = self.measures["nonfinite"] > 0
+        if self.noise is not None and (which & self.noise.nonfinite).any():
+            return []
+        alignment = self.found.alignment
+        rows = alignment.a_row[self.measures.pair[which]]
+        if not len(rows):
+            return []
+        row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
+        ops = self.found.ancestry(row).ops
+        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+        segment = Segment(row, (row,), len(rows), (rank,), ops)
+        note = "NaN or infinity in one run alone, of inputs that differ already"
+        return [self._told(segment, "nonfinite", note)]
 
     def _origin(self, segment: Segment) -> Origin:
-        row = segment.row
-        found = self.found
+        pair = self._pair(segment.row)
+        return self._told(segment, *self._class(segment.row, pair, self._measure(pair)))
+
+    def _measure(self, pair: int) -> Measure:
+        return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+
+    def _told(self, segment: Segment, cls: str, note: str) -> Origin:
+        row, found = segment.row, self.found
         pair = self._pair(row)
-        measure = self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
-        cls, note = self._class(row, pair, measure)
+        measure = self._measure(pair)
         ancestry = found.ancestry(row)
         outside = cls in ("starts_unequal", "window_start")
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]

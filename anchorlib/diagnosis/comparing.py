@@ -18,10 +18,11 @@ from anchorlib.diagnosis.growth import growth
 from anchorlib.diagnosis.headers import config_diff
 from anchorlib.diagnosis.losses import losses
 from anchorlib.diagnosis.measuring import measure
-from anchorlib.diagnosis.notes import incomplete, notes
+from anchorlib.diagnosis.notes import incomplete, notes, too_fine
 from anchorlib.diagnosis.table import Table
 from anchorlib.diagnosis.tabling import table_of
-from anchorlib.diagnosis.verdict import drift, sentence, verdict
+from anchorlib.diagnosis.verdict import Drift, drift, verdict
+from anchorlib.diagnosis.wording import sentence
 from anchorlib.reading import Run, open_run
 
 __all__ = ["compare", "compare_tables"]
@@ -67,9 +68,11 @@ def compare_tables(
     found = frontier(alignment)
     origins = Judge(found, measures, around).origins()
     first = _first(alignment)
-    told = None
+    told: Drift | None = None
     if around is not None and judged is not None and len(measures):
         told = drift(alignment, measures, judged, around)
+        if told.covered is False and too_fine(alignment, noise):
+            told = told._replace(covered=None)
     differing = len(alignment.differing)
     answer = verdict(len(alignment), differing, origins, told)
     parted = losses(alignment)
@@ -86,7 +89,7 @@ def compare_tables(
         losses=parted,
         renamed=alignment.renamed,
         step_offset=alignment.step_offset,
-        notes=tuple(notes(found, origins, around)),
+        notes=tuple(notes(found, origins, around, noise)),
         incomplete=incomplete(alignment, first, answer),
         noise=tuple(table.run for table in noise),
         horizon=None if around is None else around.horizon,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +15,16 @@ from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.table import Table
 from anchorlib.names import escape, join
 
-__all__ = ["incomplete", "notes"]
+__all__ = ["incomplete", "notes", "too_fine"]
 
 
-def notes(found: Frontier, origins: Sequence[Origin], noise: Envelope | None) -> list[str]:
-    """One line each."""
+def notes(
+    found: Frontier, origins: Sequence[Origin], noise: Envelope | None, runs: Sequence[Table]
+) -> list[str]:
+    """One line each.
+
+    runs: the noise runs' tables.
+    """
     alignment = found.alignment
     told: list[str] = []
     for table in (alignment.a, alignment.b):
@@ -30,6 +36,11 @@ def notes(found: Frontier, origins: Sequence[Origin], noise: Envelope | None) ->
         told.append(
             f"from step {noise.horizon} on the noise runs are a tenth apart: element by element, "
             "nothing can be said there"
+        )
+    if noise is not None and too_fine(found.alignment, runs):
+        told.append(
+            "the noise runs were perturbed by less than the coarsest element type rounds: they "
+            "judge no drift (anchor noise takes the right size by itself, or --eps)"
         )
     if any(origin.cls == "window_start" for origin in origins):
         told.append("record every pass of the first steps (mode All) to see where it began")
@@ -78,6 +89,26 @@ def _flips(found: Frontier) -> Iterable[str]:
         f"{name} flips at step {int(a.step[row])}, pass {int(a.pass_index[row])}: integers decided "
         "from values that differ; from there on the runs take different ways"
     ]
+
+
+def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
+    """Whether noise runs were perturbed by less than what either run's element types round."""
+    sizes = [_perturbed(header) for run in runs for header in run.header.values()]
+    told = [size for size in sizes if size is not None]
+    tables = (alignment.a, alignment.b)
+    used = [dtypes.dtype(t.dtypes[code]).eps for t in tables for code in np.unique(t.dtype)]
+    return bool(told) and max(told) * 1.5 < max((eps or 0.0 for eps in used), default=0.0)
+
+
+def _perturbed(header: Mapping[str, Any]) -> float | None:
+    """The relative change of a noise run's parameters, as its header has it: SEED[:EPS]."""
+    _, _, size = str(header.get("perturbed", "")).partition(":")
+    if size in dtypes.DTYPES:
+        return dtypes.DTYPES[size].eps
+    try:
+        return float(size)
+    except ValueError:
+        return None
 
 
 def incomplete(alignment: Alignment, first: Divergence | None, answer: str) -> bool:

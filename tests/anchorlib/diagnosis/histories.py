@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class History:
         self.edges.setdefault(rank, []).append(
             Edges(names[0], "train", 0, 0, (SIZE,), missing=("it has no graph",))
         )
-        for above, name in zip(names, names[1:], strict=False):
+        for above, name in pairwise(names):
             self.made_of(name, above, f"w:w_{name}", rank=rank)
 
     def passes(
@@ -127,6 +128,16 @@ def changed(one: Record, changes: Mapping[str, Any]) -> Record:
             again = record(one.name, one.step, raw, kind=one.kind, dtype=one.dtype)
             return replace(one, raw=raw, shape=raw.shape, summary=again.summary)
     return one
+
+
+def over(changes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes`, but `more` for the records that it names, however shortly."""
+    kept = {
+        key: change
+        for key, change in changes.items()
+        if not any(f"{key} ".startswith(f"{short} ") for short in more)
+    }
+    return kept | dict(more)
 
 
 def off(raw: Any, change: float) -> Any:

@@ -1,0 +1,113 @@
+"""The answer in one sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from anchorlib.diagnosis.comparison import Divergence, Losses, Origin, Place
+from anchorlib.diagnosis.verdict import BAD, Drift
+from anchorlib.names import escape, join
+
+__all__ = ["sentence"]
+
+
+def sentence(
+    answer: str,
+    matched: int,
+    first: Divergence | None,
+    origins: Sequence[Origin],
+    parted: Losses | None,
+    told: Drift | None,
+) -> str:
+    """The answer in one sentence for people."""
+    if answer == "incomparable":
+        return "The runs have no record in common."
+    if answer == "identical" or first is None:
+        return f"The runs are bit-identical in all {matched} records that both have."
+    parts = [f"The runs part at {_begin(first, origins)}"]
+    bad = next((origin for origin in origins if origin.cls in BAD), None)
+    if bad is not None and bad is not origins[0]:
+        parts.append(f"at {_what(bad)}")
+    parts += [_loss(parted, first.place.step), _noise(told, answer)]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _begin(first: Divergence, origins: Sequence[Origin]) -> str:
+    if origins:
+        return _what(origins[0])
+    return f"{_where(first.place)}: {_name(first.place)} differs, and nothing recorded says why"
+
+
+def _where(place: Place) -> str:
+    rank = f", rank {place.rank}" if place.rank else ""
+    phase = f", phase {escape(place.phase)}" if place.phase != "train" else ""
+    return f"step {place.step}, pass {place.pass_index}{phase}{rank}"
+
+
+def _name(place: Place) -> str:
+    name = escape(place.name)
+    words = {
+        "value": name,
+        "grad": f"the gradient of {name}",
+        "pass_grad": f"the gradient of {name}",
+        "updated": f"the update of {name}",
+        "delta": f"the update of {name}",
+    }
+    return words.get(place.kind, escape(join(place.name, place.kind)))
+
+
+def _what(origin: Origin) -> str:
+    place, size = origin.place, _size(origin)
+    head = f"{_where(place)}: {_name(place)}"
+    if origin.cls == "starts_unequal":
+        return f"{head} differs by {size} before anything was computed from it: {origin.why}"
+    if origin.cls == "window_start":
+        return f"{head} already differs by {size} where the records begin: {origin.why}"
+    ops = f" ({escape(', '.join(origin.ops[:3]))}{', …' * (len(origin.ops) > 3)})" * bool(
+        origin.ops
+    )
+    equal = "everything it was computed from is bit-identical"
+    if origin.cls == "nonfinite":
+        return f"{head}{ops} holds NaN or infinity in one run alone"
+    words = {
+        "rounding": "rounding",
+        "not_rounding": "more than rounding",
+        "nondeterministic": "an operation that is not deterministic",
+    }
+    why = f", {origin.why}" if origin.why and origin.cls == "not_rounding" else ""
+    return f"{head}{ops} differs by {size} while {equal}: {words[origin.cls]}{why}"
+
+
+def _size(origin: Origin) -> str:
+    measure = origin.measure
+    if np.isfinite(measure.error_eps):
+        return f"{measure.error_eps:.3g} eps"
+    if np.isfinite(measure.share_differing):
+        return f"{measure.share_differing:.2%} of its elements"
+    return "its shape" if measure.measured == "shape" else "an unknown amount"
+
+
+def _loss(parted: Losses | None, step: int) -> str:
+    if parted is None:
+        return ""
+    if parted.first_bit is None:
+        return "the losses are the same"
+    if parted.above_1e3 is None:
+        return f"the losses differ from step {parted.first_bit} on, by less than 0.001"
+    later = parted.above_1e3 - step
+    if later <= 0:
+        return f"the losses are 0.001 apart from step {parted.above_1e3} on"
+    return f"the losses are 0.001 apart {later} step{'s' * (later != 1)} later"
+
+
+def _noise(told: Drift | None, answer: str) -> str:
+    if told is None:
+        return ""
+    if told.covered is None:
+        return "the noise runs say nothing of it"
+    if told.covered:
+        return "the noise runs drift as far" if answer == "expected" else ""
+    where = f"{told.kind} at step {told.step}"
+    return f"the drift is {told.worst:.3g} times that of the noise runs ({where})"
