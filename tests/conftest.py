@@ -32,6 +32,7 @@ SLOW = (
     "cli/test_serve.py",
     "cli/test_verify.py",
     "delivery/",
+    "page/",
     "security/",
     "server/",
     "test_examples.py",

@@ -310,7 +310,8 @@ class HeatMap extends Plot {
     const { model, view } = this;
     const held = (value, size) => Math.min(Math.max(value, 0), size - 1);
     const to = [held(row + down, model.rows), held(column + right, model.columns)];
-    if (this.cursor) this.cursor = to; else this.cursor = [row, column];
+    // The first arrow key enters the map where it begins; Home and End go where they say.
+    this.cursor = this.cursor || Math.abs(right) > 1 ? to : [row, column];
     const [r, c] = this.cursor;
     if (r < view.top || r >= view.bottom || c < view.left || c >= view.right) {
       this.zoomTo(r, c, view.bottom - view.top, view.right - view.left);

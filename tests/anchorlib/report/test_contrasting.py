@@ -71,7 +71,7 @@ def test_a_pair_that_was_not_measured_differs_nevertheless(tmp_path):
 
 
 def test_cells_without_a_pair_are_empty(tmp_path):
-    a, b = pair_of_runs(tmp_path)
+    a, _ = pair_of_runs(tmp_path)
     make_run(tmp_path, [record("fc1", "value", VALUES, step=0)], run="c")
     found = drawn(a, open_run("c", tmp_path))
     assert found.grid[0, 0] == EQUAL

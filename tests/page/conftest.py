@@ -1,0 +1,32 @@
+"""One browser for all tests of the page: Debian's Chromium, offline."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.page.browsing import CHROMIUM, browser_of, settled
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    with browser_of(CHROMIUM) as started:
+        yield started
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Open a page's HTML from disk; at the end nothing may have gone wrong in any."""
+    pages = []
+
+    def go(html, **options):
+        path = tmp_path / f"page{len(pages)}.html"
+        path.write_text(html, encoding="utf-8")
+        visited = settled(browser, path.as_uri(), **options)
+        pages.append(visited)
+        return visited
+
+    yield go
+    for one in pages:
+        one.close()

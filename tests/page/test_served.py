@@ -1,0 +1,150 @@
+"""`anchor ui`: the page served, kept fresh, and to nobody who asks under another name."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from anchorlib.store import Writer
+from tests.cli.made import COMMAND, make_run, record, spawn
+from tests.page.browsing import settled
+from tests.page.runs import small_run
+
+
+@contextmanager
+def served(store, *arguments):
+    """`anchor ui` on a free port; its address."""
+    command = [*COMMAND, "ui", *arguments, "--store", str(store), "--bind", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        assert line.startswith(f"anchor: showing {store} on http://127.0.0.1:"), (
+            line + process.stderr.read()
+        )
+        yield re.search(r"http\S+", line).group()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.stderr.close()
+        process.wait()
+
+
+def asked(address, path, *, method="GET", **headers):
+    """Status, headers and body of an answer."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    place = tmp_path_factory.mktemp("store")
+    small_run(place, "a")
+    small_run(place, "b", parts=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def address(store):
+    with served(store) as found:
+        yield found
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "127.0.0.1", ""])
+def test_another_host_is_refused(address, host):
+    status, _, text = asked(address, "/view?run=a", Host=host)
+    assert status == 421
+    assert text == "this Host is not served here"
+
+
+def test_our_own_names_are_answered(address):
+    port = urlsplit(address).port
+    for name in ("127.0.0.1", "localhost", "LOCALHOST"):
+        assert asked(address, "/", Host=f"{name}:{port}")[0] == 200
+
+
+@pytest.mark.parametrize("run", ["../a", "/etc", "a.zarr", "grpc://127.0.0.1:1/a", "", "%00"])
+def test_only_runs_of_the_store_are_shown(address, run):
+    status, _, text = asked(address, f"/view?run={run}")
+    assert status == 404
+    assert text.startswith("anchor: no run is named")
+
+
+def test_it_only_reads(address):
+    assert asked(address, "/view?run=a", method="POST")[0] == 405
+    assert asked(address, "/elsewhere")[0] == 404
+
+
+def test_every_page_says_what_it_may_do(address):
+    for path in ("/", "/view?run=a"):
+        status, headers, _ = asked(address, path)
+        assert status == 200
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+
+
+def test_data_is_sent_only_where_it_is_newer(address):
+    status, _, text = asked(address, "/data?run=a")
+    assert status == 200
+    tag = re.search(r'"tag":"(\w+)"', text).group(1)
+    assert asked(address, f"/data?run=a&have={tag}")[0] == 204
+    assert asked(address, "/data?run=a&have=older")[0] == 200
+
+
+def test_the_list_leads_to_the_page_of_several_runs(browser, address):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(address)
+    for name in ("a", "b"):
+        page.get_by_label(name, exact=True).check()
+    page.get_by_role("button", name="show the ticked runs").click()
+    expect(page.get_by_role("region", name="Answer")).to_contain_text("step 5")
+    assert page.url.endswith("/view?run=a&run=b")
+    context.close()
+
+
+def test_a_run_that_grows_is_followed_without_losing_the_selection(browser, tmp_path):
+    with Writer.open(tmp_path, "growing", 0) as writer:
+        writer.write([record("fc1", step=0), record("fc2", step=0, order=1)])
+        with served(tmp_path, "growing") as address:
+            visited = settled(browser, address, offline=False)
+            visited.page.get_by_role("button", name="fc2@grad", exact=True).click()
+            writer.write([record("fc2", step=1, order=2), record("fc3", step=1, order=3)])
+            header = visited.page.get_by_role("banner")
+            expect(header).to_contain_text("being recorded, 2 steps, 3 tensors", timeout=30_000)
+            expect(header).to_contain_text("live")
+            label = visited.drawing("Exponents by step").get_attribute("aria-label")
+            assert "Exponents of fc2@grad" in label
+            assert {urlsplit(one).netloc for one in visited.requests} == {urlsplit(address).netloc}
+            visited.close()
+
+
+def test_beyond_loopback_it_refuses_to_listen(tmp_path):
+    make_run(tmp_path, [record()])
+    done = spawn("ui", "--store", tmp_path, "--bind", "0.0.0.0:0")
+    assert done.returncode == 2
+    assert "--insecure" in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_unknown_run_is_told_before_anything_is_served(tmp_path):
+    make_run(tmp_path, [record()])
+    done = spawn("ui", "run2", "--store", tmp_path, "--bind", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert "did you mean 'run1'?" in done.stderr
