@@ -68,9 +68,9 @@ def test_a_fit_is_recorded_as_it_is_and_left_as_it_is(runs, recorder, read, kind
 
 
 def test_the_gradients_of_accumulated_batches_add_up_to_the_one_consumed(runs, recorder, read):
-    """Nothing in the forward is watched: only the batches tell the passes apart."""
+    """Nothing in the forward is watched or anchored: only the batches tell the passes apart."""
     runs.fit(
-        runs.made(),
+        runs.made(runs.Silent),
         [recorder(tensors=["fc1.*@grad", "fc1.*@pass_grad"])],
         accumulate_grad_batches=3,
     )
