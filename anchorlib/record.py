@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS",
+    "UNKNOWN",
     "Coordinates",
     "Edges",
     "Flag",
@@ -128,6 +129,10 @@ class Record:
     def nbytes(self) -> int:
         """Bytes of raw storage that travel with the record."""
         return 0 if self.raw is None else self.raw.nbytes
+
+
+UNKNOWN = "*"
+"""The name in a gap of records that were lost before anyone could read whose they were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from anchorlib.names import escape
-from anchorlib.record import Gap
+from anchorlib.record import UNKNOWN, Gap
 from anchorlib.sinks.spool_holes import Holes
 from anchorlib.sinks.spool_reading import FrameReader
 from anchorlib.sinks.spool_segments import Segments
@@ -164,7 +164,9 @@ class SpoolFrames:
     def damage(self) -> list[Gap]:
         """The statement of what damage cost so far; of which tensors is not known."""
         lost = self._holes.damage
-        return [Gap("*", "value", "all", _DAMAGE, lost, 0, self._reader.last_step)] if lost else []
+        return (
+            [Gap(UNKNOWN, "value", "all", _DAMAGE, lost, 0, self._reader.last_step)] if lost else []
+        )
 
     @property
     def reached(self) -> int:

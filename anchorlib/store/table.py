@@ -6,6 +6,7 @@ rows exist. A row that was appended and not committed is overwritten by the next
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,14 @@ class RowTable:
     def commit(self, rows: int, pairs: int) -> None:
         """Makes that many appended rows exist, and counts their histogram pairs as used."""
         seq = np.arange(self.rows + 1, self.rows + rows + 1, dtype=COLUMNS["seq"])
-        self._columns["seq"].write_packed(self.rows, seq.tobytes())
+        try:
+            self._columns["seq"].write_packed(self.rows, seq.tobytes())
+        except OSError:
+            # A sync that failed may not fail again, and what it was for is not on the disk: rows
+            # that were not committed come again, and are written anew.
+            with contextlib.suppress(OSError):
+                self._columns["seq"].write_packed(self.rows, bytes(seq.nbytes))
+            raise
         self.rows += rows
         self.pairs += pairs
 

@@ -12,6 +12,7 @@ from anchor_cli.terminal import note
 from anchor_cli.words import counted, steps_of
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names import escape, join, select
+from anchorlib.record import UNKNOWN
 
 if TYPE_CHECKING:
     from anchor_cli.selected import Selected
@@ -43,18 +44,28 @@ class Gaps:
         return sum(gap.count for gap in self.of(info))
 
     @property
+    def of_unknown(self) -> list[Gap]:
+        """Those of which is not known what they were of."""
+        pair = (UNKNOWN, "value")
+        return [] if pair in _recorded(self._run) else self._found.get(pair, [])
+
+    @property
     def total(self) -> int:
         """The same, of all tensors."""
         return sum(gap.count for those in self._found.values() for gap in those)
 
     def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
         """Tensors that the selectors name and that have gaps but no record at all."""
-        recorded = {(info.name, info.kind) for info in self._run.tensors()} if self._found else ()
+        recorded = _recorded(self._run) if self._found else ()
         found: dict[Pair, list[Gap]] = {}
         for selector in selectors:
             with contextlib.suppress(UnknownTensorError):
                 found |= {pair: self._found[pair] for pair in select([selector], self._found)}
         return {pair: those for pair, those in found.items() if pair not in recorded}
+
+
+def _recorded(run: Run) -> set[Pair]:
+    return {(info.name, info.kind) for info in run.tensors()}
 
 
 def lost(
@@ -68,8 +79,11 @@ def lost(
     gaps = Gaps(run, selection.rank)
     names = {part.info.name for part in found}
     # Of a name that is answered for, the kinds that were not asked for are no gap.
+    names.add(UNKNOWN)  # of which `_of_any` speaks
     others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
-    return "; ".join([*_of_tensors(gaps, found, selection), *told(others)])
+    return "; ".join(
+        [*_of_tensors(gaps, found, selection), *told(others), *_of_any(gaps, selection)]
+    )
 
 
 def answered(problem: str) -> ExitCode:
@@ -89,6 +103,14 @@ def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> 
             missing -= sum(int((~one.kept).sum()) for one in part.whole)
         if missing > 0 and any(selection.meets(g.first_step, g.last_step) for g in those):
             yield f"{part.title} lacks {counted(missing, 'record')} of {_where(those)}"
+
+
+def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
+    """Records that were lost before anyone could read whose they were: any answer may lack them."""
+    those = [gap for gap in gaps.of_unknown if selection.meets(gap.first_step, gap.last_step)]
+    if those:
+        missing = counted(sum(gap.count for gap in those), "record")
+        yield f"{missing} of unknown tensors are lost at {_where(those)}"
 
 
 def told(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:

@@ -257,6 +257,16 @@ class TestGaps:
         alone = anchor(*where, "fc3.bias")
         assert (alone.code, alone.err) == (2, f"anchor: {said}\n")
 
+    def test_what_was_lost_of_unknown_tensors_may_be_missing_anywhere(self, tmp_path):
+        gap = Gap("*", "value", "all", "damaged on the trainer's disk", 3, 0, 6)
+        make_run(tmp_path, [record(), record(step=9)], gaps=[gap])
+        where = ("--store", tmp_path, "-t", "fc2.bias")
+        for command in ("hist", "stats"):
+            done = anchor(command, "run1", *where)
+            assert done.code == 3
+            assert "3 records of unknown tensors are lost at" in done.err
+            assert anchor(command, "run1", *where, "--step", "9:").code == 0
+
     def test_values_left_out_are_no_gap_where_summaries_are_kept(self, tmp_path):
         records = [record(), record(raw=None, dropped=BIAS, step=4)]
         gap = self.gap(count=1, last_step=4, reason="line full: values dropped")

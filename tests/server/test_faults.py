@@ -22,6 +22,7 @@ from anchor_server.ports import listener
 from anchorlib.errors import CollectorError
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import DURABILITY_POWER, DURABILITY_PROCESS
+from tests.anchorlib.store.auditing import faults
 from tests.cli.made import anchor
 from tests.server.processes import COMMAND, bare_environment, served
 from tests.server.pushing import Pusher, expected, record, stored
@@ -46,7 +47,10 @@ def small_disk(place: Path, size: int) -> Iterator[Path]:
 def push_until_refused(address: str, records) -> tuple[grpc.StatusCode, str]:
     """One stream that sends what is not there yet, as far as the collector takes it."""
     with Pusher(address) as stream:
-        done = stream.reply().resume.committed
+        try:
+            done = stream.reply().resume.committed
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
         for one in records[done:]:
             stream.encoder.sequence = one.order
             stream.push(one)
@@ -69,6 +73,64 @@ def test_a_full_disk_refuses_what_may_pass_and_heals_without_anyones_help(tmp_pa
         assert stored(collector.store) == expected(records[:28])
         reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
         assert reader.gaps() == []  # nothing was left out: it waited
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_a_disk_that_fails_refuses_what_may_pass_and_heals(tmp_path, monkeypatch, code):
+    records = [record(step, 1000) for step in range(60)]
+    real, left = os.pwritev, 90
+
+    def failing(descriptor: int, buffers, offset: int) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(code, os.strerror(code))
+        return real(descriptor, buffers, offset)
+
+    with serve(tmp_path) as collector:
+        monkeypatch.setattr(os, "pwritev", failing)
+        for _ in range(2):
+            told, details = push_until_refused(collector.address, records)
+            assert (told, os.strerror(code) in details) == (
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                True,
+            )
+        held = stored(tmp_path)
+        assert len(held) < 60
+        assert held == expected(records)[: len(held)]
+        monkeypatch.setattr(os, "pwritev", real)
+        push_until_refused(collector.address, records)
+    assert stored(tmp_path) == expected(records)
+    reader = RankReader(LocalLocation(tmp_path / "run1.zarr"), 0)
+    assert reader.gaps() == []  # nothing was left out: it waited
+    assert faults(tmp_path) == []
+
+
+def test_a_sync_that_fails_acknowledges_nothing_even_if_the_next_one_succeeds(
+    tmp_path, monkeypatch
+):
+    # Linux says once that pages were not written, and forgets them.
+    real, files = os.fdatasync, []
+
+    def failing(descriptor: int) -> None:
+        files.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        if files[-1].endswith("records/seq/c.0") and sum("seq" in file for file in files) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    records = [record(step) for step in range(3)]
+    with serve(tmp_path, fsync=True) as collector:
+        with Pusher(collector.address) as first:
+            first.push(records[0])
+            first.acked(1)
+            monkeypatch.setattr(os, "fdatasync", failing)
+            first.push(records[1])
+            first.acked(2)
+            first.push(records[2])
+            assert first.refusal()[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        with Pusher(collector.address) as again:
+            assert again.reply().resume.committed == 2
+    assert stored(tmp_path) == expected(records[:2])
 
 
 def test_a_disk_that_is_full_to_the_last_byte_tears_nothing(tmp_path):
