@@ -110,9 +110,12 @@ def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
 
 
 def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
+    if not len(keys):
+        return ()
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
-    return zip(found.tolist(), np.split(values[order], first[1:]), strict=True)
+    # Of nothing, np.split makes one part.
+    return zip(found.tolist(), np.split(values[order], first[1:])[: len(found)], strict=True)
 
 
 def scores(measures: Measures, noise: Envelope) -> Array:

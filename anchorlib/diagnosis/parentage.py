@@ -226,6 +226,9 @@ def _scope_of_computed(layout: Layout, number: int, ancestry: Ancestry) -> Scope
         layout.lacking[number] = True
         layout.parameter_lacking[number] = False
         return scope | Scope.EARLIER
+    if ancestry.unseen:
+        # Backward may have read values that are not recorded: earlier passes may have changed them.
+        scope |= Scope.STEPS | Scope.PASSES
     if parameters or layout.lacking[number]:
         layout.parameter_lacking[number] |= bool(parameters)
         layout.lacking[number] = True
