@@ -34,7 +34,7 @@ def noise(
     command: Sequence[str] | None,
     run: str,
     runs: int = 3,
-    store: str | os.PathLike[str] | None = None,
+    store: str | Path | None = None,
     *,
     eps: str | float | None = None,
     output: Any = None,
@@ -136,7 +136,7 @@ def _recorded_command(run: Run) -> list[str]:
     return list(header["command"])
 
 
-def _store_of(run: str, store: str | os.PathLike[str] | None) -> str:
+def _store_of(run: str, store: str | Path | None) -> str:
     """The store that holds `run`: it may be named by its path or address alone."""
     if "://" in run:
         return run.rstrip("/").rpartition("/")[0]

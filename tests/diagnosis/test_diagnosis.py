@@ -82,6 +82,15 @@ def test_a_planted_fault_is_named_and_classed(seed, tmp_path):
     assert right == (True, True, True), f"{fault}\n{outcome.said}"
 
 
+def test_equal_runs_are_identical_whatever_the_noise(tmp_path):
+    training = Training("mlp", structure=1, steps=1)
+    for perturb in ("", "1", "2"):
+        train(training, "a", tmp_path, perturb=perturb)
+    train(training, "b", tmp_path)
+    found = anchorlib.compare("a", "b", store=tmp_path, noise=NOISE[:2])
+    assert (found.verdict, list(found.origins)) == ("identical", [])
+
+
 @pytest.mark.slow
 def test_a_scene_of_controls_raises_no_alarm(tmp_path):
     alarms = list(judge_scene(2, tmp_path))
