@@ -78,6 +78,39 @@ def test_sam_keeps_its_two_passes_apart(tmp_path):
     ]
 
 
+def verdicts(said):
+    """Of each comparison of sam_divergence: the verdict and its sentence."""
+    parts = said.split("$ anchor compare ")[1:]
+    found = {}
+    for part in parts:
+        line = next(line for line in part.splitlines() if re.match(r"[A-Z]+  The ", line))
+        sentence = " ".join(part[part.index(line) :].partition("FIRST DIVERGENCE")[0].split())
+        found[part.split()[1]] = sentence.split(" ", 1)
+    return found
+
+
+def test_sam_divergence_names_the_backward_of_the_last_tanh(tmp_path):
+    plot = tmp_path / "losses.png"
+    said = run_example("sam_divergence.py", "--store", tmp_path, "--fast", "--plot", plot)
+    found = verdicts(said)
+    assert list(found) == ["fused", "buggy"]
+    for run, verdict, kind in (
+        ("fused", "EXPECTED", "rounding"),
+        ("buggy", "UNEXPECTED", "more than rounding"),
+    ):
+        told, sentence = found[run]
+        assert told == verdict
+        assert "at step 0, pass 0: the gradient of fc3 (TanhDecomposedBackward)" in sentence
+        assert f"bit-identical: {kind}" in sentence
+    noise = [f"decomposed-noise{seed}" for seed in (1, 2, 3)]
+    fused = anchorlib.compare("decomposed", "fused", store=tmp_path, noise=noise)
+    assert fused.verdict == "expected"
+    assert {(o.place.name, o.place.kind, o.cls) for o in fused.origins} == {
+        ("fc3", "grad", "rounding")
+    }
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 def test_two_ranks_stream_into_one_collector(tmp_path):
     said = run_example("remote_training.py", "--store", tmp_path, "--steps", 5)
     run = anchorlib.open_run("remote", tmp_path)

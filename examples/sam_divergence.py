@@ -1,0 +1,202 @@
+"""Two trainings part that should be the same: which operation did it, and whether it matters.
+
+A tanh network learns digits with SAM, two passes a step. The runs differ in how the backward of
+tanh is computed, and in nothing else:
+
+    decomposed    g·(1 − y·y), each operation rounded
+    fused         fma(−(g·y), y, g): the same mathematics, rounded elsewhere
+    buggy         y rounded to bfloat16 on the way: other mathematics
+    compiled      the decomposed one under torch.compile, which rewrites it as it sees fit
+
+The losses of the first two agree for hundreds of steps and then part. `anchor compare` names the
+operation at step 0 and, with three perturbed reruns as noise, says which difference is expected.
+
+    python examples/sam_divergence.py
+    python examples/sam_divergence.py --fast       # a few steps, nothing compiled
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sam import SAM
+from sklearn.datasets import load_digits
+from torch import nn
+
+import anchorlib
+from anchor_cli.main import main as anchor
+
+WHOLE = 3  # the first steps are recorded whole, later ones by their losses alone
+
+
+class TanhDecomposed(torch.autograd.Function):
+    """tanh; its backward is three operations, each of them rounded."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """tanh(x), kept for backward."""
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        """g·(1 − y·y)."""
+        (y,) = ctx.saved_tensors
+        return g * (1 - y * y)
+
+
+class TanhFused(TanhDecomposed):
+    """The same forward; the backward as a kernel with fused multiply-add has it."""
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        """fma(−(g·y), y, g): products of float32 are exact in float64, the sum is rounded once."""
+        (y,) = ctx.saved_tensors
+        return (g.double() - (g * y).double() * y.double()).float()
+
+
+class TanhBuggy(TanhDecomposed):
+    """The same forward; the backward reads y in half precision."""
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        """g·(1 − y·y) with y rounded to bfloat16."""
+        (y,) = ctx.saved_tensors
+        y = y.bfloat16().float()
+        return g * (1 - y * y)
+
+
+class Tanh(nn.Module):
+    """A layer, so that its output has a name."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """tanh of x."""
+        return self.function(x)
+
+
+RUNS = {
+    "decomposed": TanhDecomposed,
+    "fused": TanhFused,
+    "buggy": TanhBuggy,
+    "compiled": TanhDecomposed,
+}
+
+
+def network(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """Four layers of 64 tanh units and ten logits; always the same parameters."""
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    for number in range(4):
+        model.add_module(f"fc{number}", nn.Linear(64, 64))
+        model.add_module(f"tanh{number}", Tanh(function))
+    model.add_module("out", nn.Linear(64, 10))
+    return model
+
+
+def record(run: str, options: argparse.Namespace) -> None:
+    """Train one variant: the first steps recorded whole, and the loss of every step."""
+    model = network(RUNS[run].apply)
+    forward = torch.compile(model) if run == "compiled" else model
+    optimizer = SAM(model.parameters(), torch.optim.SGD, rho=0.05, lr=0.1, momentum=0.9)
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16
+    labels = torch.tensor(digits.target)
+    draw = torch.Generator().manual_seed(0)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            chosen = torch.randint(0, len(images), (64,), generator=draw)
+            for finish in (optimizer.first_step, optimizer.second_step):
+                loss = nn.functional.cross_entropy(forward(images[chosen]), labels[chosen])
+                anchorlib.anchor(loss, "loss")
+                loss.backward()
+                finish()
+
+    where = {"store": options.store}
+    with anchorlib.start(run, overwrite=options.overwrite, **where) as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        train(WHOLE)
+    with anchorlib.start(run, resume=True, first_step=WHOLE, **where):
+        train(options.steps - WHOLE)
+
+
+def make_noise(options: argparse.Namespace) -> list[str]:
+    """Three perturbed reruns of `decomposed`, as `anchor noise` makes them."""
+    command = [sys.executable, __file__, "--only", "decomposed"]
+    command += ["--steps", str(options.steps), "--store", options.store]
+    return anchorlib.noise(command, "decomposed", store=options.store, output=subprocess.DEVNULL)
+
+
+def plot(store: str, file: Path) -> None:
+    """Both loss curves over each other, and below them how far they are apart."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    losses = {}
+    for name in ("decomposed", "fused"):
+        run = anchorlib.open_run(name, store=store)
+        losses[name] = run["loss@value"].where(pass_index=0).values().astype("f8")
+    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(8, 6))
+    above.plot(losses["decomposed"], label="decomposed", linewidth=2.5, color="#8ecae6")
+    above.plot(losses["fused"], label="fused", linewidth=0.8, color="#d62828")
+    above.set(
+        ylabel="loss", yscale="log", title="The same training, tanh's backward rounded in two ways"
+    )
+    above.legend()
+    apart = abs(losses["fused"] - losses["decomposed"]) / losses["decomposed"]
+    apart[apart == 0] = float("nan")
+    below.semilogy(apart, ".-", color="#333333", linewidth=0.8, markersize=2)
+    below.axvline(0, color="#d62828", linestyle="--", linewidth=1)
+    below.annotate(
+        "the gradients part here", (0, 0.92), xycoords=("data", "axes fraction"),
+        xytext=(6, 0), textcoords="offset points", color="#d62828", fontsize=9, va="top",
+    )  # fmt: skip
+    below.set(xlabel="step", ylabel="relative difference")
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Record the runs, plot the losses, and let compare say what happened."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--store", default="anchors", help="where runs live")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--fast", action="store_true", help="a few steps, nothing compiled")
+    parser.add_argument("--overwrite", action="store_true", help="replace runs of these names")
+    parser.add_argument("--plot", type=Path, default=Path("sam_divergence.png"))
+    parser.add_argument("--only", choices=RUNS, help="record this run alone")
+    options = parser.parse_args()
+    options.steps = 12 if options.fast else max(options.steps, WHOLE)
+    torch.set_num_threads(1)  # matrices of 64×64: more threads only wait for each other
+    if options.only:
+        record(options.only, options)
+        return
+
+    runs = [run for run in RUNS if not (options.fast and run == "compiled")]
+    for run in runs:
+        record(run, options)
+    noise = [word for name in make_noise(options) for word in ("--noise", name)]
+    plot(options.store, options.plot)
+    print(f"the losses of decomposed and fused: {options.plot}")
+    for run in runs[1:]:
+        print(f"\n$ anchor compare decomposed {run} --noise decomposed-noise1 …\n", flush=True)
+        code = anchor(["compare", "decomposed", run, *noise, "--store", options.store])
+        print(f"exit code {code}")
+
+
+if __name__ == "__main__":
+    main()
