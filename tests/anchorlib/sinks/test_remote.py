@@ -14,9 +14,11 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from anchor_server import Collector, serve
+from anchor_server.push import PushService, _Stream
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
 from anchorlib.sinks.remote import RemoteSink
@@ -296,3 +298,44 @@ def test_several_ranks_join_one_run(tmp_path):
         assert [sink.close(20) for sink in sinks] == [0, 0, 0]
     for rank in range(3):
         assert stored(tmp_path, rank=rank) == expected(records)
+
+
+def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypatch):
+    # As where a bit flips in what the line says to itself: both ends are there, and both wait.
+    monkeypatch.setattr("anchorlib.wire.push.ANSWER_SECONDS", 0.4)
+    real = _Stream.replies
+    stuck = threading.Event()
+
+    def replies(self, batch):
+        if not stuck.is_set():
+            stuck.set()
+            time.sleep(3)
+        yield from real(self, batch)
+
+    monkeypatch.setattr(_Stream, "replies", replies)
+    with serve(tmp_path) as collector:
+        sink = sink_to(collector)
+        sink.put([record(0), record(1)])
+        sink.flush(30)
+        assert sink.retries > 0
+        assert sink.close(30) == 0
+    assert stored(tmp_path) == expected([record(0), record(1)])
+
+
+def test_a_refusal_is_believed_when_it_comes_twice(tmp_path, monkeypatch):
+    # As where a bit flips in the status of an answer.
+    answers = iter([grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED])
+    real = PushService.push
+
+    def push(self, requests, context):
+        for code in answers:
+            context.abort(code, "a bit flipped")
+        yield from real(self, requests, context)
+
+    monkeypatch.setattr(PushService, "push", push)
+    with serve(tmp_path) as collector:
+        sink = sink_to(collector)
+        sink.put([record(0)])
+        assert sink.close(30) == 0
+        assert sink.retries == 2
+    assert stored(tmp_path) == expected([record(0)])
