@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +83,11 @@ class Judge:
         return Origin(
             place=place_at(found.alignment.a, row),
             cls=cls,
-            ops=segment.ops,
+            ops=() if outside else segment.ops,
             parents=tuple(dict.fromkeys(parents)),
             measure=measure,
             max_ulp=max_ulp(found.alignment, pair),
-            why=reason(found, segment, measure, note),
+            why=reason(found, segment, measure, note, outside=outside),
             amongst=segment.amongst,
         )
 
@@ -107,6 +108,8 @@ class Judge:
                 return opened
         if self._unseen_window(row):
             return "window_start", "what led to it was not recorded"
+        if self._unseen_gradients(row):
+            return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
@@ -152,6 +155,22 @@ class Judge:
         folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
         return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
 
+    def _unseen_gradients(self, row: int) -> bool:
+        """Whether it hangs on a parameter that may have changed by gradients without a record."""
+        found = self.found
+        a = found.alignment.a
+        step, pass_index = int(a.step[row]), int(a.pass_index[row])
+        if not (step or pass_index):
+            return False
+        if found.role[row] == Role.PARAMETER:
+            names: Iterable[str] = [a.tensors[a.tensor[row]].name]
+        else:
+            names = found.ancestry(row).unrecorded
+        layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
+        kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
+        told = {key[0] for key in layout.keys if key[1] in kinds}
+        return any(name not in told for name in names)
+
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         if measure.nonfinite:
             return "nonfinite", "NaN or infinity in one run alone"
@@ -190,11 +209,13 @@ class Judge:
         """More than rounding, unless something unrecorded came in."""
         found = self.found
         unrelated = measure.cosine_distance >= UNRELATED
-        if found.parameter_lacking[row] and (unrelated or self._seeds_differ(row)):
-            return "starts_unequal", "its parameters were not recorded, and may differ"
-        untracked = found.ancestry(row).untracked
-        if untracked and unrelated and not self._inputs_recorded(row):
-            return "starts_unequal", "it read data that was not recorded"
+        data = bool(found.ancestry(row).untracked) and not self._inputs_recorded(row)
+        unknown = ["parameters"] * bool(found.parameter_lacking[row]) + ["data"] * data
+        if unknown and (unrelated or ("parameters" in unknown and self._seeds_differ(row))):
+            return (
+                "starts_unequal",
+                f"its {' and '.join(unknown)} were not recorded, and may differ",
+            )
         return "not_rounding", note
 
     def _seeds_differ(self, row: int) -> bool:

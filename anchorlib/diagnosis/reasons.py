@@ -32,10 +32,16 @@ def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
     return all(UNROUNDING.match(op) and not (gradient and adding.match(op)) for op in ops)
 
 
-def reason(found: Frontier, segment: Segment, measure: Measure, note: str) -> str:
-    """One line, "" where there is nothing to say."""
+def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, outside: bool) -> str:
+    """One line, "" where there is nothing to say.
+
+    note: what the class itself says. outside: whether the difference came in from elsewhere, so
+        that its operations say nothing.
+    """
     a, row = found.alignment.a, segment.row
     parts = [note] if note else []
+    if outside:
+        return "; ".join(parts)
     if measure.measured == "summary":
         parts.append("judged from summaries alone, as a lower bound")
     ancestry = found.ancestry(row)
@@ -46,6 +52,8 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str) -> st
             f"{segment.ops[0]} cannot round: the difference was made just before, by something "
             "that is not recorded"
         )
+    if found.lacking[row] and not segment.ops and not note:
+        parts.append("how it was made was not recorded")
     parts += _stretch(segment)
     if other := _otherwise(found, row):
         parts.append(f"b computes it by {other}")

@@ -131,7 +131,7 @@ def _computed_in(table: Table, row: int) -> float:
     are all zero.
     """
     mode, dtype = table.tensors[table.tensor[row]].mode, table.dtypes[table.dtype[row]]
-    if mode.startswith("sum"):
+    if mode.partition(":")[0] == "sum":
         # Sums are taken in a wider dtype than what they sum.
         wide: dict[str, float] = {"float32": BFLOAT16, "float64": EPS32}
         return wide.get(dtype, 0.0)

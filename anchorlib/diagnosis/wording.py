@@ -68,7 +68,8 @@ def _what(origin: Origin) -> str:
     ops = f" ({escape(', '.join(origin.ops[:3]))}{', …' * (len(origin.ops) > 3)})" * bool(
         origin.ops
     )
-    equal = "everything it was computed from is bit-identical"
+    made_of = "it was computed from" if origin.parents else "recorded before it"
+    equal = f"everything {made_of} is bit-identical"
     if origin.cls == "nonfinite":
         return f"{head}{ops} holds NaN or infinity in one run alone"
     words = {
