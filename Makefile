@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos diagnosis fix proto clean
+.PHONY: demo check check-style test chaos diagnosis screenshots fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -30,6 +30,9 @@ chaos: .venv/.ready  ## 20 seeds of killed trainers and collectors on a line tha
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
 	$(BIN)/python -m tests.diagnosis
+
+screenshots: .venv/.ready  ## the pictures of docs/report.md, taken in Chromium
+	$(BIN)/python -m tests.page.screenshots docs/images
 
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .

@@ -69,11 +69,10 @@ def write_report(
 
     by_suffix(output, {".html": None, ".htm": None})  # before anything is read
     opened = [open_run(run, store=store) for run in runs]
-    compared = comparisons(opened, _without_slashes(noise or []), store)
-    with progress("counting histograms") as tick:
-        text = page(opened, compared, progress=tick)
-    with written_whole(output) as file:
-        file.write(text.encode())
+    with written_whole(output) as file:  # opened first: a long answer must have a place to go
+        compared = comparisons(opened, _without_slashes(noise or []), store)
+        with progress("counting histograms") as tick:
+            file.write(page(opened, compared, progress=tick).encode())
     note(f"wrote {output}")
     if as_json:
         document(_told(output, opened, compared))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
+from playwright.sync_api import Error
 
 from tests.page.browsing import CHROMIUM, browser_of, settled
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while it runs, so does an event loop
 def browser():
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
-    with browser_of(CHROMIUM) as started:
+    with contextlib.ExitStack() as stack:
+        try:
+            started = stack.enter_context(browser_of(CHROMIUM))
+        except Error as error:
+            pytest.skip(f"{CHROMIUM} does not start: {error}")
         yield started
 
 

@@ -55,7 +55,7 @@ class Answer {
       h('td', { class: 'right' }, origin.max_ulp === null ? '–' : whole(origin.max_ulp)),
       h('td', {}, [origin.ops.join(' ← '), origin.why].filter(Boolean).join('; ')));
     return h('details', { open: one.origins.length <= 3 }, h('summary', {}, plural(one.origins.length, 'origin'), ': differences that no recorded parent explains'),
-      h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Origins' }, h('table', {},
+      h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Origins' }, h('table', { class: 'origins' },
         h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP', 'operations'].map((text) => h('th', { scope: 'col' }, text)))),
         h('tbody', {}, one.origins.map(row)))));
   }

@@ -73,9 +73,8 @@ class LineCard {
     this.app = app;
     this.chart = new Curves({ label: title, onpick: (step) => app.selectStep(step) });
     this.controls = h('div', { class: 'controls' });
-    this.legend = h('div', {});
     this.about = h('p', { class: 'about' }, options.about || '');
-    this.element = card(id, title, this.controls, this.legend, this.chart.element, this.about);
+    this.element = card(id, title, this.controls, this.chart.element, this.about);
     this.id = id;
     this.title = title;
   }
@@ -84,8 +83,7 @@ class LineCard {
   draw(model, ...controls) {
     this.element.hidden = !model.series.length;
     if (this.element.hidden) return;
-    refill(this.controls, ...controls, csvButton(this.id, () => curveRows(model)));
-    refill(this.legend, legendOf(model.series));
+    refill(this.controls, ...controls, legendOf(model.series), csvButton(this.id, () => curveRows(model)));
     this.chart.canvas.setAttribute('aria-label', `${this.title}: ${model.series.map((one) => one.title).join(', ')}`);
     this.chart.show(model);
   }

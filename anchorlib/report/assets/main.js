@@ -54,7 +54,8 @@ class App {
     const finding = runs[0]?.findings.find((one) => one.line >= 0 && one.level !== 'info');
     if (first && first.line >= 0) [this.line, this.column] = [first.line, first.column];
     else if (finding) [this.line, this.column] = [finding.line, finding.column];
-    else this.line = Math.max(runs[0] ? gradientRows(runs[0])[0] ?? 0 : 0, 0);
+    else this.line = runs[0] ? gradientRows(runs[0])[0] ?? 0 : 0;
+    if (this.column < 0 && runs[0]) this.column = lastSeen(runs[0], this.line);
   }
 
   // Any of run, line, column, contrast; reveal: also bring the cards into sight.
@@ -89,6 +90,13 @@ class App {
     this.tensors.show();
     this.headers.show();
   }
+}
+
+// The last column in which a line has a record; -1.
+function lastSeen(run, row) {
+  let column = run.columns.length - 1;
+  while (column >= 0 && !seen(run, row * run.columns.length + column)) column--;
+  return column;
 }
 
 function runState(run) {
