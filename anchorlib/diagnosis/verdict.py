@@ -53,7 +53,10 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     told = np.isfinite(scores)
     if noise.horizon is not None:
         told &= step < noise.horizon
-    large = told & (measures["numel"] >= ELEMENTS)
+    many = measures["numel"] >= ELEMENTS
+    large = told & many
+    if not large.any() and (noise.saturated & many).any():
+        return _saturated(measures, noise, noise.saturated & many)
     if not large.any():
         return _pooled(scores[told], step[told], kinds, kind[told])
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
@@ -87,6 +90,13 @@ def _pooled(scores: Array, step: Array, kinds: Sequence[str], kind: Array) -> Dr
     middle = float(np.median(scores))
     at = int(np.argmax(scores))
     return Drift(middle <= COVERED, middle, int(step[at]), kinds[int(kind[at])])
+
+
+def _saturated(measures: Measures, noise: Envelope, which: Array) -> Drift:
+    """The drift of runs whose noise is a tenth from the first step on: at most covered."""
+    errors = measures["error_eps"][which] * measures["eps"][which]
+    middle = float(np.nanmedian(errors / noise.relative[which]))
+    return Drift(True if middle <= COVERED else None, middle, -1, "")
 
 
 def _groups(step: Array) -> Array:
