@@ -1,0 +1,80 @@
+"""docs/compare.md and the readme's part of it: the commands run, and say what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PART = README.partition("## Find where two runs part\n")[2].partition("\n## ")[0]
+
+
+def sessions(text):
+    """Each command of the console blocks, without its comment, and the output under it."""
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    parts = [part for block in blocks for part in f"\n{block}".split("\n$ ")[1:]]
+    pairs = [part.partition("\n") for part in parts]
+    return [(command.partition("  #")[0].strip(), said.rstrip()) for command, _, said in pairs]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What each command of the page answered, run in its order."""
+    folder = tmp_path_factory.mktemp("page")
+    program = re.search(r"```python\n# train.py\n(.*?)```", PAGE, re.DOTALL)
+    (folder / "train.py").write_text(program[1], encoding="utf-8")
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ANCHOR_")}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    return {
+        command: subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False,
+        )
+        for command, _ in sessions(PAGE)
+    }  # fmt: skip
+
+
+def told(text):
+    """What does not depend on a processor's last bit: verdict, place, operation and class."""
+    found = [
+        re.search(pattern, text, re.MULTILINE)
+        for pattern in (
+            r"^[A-Z]+(?=  The runs)",
+            r"^FIRST DIVERGENCE  step \d+ pass \d+  \S+",
+            r"^  step \d+ pass \d+  \S+: .*",
+            r"^    \w+ of \S+ \(equal\)",
+            r"^NEXT  .*",
+        )
+    ]
+    return [one[0] for one in found if one]
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_runs_and_says_what_the_page_says(ran):
+    assert len(ran) == len(sessions(PAGE)) >= 6
+    for command, said in sessions(PAGE):
+        done = ran[command]
+        compares = command.startswith("anchor compare")
+        assert done.returncode == (compares and "\nEXPECTED  " not in said), (command, done.stderr)
+        assert not compares or told(said)
+        for line in told(said):
+            assert line in done.stdout
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_are_the_pages(ran):
+    commands = [command for command, _ in sessions(PART)]
+    assert len(commands) == 5
+    assert set(commands) <= set(ran)
+    sentence = " ".join(PART.partition("`EXPECTED  ")[2].partition("`")[0].split())
+    answer = " ".join(ran[commands[-1]].stdout.split())
+    for clause in re.sub(r"by [\d.]+ eps", "", sentence).split("; …; "):
+        for words in filter(None, clause.split("  ")):
+            assert words.strip(" .") in re.sub(r"by [\d.]+ eps", "", answer)
