@@ -23,7 +23,7 @@ from anchorlib.diagnosis.measuring import measure
 from anchorlib.diagnosis.parentage import Role
 from anchorlib.diagnosis.table import Table
 
-__all__ = ["ELEMENTS", "Envelope", "envelope", "scores"]
+__all__ = ["ELEMENTS", "FLOOR", "Envelope", "envelope", "scores"]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.comparison import Origin
-from anchorlib.diagnosis.envelope import ELEMENTS, Envelope
+from anchorlib.diagnosis.envelope import ELEMENTS, FLOOR, Envelope
 from anchorlib.diagnosis.growth import kinds_of, medians
 from anchorlib.diagnosis.measures import Measures
 
@@ -53,12 +53,12 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     told = np.isfinite(scores)
     if noise.horizon is not None:
         told &= step < noise.horizon
-    many = measures["numel"] >= ELEMENTS
-    large = told & many
-    if not large.any() and (noise.saturated & many).any():
-        return _saturated(measures, noise, noise.saturated & many)
+    large = told & (measures["numel"] >= ELEMENTS)
+    # Differences of low-precision parameters are a few units in size: any noise is all of them.
+    few_units = np.array([name == "delta" for name in kinds] or [False])[kind]
+    large &= ~(few_units & (measures["eps"] > EPS32))
     if not large.any():
-        return _pooled(scores[told], step[told], kinds, kind[told])
+        return _pooled(measures, scores, noise)
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
     drifts = [
         _of_kind(name, scores[at], step[at], low[at])
@@ -83,20 +83,20 @@ def _of_kind(kind: str, scores: Array, step: Array, low: Array) -> Drift:
     )
 
 
-def _pooled(scores: Array, step: Array, kinds: Sequence[str], kind: Array) -> Drift:
-    """The drift of tensors too small to be judged one by one."""
-    if len(scores) < MANY:
+def _pooled(measures: Measures, scores: Array, noise: Envelope) -> Drift:
+    """The drift where no single tensor can be judged: too small, or noise from the first step on.
+
+    Saturated noise can still be seen to cover a drift, never that it does not.
+    """
+    with np.errstate(all="ignore"):
+        ratio = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
+    ratio = ratio[~np.isnan(ratio)]
+    if len(ratio) < MANY:
         return Drift(None, 0.0, -1, "")
-    middle = float(np.median(scores))
-    at = int(np.argmax(scores))
-    return Drift(middle <= COVERED, middle, int(step[at]), kinds[int(kind[at])])
-
-
-def _saturated(measures: Measures, noise: Envelope, which: Array) -> Drift:
-    """The drift of runs whose noise is a tenth from the first step on: at most covered."""
-    errors = measures["error_eps"][which] * measures["eps"][which]
-    middle = float(np.nanmedian(errors / noise.relative[which]))
-    return Drift(True if middle <= COVERED else None, middle, -1, "")
+    middle = float(np.median(ratio))
+    judged = scores[np.isfinite(scores)]
+    beyond = len(judged) >= MANY and float(np.median(judged)) > COVERED
+    return Drift(True if middle <= COVERED else False if beyond else None, middle, -1, "all kinds")
 
 
 def _groups(step: Array) -> Array:

@@ -110,5 +110,5 @@ def _noise(told: Drift | None, answer: str) -> str:
         return "the noise runs say nothing of it"
     if told.covered:
         return "the noise runs drift as far" if answer == "expected" else ""
-    where = f"{told.kind} at step {told.step}"
+    where = f"{told.kind} at step {told.step}" if told.step >= 0 else told.kind
     return f"the drift is {told.worst:.3g} times that of the noise runs ({where})"

@@ -349,3 +349,30 @@ def test_headers_that_differ_are_told_but_for_what_differs_in_every_process():
 def test_it_is_short_where_it_is_printed():
     run = one_operation()
     assert repr(compared(run, {})).startswith("Comparison('a', 'b', identical: The runs are")
+
+
+def scalars(count):
+    """A run of losses alone."""
+    run = History()
+    run.made_of("loss", "w:w")
+    for step in range(count):
+        run.add("loss@value", step, raw=np.array(1.0 + step, "<f4"))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("count", "times", "verdict"),
+    [(40, 1, "expected"), (40, 50, "unexpected"), (5, 1, "suspect"), (5, 50, "suspect")],
+)
+def test_scalars_are_judged_together_or_not_at_all(count, times, verdict):
+    run = scalars(count)
+    noise = [{"loss@value": 20 * ROUND}] * 2
+    changes = {"loss@value": 20 * times * ROUND, "loss@value 0": ROUND}
+    assert compared(run, changes, noise).verdict == verdict
+
+
+def test_noise_that_is_saturated_from_the_first_step_on_still_covers():
+    run = chain(*NAMES, steps=4)
+    noise = [after(run, 0, size=size) for size in (0.5, 0.6)]
+    changes = over(after(run, number(run, "c@grad"), size=0.4), {"c@grad 0": ROUND})
+    assert compared(run, changes, noise).verdict == "expected"
