@@ -3,6 +3,9 @@
     env(k)   = the largest relative L2 error of record k over the noise runs
     score(k) = error(A, B) / max(env(k), 0.5 eps)
 
+An update `delta` is the difference of two rounded parameters: half an eps of the parameter is the
+least that it is apart by, which in low precision may be more than all of it.
+
 A gradient that is zero by theory differs by all of itself in every run, and scores 1 like the rest.
 Once the noise runs are a tenth apart, a drift says nothing any more: that is the horizon.
 """
@@ -44,6 +47,7 @@ class Envelope:
     random: (name, kind) of origins that stand between A and a noise run, or two noise runs.
     horizon: the first step at which the noise runs are saturated, None if never.
     runs: how many noise runs there are.
+    floor: the least noise there can be, a relative L2 error too.
     """
 
     relative: Array
@@ -51,6 +55,7 @@ class Envelope:
     random: frozenset[tuple[str, str]]
     horizon: int | None
     runs: int
+    floor: Array
 
     @property
     def saturated(self) -> Array:
@@ -89,7 +94,32 @@ def envelope(
     if len(runs) > 1:
         random |= _random(align(runs[0], runs[1]))
     horizon = _horizon(a.step[rows], relative, measures["numel"])
-    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs))
+    floor = FLOOR * measures["eps"] * _of_parameters(a, rows)
+    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor)
+
+
+def _of_parameters(a: Table, rows: Array) -> Array:
+    """How much larger than an update its parameter is, where `rows` are updates; else 1."""
+    number = {(one.name, one.kind, one.rank): at for at, one in enumerate(a.tensors)}
+    whose = np.full(len(a.tensors), -1)
+    for (name, kind, rank), at in number.items():
+        if kind == "delta":
+            updated = number.get((name, "updated", rank))
+            whose[at] = number.get((name, "value", rank), -1) if updated is None else updated
+    steps = int(a.step.max(initial=0)) + 1
+    known = np.flatnonzero(np.isin(a.tensor, whose))
+    keys = a.tensor[known].astype(np.int64) * steps + a.step[known]
+    order = np.argsort(keys, kind="stable")
+    keys, known = keys[order], known[order]
+    factor = np.ones(len(rows))
+    asked = whose[a.tensor[rows]].astype(np.int64) * steps + a.step[rows]
+    place = np.minimum(np.searchsorted(keys, asked), max(len(keys) - 1, 0))
+    there = (keys[place] == asked) if len(keys) else np.zeros(len(rows), bool)
+    norm = a.figures["l2"]
+    with np.errstate(all="ignore"):
+        found = norm[known[place[there]]] / norm[rows[there]]
+    factor[there] = np.where(np.isfinite(found), np.maximum(found, 1.0), 1.0)
+    return factor
 
 
 def _random(pairs: Alignment) -> set[tuple[str, str]]:
@@ -121,6 +151,7 @@ def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
 def scores(measures: Measures, noise: Envelope) -> Array:
     """The score of each pair, nan where it cannot be told or says nothing."""
     with np.errstate(all="ignore"):
-        found: Array = measures["error_eps"] / np.fmax(noise.relative / measures["eps"], FLOOR)
+        error = measures["error_eps"] * measures["eps"]
+        found: Array = error / np.fmax(noise.relative, noise.floor)
     found[~np.isfinite(noise.relative) | noise.saturated] = np.nan
     return found

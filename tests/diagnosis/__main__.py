@@ -78,7 +78,7 @@ def report(outcomes: Sequence[Outcome], alarms: Sequence[Alarm]) -> Iterable[str
         yield from _faults(outcomes)
     if alarms:
         yield ""
-        yield "| control | runs compared | false alarms | verdicts |"
+        yield "| control | runs compared | wrong | verdicts |"
         yield "|---|---|---|---|"
         for kind in dict.fromkeys(alarm.kind for alarm in alarms):
             own = [alarm for alarm in alarms if alarm.kind == kind]

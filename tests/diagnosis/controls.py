@@ -6,6 +6,8 @@ A scene is one training, three perturbed reruns of it, and others that differ fr
     threads      two threads for one        identical, or covered by the noise runs
     perturbed    a fourth perturbed rerun   covered by the noise runs
     rounding     one formula rounds         covered by the noise runs
+    bug          one formula is wrong       unexpected, noise runs or not: no control, but their
+                                            counterpart
     seed         other parameters           starts_unequal
     order        other samples              starts_unequal
     later        other samples, later       starts_unequal
@@ -22,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import anchorlib
-from tests.diagnosis.faults import _draw_change, describe, draw_training
-from tests.diagnosis.formulas import ROUNDING
+from tests.diagnosis.faults import describe, draw_change, draw_training, true_class
+from tests.diagnosis.formulas import BUGS, ROUNDING
 from tests.diagnosis.nets import NETS
 from tests.diagnosis.training import PRECISIONS, SHAPES, Training, train
 
-KINDS = ("identical", "threads", "perturbed", "rounding", "seed", "order", "later")
+KINDS = ("identical", "threads", "perturbed", "rounding", "bug", "seed", "order", "later")
 NOISE = ["a-noise1", "a-noise2", "a-noise3"]
 ZERO_BY_THEORY = {"conv": ("conv0.bias", "conv1.bias"), "transformer": ("k.bias",)}
 
@@ -90,7 +92,9 @@ def _judge(seed: int, kind: str, training: Training, store: Path) -> Alarm:
         train(training, "a", store, perturb=f"4:{_eps(training)}")
         name = "a-noise4"
     else:
-        train(other, name, store)
+        plant = train(other, name, store)
+        if plant is not None and (plant.seen is None or not true_class(plant.change, plant.seen)):
+            return Alarm(seed, kind, training, (), "no bit, or unclear", "")
     noise = () if kind in ("identical", "seed", "order", "later") else NOISE
     found = anchorlib.compare("a", name, store=store, noise=noise)
     wrong = [*_WRONG.get(kind, _drift)(found), *_zero_by_theory(found, training, noise)]
@@ -98,9 +102,9 @@ def _judge(seed: int, kind: str, training: Training, store: Path) -> Alarm:
 
 
 def _other(seed: int, kind: str, training: Training) -> Training:
-    if kind == "rounding":
-        draw = random.Random(f"rounding {seed}")
-        layer, change, _ = _draw_change(draw, training, ROUNDING)
+    if kind in ("rounding", "bug"):
+        draw = random.Random(f"{kind} {seed}")
+        layer, change, _ = draw_change(draw, training, {"rounding": ROUNDING, "bug": BUGS}[kind])
         return training.but(plant=(layer, change, (0, 0)))
     changes: dict[str, dict[str, Any]] = {
         "threads": {"threads": 2},
@@ -130,7 +134,18 @@ def _drift(found: Any) -> Iterator[str]:
         yield found.verdict
 
 
-_WRONG = {"identical": _same, "seed": _unequal, "order": _unequal, "later": _unequal}
+def _missed(found: Any) -> Iterator[str]:
+    if found.verdict != "unexpected":
+        yield found.verdict
+
+
+_WRONG = {
+    "bug": _missed,
+    "identical": _same,
+    "seed": _unequal,
+    "order": _unequal,
+    "later": _unequal,
+}
 
 
 def _zero_by_theory(found: Any, training: Training, noise: Any) -> Iterator[str]:

@@ -69,7 +69,7 @@ def draw_fault(seed: int) -> Fault:
     draw = random.Random(f"fault {seed}")
     net, precision = list(NETS)[seed % 3], PRECISIONS[seed // 3 % 3]
     training = draw_training(draw, net, precision, SHAPES[seed // 9 % 3])
-    layer, change, receiver = _draw_change(draw, training)
+    layer, change, receiver = draw_change(draw, training)
     since = (0, 0)
     if draw.random() < 0.4:
         since = draw.randrange(training.steps), draw.randrange(PASSES[training.shape])
@@ -96,7 +96,7 @@ def draw_training(draw: random.Random, net: str, precision: str, shape: str) -> 
     )
 
 
-def _draw_change(
+def draw_change(
     draw: random.Random, training: Training, pool: Sequence[Change] | None = None
 ) -> tuple[str, Change, tuple[str, str]]:
     """A layer, a change that fits it, and the record where it shows first."""
