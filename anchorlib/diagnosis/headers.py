@@ -18,6 +18,7 @@ PASSING = (
     "env.RANK",
     "env.LOCAL_RANK",
     "env.SLURM_PROCID",
+    "imported.from",
 )
 """What is another in every process, and changes no number."""
 

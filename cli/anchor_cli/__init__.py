@@ -17,6 +17,7 @@ paired, renamed, onward                   its rows, the file of --map, what to r
 tree                                      `names --tree`
 following, summarised                     what `tail` sees, and a record as a row
 tensorboard                               what `export` writes
+imported, dumps, placing                  what `import` takes in, and where it belongs
 report                                    the page, which anchorlib.report makes
 
 Data goes to stdout, all else to stderr. Heavy imports stay inside the commands, so that `--help`

@@ -26,6 +26,7 @@ from anchor_cli import (
     compare,
     export,
     hist,
+    importing,
     names,
     noise,
     pull,
@@ -71,6 +72,7 @@ app.command("ui", epilog=ui.EXAMPLES)(ui.serve_page)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)
 app.command("noise", epilog=noise.EXAMPLES)(noise.make_noise)
 app.command("export", epilog=export.EXAMPLES)(export.export_run)
+app.command("import", epilog=importing.EXAMPLES)(importing.import_dumps)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 
 

@@ -1,0 +1,174 @@
+r"""Where a dumped tensor belongs, by its path and the keys inside its file: `anchor import`'s rule.
+
+A path is read without its suffix, part by part from the outside in. The first of these that a path
+has is the step; a path that has none belongs to step 0:
+
+    step_12/fc1   iter-12/fc1   fc1.step12     a word step, iter, iteration or epoch, and a number
+    12/fc1        00012.fc1     12_fc1         a number at the start of a part
+    fc1_12        fc1.12                       a number at the end of the file's name
+
+`pass_1` and `rank_1`, anywhere, are pass and rank. `grad`, `grads`, `gradient` or `gradients`, as a
+part of the path, as a key, or at the start or end of either (`fc1.grad`, `fc1_grad_12`,
+`grad_fc1`), make it a gradient; everything else is a value. What is left, and the keys, are the
+name, joined by dots: `step_12/encoder/fc1.pt` holds `encoder.fc1`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape, is_kind, split
+
+__all__ = ["Place", "Placing", "natural"]
+
+_START, _END = r"(?:^|(?<=[/._\-]))", r"(?=$|[/._\-])"
+_STEPS = [
+    re.compile(
+        rf"{_START}(?:global[_-]?)?(?:step|iter|iteration|epoch)[=_\-]?(\d+){_END}", re.IGNORECASE
+    ),
+    re.compile(rf"(?:^|(?<=/))(\d+){_END}"),
+    re.compile(r"(?<=[._\-])(\d+)$"),
+]
+_PASS = re.compile(rf"{_START}pass[=_\-]?(\d+){_END}", re.IGNORECASE)
+_RANK = re.compile(rf"{_START}rank[=_\-]?(\d+){_END}", re.IGNORECASE)
+_GRADIENT = re.compile(
+    r"(?:^|(?<=[/.]))(?:grad(?:ient)?s?[_\-])|(?:[_\-]grad(?:ient)?s?)(?=$|[/.])", re.IGNORECASE
+)
+_GRADIENTS = ("grad", "grads", "gradient", "gradients")
+_GROUPS = {"step", "name", "kind", "pass", "rank"}
+_MOST = 2**62  # steps are kept in 64 bits
+_NAMELESS = "tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path says; `name` is as far as the path tells, keys are not in it yet."""
+
+    step: int = 0
+    pass_index: int = 0
+    rank: int = 0
+    name: str = ""
+    kind: str = "value"
+
+    def of(self, keys: Sequence[str]) -> Place:
+        """Of the tensor under these keys of the file."""
+        inside = replace(self, name=".".join(filter(None, [self.name, *keys])))
+        name, kind = split(inside.name)
+        if kind is not None:
+            return replace(self, name=name or _NAMELESS, kind=kind)
+        kind, name = _kind_in(inside.name)
+        kind = kind if self.kind == "value" else self.kind
+        return replace(self, name=name or _NAMELESS, kind=kind)
+
+
+class Placing:
+    """The rule, or a pattern of the user's in its stead.
+
+    pattern: a regular expression that is searched in the path without suffix, with groups named
+        step, pass, rank (numbers), name and kind; without `name`, what the pattern leaves is it.
+    Raises OptionError for one that is none, or has no group of these.
+    """
+
+    def __init__(self, pattern: str | None = None) -> None:
+        self._pattern = None if pattern is None else _compiled(pattern)
+
+    def of_path(self, path: str) -> Place | None:
+        """What a path (with "/", without its suffix) says; None where the pattern does not match.
+
+        Raises OptionError for a number or a kind that cannot be.
+        """
+        return _by_rule(path) if self._pattern is None else _by_pattern(path, self._pattern)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key to sort by in which fc2 comes before fc10."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part)
+        for part in re.split(r"([0-9]+)", text)
+        if part
+    ]
+
+
+def _by_rule(path: str) -> Place:
+    pass_index, path = _number(_PASS, path)
+    rank, path = _number(_RANK, path)
+    step = None
+    for pattern in _STEPS:
+        if step is None:
+            step, path = _number(pattern, path)
+    return Place(step or 0, pass_index or 0, rank or 0, name=_dotted(path))
+
+
+def _by_pattern(path: str, pattern: re.Pattern[str]) -> Place | None:
+    found = pattern.search(path)
+    if found is None:
+        return None
+    groups = found.groupdict()
+    step, pass_index, rank = (
+        _counted(groups.get(name) or "0", f"the {name} of {escape(path)}")
+        for name in ("step", "pass", "rank")
+    )
+    rest = f"{path[: found.start()]}/{path[found.end() :]}"
+    name = _dotted(groups["name"] or "" if "name" in groups else rest)
+    kind = groups.get("kind") or "value"
+    if kind.lower() in _GRADIENTS:
+        kind = "grad"
+    elif not is_kind(kind):
+        raise OptionError(f"the kind of {escape(path)} is {escape(kind)}, which is none")
+    return Place(step, pass_index, rank, name, kind)
+
+
+def _number(pattern: re.Pattern[str], path: str) -> tuple[int | None, str]:
+    """The number that a pattern finds, and the path without what it matched."""
+    found = pattern.search(path)
+    if found is None:
+        return None, path
+    rest = f"{path[: found.start()].rstrip('._-')}{_joint(path, found)}"
+    return _counted(found[1], escape(path)), rest
+
+
+def _joint(path: str, found: re.Match[str]) -> str:
+    """What follows a number, parted from what stands before it only if something does."""
+    after = path[found.end() :].lstrip("._-")
+    before = path[: found.start()].rstrip("._-")
+    inside = before and after and not before.endswith("/") and not after.startswith("/")
+    return f".{after}" if inside else after
+
+
+def _counted(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise OptionError(f"{what} is {escape(text)}, which is no number")
+    number = int(text[:30])
+    if number > _MOST:
+        raise OptionError(f"{what}: {text[:30]} is too large a number")
+    return number
+
+
+def _dotted(path: str) -> str:
+    return ".".join(part for part in (one.strip("._-") for one in path.split("/")) if part)
+
+
+def _kind_in(name: str) -> tuple[str, str]:
+    """The kind that the words of a name say, and the name without them."""
+    parts = name.split(".")
+    kept = [part for part in parts if part.lower() not in _GRADIENTS]
+    bare = [_GRADIENT.sub("", part) for part in kept]
+    said = len(kept) < len(parts) or bare != kept
+    return ("grad" if said else "value"), ".".join(filter(None, bare))
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"--step-pattern {escape(pattern)} is no pattern: {error}") from None
+    groups = set(found.groupindex)
+    if not groups or not groups <= _GROUPS:
+        raise OptionError(
+            f"--step-pattern {escape(pattern)}: name its groups, as in "
+            r"'(?P<name>.*)_(?P<step>\d+)'; they may be step, name, kind, pass and rank"
+        )
+    return found
