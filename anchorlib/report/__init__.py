@@ -8,7 +8,8 @@ Python counts and adds up; the page's own script (assets/) draws. Nothing of a r
 there are too many steps they share columns, added up, and the page says so.
 """
 
+from anchorlib.report.notebook import Shown, show
 from anchorlib.report.rendering import page, write_page
 from anchorlib.report.serving import application
 
-__all__ = ["application", "page", "write_page"]
+__all__ = ["Shown", "application", "page", "show", "write_page"]

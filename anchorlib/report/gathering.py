@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,7 @@ def _parts(run: Run) -> Iterator[Part]:
 
 def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> Part:
     names = ("step", "order", "min", "max", "l2", "flags", *ADDED)
-    numel = np.array([int(np.prod(shape, dtype=np.int64)) for shape in series.shapes], np.int64)
+    numel = np.array([math.prod(shape) for shape in series.shapes], np.int64)
     return Part(info, phase, rank, series, {n: series.columns[n] for n in names}, numel)
 
 

@@ -53,6 +53,7 @@ def nearby_values(
                     "shape": list(shape),
                     "a": [_text(value) for value in a],
                     "b": [_text(value) for value in b],
+                    "difference": _difference(a, b),
                 }
             )
     return found
@@ -86,6 +87,16 @@ def _around(table: Table, row: int, start: int, stop: int) -> Array:
     if not parts:
         return np.empty(0)
     return dtypes.decode(np.ascontiguousarray(np.concatenate(parts)), name)
+
+
+def _difference(a: Array, b: Array) -> list[float | None]:
+    """b − a in float64 (of complex values the magnitude); None where the bits are the same."""
+    wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = b.astype(wide) - a.astype(wide)
+    figures = np.abs(apart) if wide is np.complex128 else apart
+    texts = zip(figures.tolist(), a, b, strict=True)
+    return [None if _text(one) == _text(two) else float(figure) for figure, one, two in texts]
 
 
 def _text(value: Any) -> str:

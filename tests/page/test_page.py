@@ -7,9 +7,12 @@ import re
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
-from anchorlib.report import page
+from anchorlib.reading import open_run
+from anchorlib.report import page, show
 from anchorlib.report.values import Budget
+from anchorlib.store import Writer
 from anchorlib.summary import FORMATS, shares_as
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import HOSTILE, make_run, record
@@ -105,9 +108,11 @@ def test_the_values_around_the_worst_element_stand_beside_each_other(visit, two,
     visited = visit(two)
     table = visited.page.get_by_role("table", name="Values around the worst element")
     rows = [row.split("\t") for row in table.inner_text().splitlines()[2:]]
-    worst = [row for row in rows if len(row) > 3 and row[3].strip()]
-    assert [row[0] for row in worst] == ["[7]"]
-    assert float(worst[0][2]) == np.nextafter(np.float32(worst[0][1]), np.float32(9))
+    ((place, a, b, apart),) = [row for row in rows if len(row) > 3 and row[3].strip()]
+    assert place == "[7]"
+    assert np.float32(b) == np.nextafter(np.float32(a), np.float32(9))
+    exact = float(np.float32(b)) - float(np.float32(a))
+    assert float(apart.replace("−", "-")) == pytest.approx(exact, rel=1e-3)
 
 
 def test_it_can_be_used_by_keyboard_alone(visit, two):
@@ -207,8 +212,6 @@ def test_what_is_shown_can_be_saved_as_csv(visit, one, store):
 
 def test_a_csv_holds_no_formula(visit, tmp_path):
     make_run(tmp_path, [record('=cmd("x"),\n', "value", step=step) for step in range(2)])
-    from anchorlib.reading import open_run
-
     visited = visit(page([open_run("run1", tmp_path)]))
     rows = saved(visited, "Tensors")
     assert rows[1][0] == '\'=cmd("x"),\n'
@@ -233,8 +236,6 @@ def test_hostile_names_are_text_and_nothing_else(visit, tmp_path):
         for name in NAMES
         for kind in ("value", "grad")
     ]
-    from anchorlib.reading import open_run
-
     make_run(tmp_path, parts)
     make_run(tmp_path, [*parts[:-1], record(NAMES[-1], "grad", step=2)], run="b")
     a, b = open_run("run1", tmp_path), open_run("b", tmp_path)
@@ -315,10 +316,23 @@ def test_a_million_cells_are_drawn_and_none_is_left_out_in_silence(visit):
     assert "step 999" in visited.said("Tensors by step")
 
 
-def test_where_there_is_nothing_it_says_so(visit, tmp_path):
-    from anchorlib.reading import open_run
-    from anchorlib.store import Writer
+def test_a_notebook_shows_the_same_page_in_a_frame_of_its_own(browser, store):
+    shown = show(small_run(store, "shown"))
+    assert shown.html == page([open_run("shown", store)])
+    context = browser.new_context(offline=True)
+    outer = context.new_page()
+    outer.set_content(f"<!doctype html><title>notebook</title>{shown._repr_html_()}")
+    frame = outer.frame_locator("iframe")
+    expect(frame.get_by_role("region", name="Answer")).to_contain_text("Nothing stands out")
+    drawing = frame.get_by_role("region", name="Tensors by step").get_by_role("application")
+    drawing.press("Home")
+    with outer.expect_download() as download:
+        frame.get_by_role("button", name="Save tensors as CSV").click()
+    assert download.value.suggested_filename == "tensors.csv"
+    context.close()
 
+
+def test_where_there_is_nothing_it_says_so(visit, tmp_path):
     Writer.open(tmp_path, "empty", 0).close()
     visited = visit(page([open_run("empty", tmp_path)]))
     answer = visited.page.get_by_role("region", name="Answer").inner_text()

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect
 
+from anchor_server import Collector
 from anchorlib.store import Writer
 from tests.cli.made import COMMAND, make_run, record, spawn
 from tests.page.browsing import settled
@@ -133,6 +134,23 @@ def test_a_run_that_grows_is_followed_without_losing_the_selection(browser, tmp_
             assert "Exponents of fc2@grad" in label
             assert {urlsplit(one).netloc for one in visited.requests} == {urlsplit(address).netloc}
             visited.close()
+
+
+def test_runs_of_a_collector_are_shown_and_its_end_is_told(browser, store):
+    collector = Collector(store, "127.0.0.1:0")
+    collector.start()
+    place = f"grpc://{collector.address}"
+    with served(place) as address:
+        assert "run=b" in asked(address, "/")[2]
+        visited = settled(browser, f"{address}view?run=a&run=b", offline=False)
+        expect(visited.page.get_by_role("region", name="Answer")).to_contain_text("step 5")
+        collector.stop(0)
+        header = visited.page.get_by_role("banner")
+        expect(header).to_contain_text("not updated: anchor: ", timeout=60_000)
+        # What was read is still there, and the browser's own word on the failed request is all.
+        assert {one.partition(":")[0] for one in visited.troubles} == {"error"}
+        visited.troubles.clear()
+        visited.close()
 
 
 def test_beyond_loopback_it_refuses_to_listen(tmp_path):

@@ -1,5 +1,13 @@
 // The answer on top: verdicts of comparisons, or what deserves attention in a run.
 
+const ORIGINS_SHOWN = 50;
+
+function* originRows(one) {
+  const names = ['title', 'step', 'pass_index', 'call', 'rank', 'phase', 'class', 'error_eps', 'share_differing', 'max_abs', 'max_ulp', 'amongst', 'why'];
+  yield [...names, 'ops', 'parents'];
+  for (const origin of one.origins) yield [...names.map((name) => origin[name]), origin.ops.join(' '), origin.parents.join(' ')];
+}
+
 class Answer {
   constructor(app) {
     this.app = app;
@@ -40,7 +48,9 @@ class Answer {
     return h('div', { class: `answer ${one.verdict}` }, head,
       h('p', { class: 'about' }, `${one.a} (reference) against ${one.b}: ${facts.join('; ')}.`), go,
       one.notes.length > 0 && h('ul', { class: 'notes' }, one.notes.map((note) => h('li', {}, note))),
-      one.origins.length > 0 && this.origins(one, i));
+      one.origins.length > 0 && this.origins(one, i),
+      one.renamed.length > 0 && h('details', {}, h('summary', {}, `${plural(one.renamed.length, 'tensor')} under another name`),
+        h('ul', {}, one.renamed.map(([a, b, how]) => h('li', {}, h('code', {}, a), ' is ', h('code', {}, b), ` (${how})`)))));
   }
 
   origins(one, i) {
@@ -57,6 +67,8 @@ class Answer {
     return h('details', { open: one.origins.length <= 3 }, h('summary', {}, plural(one.origins.length, 'origin'), ': differences that no recorded parent explains'),
       h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Origins' }, h('table', { class: 'origins' },
         h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP', 'operations'].map((text) => h('th', { scope: 'col' }, text)))),
-        h('tbody', {}, one.origins.map(row)))));
+        h('tbody', {}, one.origins.slice(0, ORIGINS_SHOWN).map(row)))),
+      one.origins.length > ORIGINS_SHOWN && h('p', { class: 'about' }, `The first ${ORIGINS_SHOWN} in order of execution are listed.`),
+      csvButton('origins', () => originRows(one)));
   }
 }

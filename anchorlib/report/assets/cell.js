@@ -74,11 +74,11 @@ class CellCard {
 function nearbyTable(nearby, contrast) {
   const row = (a, i) => {
     const place = nearby.start + i;
-    const difference = Number(nearby.b[i]) - Number(a);
+    const difference = nearby.difference[i];
     return h('tr', { class: place === nearby.worst ? 'worst' : null },
       h('th', { scope: 'row' }, `[${indices(place, nearby.shape).join(', ')}]`),
       h('td', {}, a), h('td', {}, nearby.b[i]),
-      h('td', {}, nearby.b[i] === a ? '' : figure(difference, 3)));
+      h('td', {}, nearby.b[i] === a ? '' : figure(difference)));
   };
   return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Values around the worst element' },
     h('table', { class: 'nearby' },

@@ -70,11 +70,11 @@ class Curves extends Plot {
     this.x = (step) => box.x + (last > first ? (step - first) / (last - first) : 0.5) * box.w;
     const y = (value) => box.y + box.h - (value - low) / (high - low) * box.h;
     this.drawAxes(context, box, low, high, y, first, last);
-    for (const mark of this.model.marks || []) {
+    (this.model.marks || []).forEach((mark, row) => {
       line(context, this.x(mark.step), box.y, this.x(mark.step), box.y + box.h, ink('alarm'), 1.2, [5, 4]);
       const right = this.x(mark.step) > box.x + box.w / 2;
-      label(context, mark.text, this.x(mark.step) + (right ? -3 : 3), box.y + 8, ink('alarm'), right ? 'right' : 'left');
-    }
+      label(context, mark.text, this.x(mark.step) + (right ? -3 : 3), box.y + 8 + 15 * row, ink('alarm'), right ? 'right' : 'left');
+    });
     for (const one of this.model.series) this.drawSeries(context, one, y, box);
     if (this.at !== undefined) {
       const x = this.x(this.steps[this.at]);

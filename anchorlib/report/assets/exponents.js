@@ -123,6 +123,7 @@ class Ridges extends Plot {
     this.run = run;
     this.row = row;
     this.format = format;
+    this.height = Math.min(Math.max(run.bins.windows * 8 + 90, 240), 520);
     this.redraw();
   }
 

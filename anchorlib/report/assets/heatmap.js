@@ -187,7 +187,10 @@ class HeatMap extends Plot {
   drawRule(context, { at, text, dash }) {
     const { area, view } = this;
     if (at < view.top || at > view.bottom) return;
-    line(context, area.x, this.y(at), area.x + area.w, this.y(at), ink('alarm'), 1.2, dash);
+    context.globalAlpha = 0.6; // a seam, so that it is seen on any colour
+    line(context, area.x, this.y(at), area.x + area.w, this.y(at), ink('paper'), 3.4);
+    context.globalAlpha = 1;
+    line(context, area.x, this.y(at), area.x + area.w, this.y(at), ink('alarm'), 1.4, dash);
     label(context, text, area.x + area.w - 2, this.y(at) - 8 < area.y + 6 ? this.y(at) + 8 : this.y(at) - 8, ink('alarm'));
   }
 

@@ -131,8 +131,8 @@ class Lines {
         series.push({ title, color: number, dash: number ? [6, 4] : phase === 'train' ? [] : [2, 3], ...seriesOf(run, row, meanOf) });
       }
     });
-    const marks = told && told.name === this.lossName && told.first !== null
-      ? [{ step: told.first, text: `first difference: step ${told.first}` }] : [];
+    const marks = comparisons.filter((one) => one.loss && one.loss.name === this.lossName && one.loss.first !== null)
+      .map((one) => ({ step: one.loss.first, text: this.markText(one, one.loss.first) }));
     this.loss.draw({ series, marks, log: false },
       names.length > 1 && picker('scalar', names.map((name) => [name, shownName(name)]), this.lossName,
         (value) => { this.lossName = value; this.showLoss(); }));
@@ -203,8 +203,13 @@ class Lines {
   }
 
   marks() {
-    const first = this.app.data.comparisons.find((one) => one.first)?.first;
-    return first ? [{ step: first.step, text: `first difference: step ${first.step}` }] : [];
+    return this.app.data.comparisons.filter((one) => one.first)
+      .map((one) => ({ step: one.first.step, text: this.markText(one, one.first.step) }));
+  }
+
+  markText(contrast, step) {
+    const which = this.app.data.comparisons.length > 1 ? ` of ${contrast.b}` : '';
+    return `first difference${which}: step ${step}`;
   }
 }
 

@@ -101,6 +101,7 @@ def test_the_values_around_the_worst_element_are_those_of_both_runs(tmp_path):
     assert (near["cell"], near["start"], near["worst"]) == (4, 2, 7)
     assert near["a"] == [str(value) for value in VALUES[2:13]]
     assert near["b"] == [str(value) for value in changed(7, 9.0)[2:13]]
+    assert near["difference"] == [1.0 if place == 7 else None for place in range(2, 13)]
 
 
 def test_values_are_read_within_the_budget_origins_first(tmp_path):

@@ -1,0 +1,40 @@
+"""The page inside a notebook: the same HTML, in a frame of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from anchorlib.diagnosis import Comparison
+from anchorlib.reading import Run
+from anchorlib.report.rendering import page
+
+__all__ = ["Shown", "show"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page that a notebook displays where it is the value of a cell.
+
+    html: the whole page. height: of its frame, in pixels.
+    """
+
+    html: str
+    height: int = 900
+
+    def _repr_html_(self) -> str:
+        # Sandboxed without an origin: neither the notebook nor the page can reach into the other.
+        return (
+            f'<iframe srcdoc="{escape(self.html)}" width="100%" height="{self.height}" '
+            'sandbox="allow-scripts allow-downloads" title="anchor report" '
+            'style="border:0"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"Shown({len(self.html):,} characters of HTML)"
+
+
+def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:
+    """The page of these runs, for a notebook's output; the first is the reference."""
+    return Shown(page(runs, comparisons), height)
