@@ -53,7 +53,8 @@ class ScalerHooks:
         return scale
 
     def _note_scale(self, scaler: GradScaler) -> None:
-        current = scaler._scale  # noqa: SLF001  # get_scale() would wait for the accelerator
+        # get_scale() would wait for the accelerator; a scaler that is not enabled has none.
+        current = getattr(scaler, "_scale", None)
         if not self._observer.closed and scaler.is_enabled() and current is not None:
             self._observer.note = Note(scale=current.detach().clone(), flags=Flag.SCALED)
 

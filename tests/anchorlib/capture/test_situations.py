@@ -377,6 +377,21 @@ def test_a_step_that_the_scaler_skips_is_seen_with_its_non_finite_gradients(kind
     assert 1 not in updated or not updated[1].array.any()
 
 
+def test_a_scaler_that_is_not_enabled_changes_nothing(caplog):
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    with recording() as run:
+        run.session.watch(model, tensors=["weight"], optimizer=optimizer)
+        for _ in range(2):
+            scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.at("weight", "grad") == [(0, 0, 0), (1, 0, 0)]
+    assert [r.scale for r in run.records("weight", "pass_grad")] == [1.0, 1.0]
+    assert (run.session.counters.gaps, run.session.counters.skipped, caplog.text) == (0, {}, "")
+
+
 def test_grad_scaler_is_left_as_it_was():
     from torch.amp.grad_scaler import GradScaler
 
