@@ -9,7 +9,7 @@ so wide that no difference is taken for an origin that may have come another way
                             (clipping by global norm, all-reduction, unscaling)
     updated, delta, opt.*   its own gradient, value and state, and the same as `grad`
     loose values            what was executed before (buffers, no_grad results), but for inputs
-    untracked operations    loose values of the same step that were recorded before
+    whatever was computed   loose values of the same step that were recorded before
     collectives             the same pass on other ranks
     incomplete ancestry     anything that was executed before
 """
@@ -214,7 +214,8 @@ def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> S
 
 
 def _scope_of_computed(layout: Layout, number: int, ancestry: Ancestry) -> Scope:
-    scope = Scope.LOOSE if ancestry.untracked else Scope.NONE
+    # Indices, masks and labels are read by operations that do not show it.
+    scope = Scope.LOOSE
     name = layout.keys[number][0]
     if any(map(COLLECTIVE.search, ancestry.ops)) or (
         (f"{name}:placements", "value", 0, 0) in layout.place

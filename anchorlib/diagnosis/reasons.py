@@ -6,6 +6,7 @@ import re
 
 from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.measures import Measure
+from anchorlib.diagnosis.parentage import Role
 from anchorlib.diagnosis.segments import Segment
 from anchorlib.diagnosis.statements import compiled
 from anchorlib.names import escape
@@ -54,12 +55,20 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
         )
     if found.lacking[row] and not segment.ops and not note:
         parts.append("how it was made was not recorded")
+    if found.role[row] == Role.OPTIMIZER and not segment.ops:
+        parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
     if other := _otherwise(found, row):
         parts.append(f"b computes it by {other}")
     if ranks := _ranks(found, segment):
         parts.append(ranks)
     return "; ".join(parts)
+
+
+def _after_backward(kind: str) -> str:
+    if kind == "grad":
+        return "after backward: clipping, scaling or reduction"
+    return "the optimizer itself"
 
 
 def _stretch(segment: Segment) -> list[str]:
