@@ -21,7 +21,7 @@ __all__ = ["EXAMPLES", "compare_runs"]
 
 EXAMPLES = examples(
     "anchor compare eager compiled",
-    "anchor compare eager compiled --noise noise0 --noise noise1 --noise noise2",
+    "anchor compare eager compiled --noise eager-noise1 --noise eager-noise2 --noise eager-noise3",
     "anchor compare a.zarr grpc://127.0.0.1:50051/b --tensor '*@grad' --csv pairs.csv",
 )
 

@@ -62,6 +62,14 @@ def test_run_names_are_offered(store):
     assert ask("anchor names ru", ANCHOR_STORE=str(store)) == ["run1"]
 
 
+def test_both_runs_of_a_comparison_and_its_noise_are_offered(store):
+    make_run(store, [record()], run="run2")
+    for words in ("anchor compare ru", "anchor compare run1 ru", "anchor compare a b --noise ru"):
+        assert ask(words, ANCHOR_STORE=str(store)) == ["run1", "run2"], words
+    words = "anchor compare run1 run2 --tensor fc."
+    assert ask(words, ANCHOR_STORE=str(store)) == FC
+
+
 @pytest.mark.parametrize(
     "words",
     [

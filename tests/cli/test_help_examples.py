@@ -1,0 +1,73 @@
+"""Every example that a command's help shows runs, on runs of the names it uses."""
+
+from __future__ import annotations
+
+import shlex
+
+import numpy as np
+import pytest
+import typer.main
+
+from anchor_cli.main import app
+from anchor_server import Collector
+from tests.cli.made import BIAS, environment, make_run, record, spawn
+
+COLLECTOR = "127.0.0.1:50051"
+ELSEWHERE = {
+    "serve": "it collects until it is stopped: cli/test_serve.py",
+    "ui": "it serves until it is stopped: page/test_served.py",
+    "noise": "it runs a training: cli/test_noise.py",
+    "import": "it takes folders of dumps: cli/test_import.py",
+    "push": "it takes a spool, and writes to /archive: anchorlib/sinks/test_spool.py",
+}
+"""Commands whose examples need more than stored runs, and where they run."""
+
+COMMANDS = typer.main.get_command(app).commands
+EXAMPLES = [
+    line.strip()
+    for name, command in COMMANDS.items()
+    if name not in ELSEWHERE
+    for line in (command.epilog or "").splitlines()
+    if line.strip().startswith("anchor ")
+]
+RUNS = ["run1", "eager", "compiled", "noise0", "noise1", "noise2"]
+NOISE = [f"eager-noise{number}" for number in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory as the examples know it: runs in `anchors`, a.zarr, and others at a collector."""
+    folder = tmp_path_factory.mktemp("examples")
+    records = [
+        one
+        for step in range(2)
+        for one in (
+            record("fc2.bias", "grad", BIAS, step=step),
+            record("fc2.weight", "grad", BIAS.reshape(2, 2), step=step),
+            record("loss", "value", np.float32(1).reshape(()), step=step),
+        )
+    ]
+    for name in (*RUNS, *NOISE):
+        make_run(folder / "anchors", records, name)
+    make_run(folder, records, "a")
+    with Collector(folder / "far", bind="127.0.0.1:0") as collector:
+        for name in ("b", *RUNS):
+            make_run(folder / "far", records, name)
+        yield folder, collector.address
+
+
+def test_no_command_is_forgotten():
+    assert set(ELSEWHERE) < set(COMMANDS)
+    named = {shlex.split(example)[1] for example in EXAMPLES}
+    assert named == set(COMMANDS) - set(ELSEWHERE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_runs(place, example):
+    folder, address = place
+    line = example.partition(" | ")[0].replace(COLLECTOR, address)
+    done = spawn(*shlex.split(line)[1:], cwd=folder, env=environment(ANCHOR_STORE="anchors"))
+    assert done.returncode == 0, done.stderr
+    noticed = [one for one in done.stderr.splitlines() if not one.startswith("anchor: wrote ")]
+    assert noticed == []
