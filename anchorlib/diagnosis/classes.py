@@ -209,13 +209,14 @@ class Judge:
         """More than rounding, unless something unrecorded came in."""
         found = self.found
         unrelated = measure.cosine_distance >= UNRELATED
-        data = bool(found.ancestry(row).untracked) and not self._inputs_recorded(row)
-        unknown = ["parameters"] * bool(found.parameter_lacking[row]) + ["data"] * data
-        if unknown and (unrelated or ("parameters" in unknown and self._seeds_differ(row))):
-            return (
-                "starts_unequal",
-                f"its {' and '.join(unknown)} were not recorded, and may differ",
-            )
+        untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)
+        parameters = bool(found.parameter_lacking[row])
+        data = (untracked or parameters) and not self._inputs_recorded(row)
+        unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
+        if unknown and (unrelated or (parameters and seeds)):
+            return "starts_unequal", f"its {unknown} were not recorded, and may differ"
+        if untracked and seeds:
+            return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
         return "not_rounding", note
 
     def _seeds_differ(self, row: int) -> bool:

@@ -376,3 +376,43 @@ def test_noise_that_is_saturated_from_the_first_step_on_still_covers():
     noise = [after(run, 0, size=size) for size in (0.5, 0.6)]
     changes = over(after(run, number(run, "c@grad"), size=0.4), {"c@grad 0": ROUND})
     assert compared(run, changes, noise).verdict == "expected"
+
+
+def test_random_numbers_of_other_seeds_are_an_unequal_start():
+    run = History()
+    run.chain("input", "b")
+    run.edges[0].append(
+        Edges("drop", "train", 0, 0, (SIZE,), 0, (Parent("b"),), ("MulBackward0",), ((-1, 0),))
+    )
+    for tensor in ("w_b", "input", "b", "drop"):
+        run.add(f"{tensor}@value")
+    a, b = run.table(), run.table({"drop@value": 0.1}, "b")
+    assert told(compare_tables(align(a, b))) == ["not_rounding drop@value 0 0"]
+    seeded = [
+        replace(table, header={0: {"torch.initial_seed": seed}})
+        for seed, table in enumerate((a, b))
+    ]
+    assert told(compare_tables(align(*seeded))) == ["starts_unequal drop@value 0 0"]
+
+
+@pytest.mark.parametrize(
+    ("size", "cls"), [(FAR, "not_rounding"), (3.0, "starts_unequal")], ids=["near", "unrelated"]
+)
+def test_unrelated_values_of_unrecorded_parameters_are_an_unequal_start(size, cls):
+    run = History()
+    run.chain("b", "c")
+    for tensor in ("b", "c"):
+        run.add(f"{tensor}@value")
+    found = compared(run, {"c@value": size})
+    assert told(found) == [f"{cls} c@value 0 0"]
+
+
+def test_an_operation_that_reads_indices_receives_from_them_although_autograd_does_not_say():
+    run = History()
+    run.edges[0] = [Edges("input", "train", 0, 0, (SIZE,), missing=("it has no graph",))]
+    run.made_of("embedded", "w:w")
+    run.add("w@value")
+    run.add("input@value", raw=np.arange(SIZE), dtype="int64")
+    run.add("embedded@value")
+    found = compared(run, {"input@value": 1, "embedded@value": FAR})
+    assert told(found) == ["starts_unequal input@value 0 0"]
