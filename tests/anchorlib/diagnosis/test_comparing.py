@@ -416,3 +416,11 @@ def test_an_operation_that_reads_indices_receives_from_them_although_autograd_do
     run.add("embedded@value")
     found = compared(run, {"input@value": 1, "embedded@value": FAR})
     assert told(found) == ["starts_unequal input@value 0 0"]
+
+
+def test_records_of_one_run_alone_are_counted_and_change_no_verdict():
+    run = chain(*NAMES)
+    a = run.table()
+    run.add("more@value")
+    found = compare_tables(align(a, run.table(run="b")))
+    assert (found.verdict, found.counts.only_a, found.counts.only_b) == ("identical", 0, 1)
