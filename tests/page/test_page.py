@@ -297,6 +297,18 @@ def test_norms_ratios_and_figures_have_their_curves(visit, one, store):
         assert shown == pytest.approx(float(values), rel=1e-5)
 
 
+def test_a_norm_that_is_not_finite_is_no_number(visit, tmp_path):
+    bad = np.array([np.nan, np.inf], np.float32)
+    fine = np.array([3.0, 4.0], np.float32)
+    parts = [record("w", "grad", raw, step=step) for step, raw in enumerate([fine, bad, fine])]
+    make_run(tmp_path, parts)
+    visited = visit(page([open_run("run1", tmp_path)]))
+    drawing = visited.drawing("Gradient norm")
+    for step, shown in enumerate(["5", "–", "5"]):
+        drawing.press("ArrowRight")
+        assert visited.said("Gradient norm") == f"step {step}, run1, 1 tensor together: {shown}"
+
+
 def test_headers_that_differ_are_shown_and_the_equal_ones_on_demand(visit, two):
     visited = visit(two)
     card = visited.card("What the runs say about themselves")

@@ -69,6 +69,6 @@ class Answer {
         h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP', 'operations'].map((text) => h('th', { scope: 'col' }, text)))),
         h('tbody', {}, one.origins.slice(0, ORIGINS_SHOWN).map(row)))),
       one.origins.length > ORIGINS_SHOWN && h('p', { class: 'about' }, `The first ${ORIGINS_SHOWN} in order of execution are listed.`),
-      csvButton('origins', () => originRows(one)));
+      one.origins.length > 3 && csvButton('origins', () => originRows(one)));
   }
 }

@@ -114,7 +114,7 @@ function figuresTable(columns) {
     const i = row * run.columns.length + column;
     return seen(run, i) ? read(run, i) : 'no record';
   };
-  return h('table', { class: 'facts' },
+  return h('table', { class: 'facts figures' },
     h('caption', {}, 'Figures'),
     columns.length > 1 && h('thead', {}, h('tr', {}, h('td', {}), columns.map(({ run }) => h('th', { scope: 'col' }, run.name)))),
     h('tbody', {}, Object.entries(figures).map(([name, read]) => h('tr', {}, h('th', { scope: 'row' }, name),

@@ -18,7 +18,7 @@ function decades(low, high, most) {
 
 class Curves extends Plot {
   constructor(options) {
-    super({ role: 'line chart', keys: 'Left and right arrow keys read values.', height: 190, ...options });
+    super({ role: 'line chart', keys: 'Left and right arrow keys read values.', height: 200, ...options });
     this.onpick = options.onpick || (() => {});
     this.canvas.addEventListener('pointermove', (event) => {
       const at = this.model && this.columnAt(this.point(event)[0]);
@@ -64,18 +64,20 @@ class Curves extends Plot {
   }
 
   draw(context) {
-    const box = this.area = { x: 52, y: 10, w: this.width - 62, h: this.height - 10 - 32 };
+    const marks = this.model.marks || [];
+    const top = 10 + 14 * marks.length; // the marks' words stand above, where they hide nothing
+    const box = this.area = { x: 52, y: top, w: this.width - 62, h: this.height - top - 32 };
     const [low, high] = this.range();
     const first = this.steps[0] ?? 0, last = this.steps[this.steps.length - 1] ?? 1;
     this.x = (step) => box.x + (last > first ? (step - first) / (last - first) : 0.5) * box.w;
     const y = (value) => box.y + box.h - (value - low) / (high - low) * box.h;
     this.drawAxes(context, box, low, high, y, first, last);
-    (this.model.marks || []).forEach((mark, row) => {
-      line(context, this.x(mark.step), box.y, this.x(mark.step), box.y + box.h, ink('alarm'), 1.2, [5, 4]);
-      const right = this.x(mark.step) > box.x + box.w / 2;
-      label(context, mark.text, this.x(mark.step) + (right ? -3 : 3), box.y + 8 + 15 * row, ink('alarm'), right ? 'right' : 'left');
-    });
     for (const one of this.model.series) this.drawSeries(context, one, y, box);
+    marks.forEach((mark, row) => {
+      const x = this.x(mark.step), right = x > box.x + box.w / 2;
+      line(context, x, 2 + 14 * row, x, box.y + box.h, ink('alarm'), 1.2, [5, 4]);
+      write(context, mark.text, x + (right ? -5 : 5), 8 + 14 * row, ink('alarm'), right ? 'right' : 'left');
+    });
     if (this.at !== undefined) {
       const x = this.x(this.steps[this.at]);
       line(context, x, box.y, x, box.y + box.h, ink('focus'), 1);

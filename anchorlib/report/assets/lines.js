@@ -45,11 +45,11 @@ function totalNorm(run, rows, norm = (row, c) => run.figures.l2[row * run.column
   for (let c = 0; c < run.columns.length; c++) {
     let sum = 0, any = false, whole = true;
     for (const row of rows) {
+      const i = row * run.columns.length + c;
       const size = norm(row, c);
-      if (Number.isNaN(size)) continue;
-      sum += size * size;
-      any = true;
-      if (nan[row * run.columns.length + c] + inf[row * run.columns.length + c] > 0) whole = false;
+      if (!seen(run, i)) continue;
+      if (nan[i] + inf[i] > 0) [any, whole] = [true, false];
+      else if (!Number.isNaN(size)) { sum += size * size; any = true; }
     }
     if (!any) continue;
     steps.push(run.columns[c]);
@@ -195,7 +195,7 @@ class Lines {
       for (const kind of [...new Set(one.growth.map((g) => g.kind))]) {
         const own = one.growth.filter((g) => g.kind === kind && g.median_error_eps !== null);
         if (!own.length) continue;
-        series.push({ title: `${kind}${this.app.data.comparisons.length > 1 ? `, ${one.b}` : ''}`, color: series.length, steps: own.map((g) => g.step), values: own.map((g) => g.median_error_eps) });
+        series.push({ title: `${kind}${this.app.data.comparisons.length > 1 ? `, ${one.b}` : ''}`, color: series.length, dash: series.length < 6 ? [] : [3, 3], steps: own.map((g) => g.step), values: own.map((g) => g.median_error_eps) });
       }
     });
     refill(this.growth.about, 'Median relative error of the records that differ, in eps of the coarser dtype, by kind.');
