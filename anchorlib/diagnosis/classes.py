@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.comparison import Origin, place_at
+from anchorlib.diagnosis.comparison import Origin
 from anchorlib.diagnosis.envelope import Envelope
 from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.measuring import max_ulp
 from anchorlib.diagnosis.parentage import Role, plain
+from anchorlib.diagnosis.places import place_at
 from anchorlib.diagnosis.reasons import reason
 from anchorlib.diagnosis.segments import Segment, segments
 from anchorlib.diagnosis.severity import severity

@@ -11,7 +11,7 @@ import numpy as np
 from anchorlib.diagnosis.aligning import align
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.classes import Judge
-from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin, place_at
+from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin
 from anchorlib.diagnosis.envelope import envelope, scores
 from anchorlib.diagnosis.frontier import Frontier, frontier
 from anchorlib.diagnosis.growth import growth
@@ -19,6 +19,7 @@ from anchorlib.diagnosis.headers import config_diff
 from anchorlib.diagnosis.losses import losses
 from anchorlib.diagnosis.measuring import measure
 from anchorlib.diagnosis.notes import incomplete, notes, too_fine
+from anchorlib.diagnosis.places import place_at
 from anchorlib.diagnosis.table import Table
 from anchorlib.diagnosis.tabling import table_of
 from anchorlib.diagnosis.verdict import Drift, drift, verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 from anchorlib.diagnosis.alignment import Alignment, Renaming
 from anchorlib.diagnosis.measures import Measure, Measures
-from anchorlib.diagnosis.table import Table
+from anchorlib.diagnosis.places import Pair, Place, pairs_of
 
 __all__ = [
     "Comparison",
@@ -20,23 +20,9 @@ __all__ = [
     "Origin",
     "Pair",
     "Place",
-    "place_at",
 ]
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A record by its coordinates, as A counts them."""
-
-    step: int
-    pass_index: int
-    call: int
-    rank: int
-    phase: str
-    name: str
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +105,6 @@ class Losses:
     values: tuple[tuple[int, float, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One matched pair, for tables and pages.
-
-    order_b: where B has it. measure: None where the pair is equal. role: "" for equal pairs,
-    "origin", "receiver", or the class of an origin. score: against the noise runs, else None.
-    """
-
-    place: Place
-    order: int
-    order_b: int
-    equal: bool
-    digest_a: str
-    digest_b: str
-    measure: Measure | None
-    role: str
-    score: float | None
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Two runs, compared.
@@ -175,30 +142,8 @@ class Comparison:
     def pairs(self) -> Iterator[Pair]:
         """Every matched pair in A's order of execution."""
         if self.alignment is None or self.measures is None:
-            return
-        order = {int(pair): at for at, pair in enumerate(self.measures.pair)}
-        for number in range(len(self.alignment)):
-            at = order.get(number)
-            yield self._pair(number, at)
-
-    def _pair(self, number: int, at: int | None) -> Pair:
-        """One pair; `at`: where its measure is."""
-        assert self.alignment is not None
-        assert self.measures is not None
-        a, b = self.alignment.a, self.alignment.b
-        one, two = int(self.alignment.a_row[number]), int(self.alignment.b_row[number])
-        score = None if at is None or self.scores is None else float(self.scores[at])
-        return Pair(
-            place=place_at(a, one),
-            order=int(a.order[one]),
-            order_b=int(b.order[two]),
-            equal=bool(self.alignment.equal[number]),
-            digest_a=digest_text(a, one),
-            digest_b=digest_text(b, two),
-            measure=None if at is None else self.measures.at(at),
-            role="" if self.roles is None else str(self.roles[number]),
-            score=None if score is None or math.isnan(score) else score,
-        )
+            return iter(())
+        return pairs_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
 
     def __repr__(self) -> str:
         return f"Comparison({self.a!r}, {self.b!r}, {self.verdict}: {self.sentence})"
@@ -227,26 +172,6 @@ class Comparison:
             return None
         rest = {"order": self.first.order, "identical_before": self.first.identical_before}
         return {**place_dict(self.first.place), **rest}
-
-
-def place_at(table: Table, row: int) -> Place:
-    """The coordinates of one record of a table."""
-    tensor = table.tensors[table.tensor[row]]
-    return Place(
-        step=int(table.step[row]),
-        pass_index=int(table.pass_index[row]),
-        call=int(table.call[row]),
-        rank=tensor.rank,
-        phase=table.phases[table.phase[row]],
-        name=tensor.name,
-        kind=tensor.kind,
-    )
-
-
-def digest_text(table: Table, row: int) -> str:
-    """The digest of one record as 32 hex digits."""
-    high, low = table.digest[row].tolist()
-    return f"{high:016x}{low:016x}"
 
 
 def origin_dict(origin: Origin) -> dict[str, Any]:

@@ -6,8 +6,8 @@ queue in front of it counts what was lost and never lets an exception reach trai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from anchorlib.record import Edges, Gap, Record
 
@@ -25,6 +25,9 @@ class Sink(Protocol):
 
     def edges(self, edges: Sequence[Edges]) -> None:
         """State what values were computed from; the first statement of a place counts."""
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Add entries to the run header, as JSON can hold them; newer ones win."""
 
     def flush(self, timeout: float | None) -> None:
         """Return when all that was put is in the store and any zarr reader sees it.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.store import Writer
@@ -45,6 +46,10 @@ class EmbeddedSink:
     def edges(self, edges: Sequence[Edges]) -> None:
         """Store what values were computed from."""
         self._writer.edges(edges)
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Store entries of the header."""
+        self._writer.header(entries)
 
     def flush(self, timeout: float | None) -> None:  # noqa: ARG002  # writing is never far behind
         """Publish: what was written is now visible to any zarr reader."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from anchorlib.record import Edges, Gap, Record
 
@@ -23,6 +24,7 @@ class MemorySink:
         self.records: list[Record] = []
         self.gaps: list[Gap] = []
         self.lineage: list[Edges] = []
+        self.entries: dict[str, Any] = {}
         self.closed = False
 
     def put(self, records: Sequence[Record]) -> None:
@@ -40,6 +42,10 @@ class MemorySink:
     def edges(self, edges: Sequence[Edges]) -> None:
         """Keep them, in order."""
         self.lineage += edges
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Keep the newest of each."""
+        self.entries |= entries
 
     def flush(self, timeout: float | None) -> None:
         """Nothing waits here."""

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -114,6 +114,7 @@ class RecordQueue:
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._gaps_told = 0
         self._edges: list[Edges] = []
+        self._header: dict[str, Any] = {}
         self.records = 0
         self._put_bytes = 0
         self._lost = 0
@@ -209,6 +210,11 @@ class RecordQueue:
         with self._changed:
             self._edges.append(edges)
 
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Pass on what the run's header has to say from now on, with the next records."""
+        with self._changed:
+            self._header |= entries
+
     @property
     def gaps(self) -> int:
         """How many series, each for each reason, have a gap."""
@@ -235,7 +241,7 @@ class RecordQueue:
         self._drained(self._taken, timeout)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            self._tell_edges()
+            self._tell_beside()
             self._tell_gaps()
             self._sink.flush(left)
         except AnchorError:
@@ -268,7 +274,7 @@ class RecordQueue:
         self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
         undelivered = 0
         try:
-            self._tell_edges()
+            self._tell_beside()
             self._tell_gaps()
             undelivered = self._sink.close(max(0.0, deadline - time.monotonic()))
         except Exception as fault:  # noqa: BLE001  # closing must not break training either
@@ -329,7 +335,7 @@ class RecordQueue:
     def _put(self, records: list[Record]) -> None:
         try:
             self._sink.put(records)
-            self._tell_edges()
+            self._tell_beside()
             if len(self._gaps) != self._gaps_told:
                 self._tell_gaps()
         except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, logged, no further
@@ -358,15 +364,19 @@ class RecordQueue:
         if gaps:
             self._sink.gap(gaps)
 
-    def _tell_edges(self) -> None:
+    def _tell_beside(self) -> None:
         with self._changed:
             edges, self._edges = self._edges, []
-        if not edges:
+            header, self._header = self._header, {}
+        if not (edges or header):
             return
         try:
-            self._sink.edges(edges)
+            if edges:
+                self._sink.edges(edges)
+            if header:
+                self._sink.header(header)
         except Exception as fault:  # noqa: BLE001  # the sink boundary; the records are safe
-            self._warn_once("edges", f"what values were computed from was not kept: {fault}")
+            self._warn_once("edges", f"what is told beside records was not kept: {fault}")
 
     # -- both sides
 

@@ -233,6 +233,14 @@ class RemoteSink:
             self._outbox.edges(edges)
             self._changed.notify_all()
 
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Take entries of the header over."""
+        if self._forked:
+            return
+        with self._changed:
+            self._outbox.header(entries)
+            self._changed.notify_all()
+
     def flush(self, timeout: float | None) -> None:
         """Return when the collector has published all that was put.
 

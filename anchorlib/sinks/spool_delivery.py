@@ -45,6 +45,7 @@ from anchorlib.wire import (
     is_address,
     parse_address,
     parse_request,
+    read_header,
     read_lineage,
 )
 
@@ -338,6 +339,7 @@ def _to_directory(work: OwnedSpool, store: Path, progress: Progress) -> Delivere
             request = parse_request(message)
             if not isinstance(request, Framed):
                 writer.edges(read_lineage(request.lineage))
+                writer.header(read_header(request.lineage))
         if load.notes.closed:
             writer.close()
         else:

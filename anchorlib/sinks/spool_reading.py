@@ -251,6 +251,8 @@ def _gathered(segments: list[Segment]) -> SpoolNotes:
                 told = read_gaps(_request(entry.message).gaps)
                 gaps |= {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in told}
             elif kind == "lineage":
+                # Entries of the header may be stated again: the last statement has to stay last.
+                lineage.pop(entry.message, None)
                 lineage[entry.message] = None
             elif kind == "hello":
                 hello = _request(entry.message).hello

@@ -7,6 +7,7 @@
     {"array": 0, "name": "value", "rows": 3276}                      variant 0 keeps values now
     {"phase": 0, "name": "train"}
     {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
+    {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
     {"state": "closed"}   {"published": 120}
 
 Later lines win. A line is whole when its line end is there: what follows the last line end was cut
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from anchorlib.errors import StoreError
@@ -35,7 +36,10 @@ GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One writer's share of a rank: the first, and one more for each resume."""
+    """One writer's share of a rank: the first, and one more for each resume.
+
+    header: with what it has learned since it began.
+    """
 
     number: int
     writer_id: bytes
@@ -144,6 +148,11 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of what an attempt's header has to say since it began; newer entries win."""
+    return {"header_of": attempt, "entries": entries}
+
+
 def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
     """The line of a cumulative statement; the newest of an attempt wins."""
     return {"gap": asdict(gap), "attempt": attempt}
@@ -214,6 +223,12 @@ def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     _put(catalogue.attempts, attempt.number, attempt)
 
 
+def _read_header(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    number = entry["header_of"]
+    old = catalogue.attempts[number]
+    catalogue.attempts[number] = replace(old, header={**old.header, **entry["entries"]})
+
+
 def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     edges = read_edges(entry)
     catalogue.edges.setdefault(edges_key(edges), edges)
@@ -230,6 +245,7 @@ def _read_published(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 # In this order: an "attempt" key also stands in the lines of gaps and edges, "series" in variants'.
 _READERS: Mapping[str, Callable[[Catalogue, dict[str, Any]], None]] = {
     "gap": _read_gap,
+    "header_of": _read_header,
     "edges": _read_edges,
     "variant": _read_variant,
     "array": _read_array,

@@ -22,7 +22,7 @@ from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.store.budget import Budget, Room
-from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line
+from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, header_line
 from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
 from anchorlib.store.layout import ROW
@@ -79,12 +79,7 @@ class Writer:
         check_run_name(run)
         if not 0 <= rank < MAX_RANK:
             raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
-        try:
-            document = json_value(header or {})
-        except TypeError as error:
-            raise OptionError(
-                f"the header of run {run!r} does not fit into JSON: {error}"
-            ) from error
+        document = _document(run, header or {})
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
@@ -124,6 +119,7 @@ class Writer:
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
         self._edges = set(catalogue.edges)
+        self._header: dict[str, Any] = {}
         self._first_row = 0
 
     def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
@@ -139,6 +135,7 @@ class Writer:
             self._append([attempt_line(attempt)])
         if self._reader.catalogue.state != "open":
             self._append([{"state": "open"}])
+        self._header = dict(attempt.header)
         self._packer.attempt = attempt.number
         self._packer.order_base = attempt.order_base
         self._first_row = attempt.first_row
@@ -216,6 +213,23 @@ class Writer:
             self._append(map(edges_line, fresh.values()))
         self._edges |= fresh.keys()
 
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Adds entries to this attempt's header, or states them anew.
+
+        Raises OptionError for what JSON cannot hold, StoreError.
+        """
+        self._check_open()
+        told = _document(self._place.run, entries)
+        fresh = {
+            key: value
+            for key, value in told.items()
+            if key not in self._header or self._header[key] != value
+        }
+        if fresh:
+            with store_errors(f"cannot write {self._place}"):
+                self._append([header_line(self.attempt, fresh)])
+            self._header |= fresh
+
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""
         self._check_open()
@@ -277,3 +291,10 @@ class Writer:
             raise StoreError(f"{self._place} was closed: open it again to write more")
         if os.getpid() != self._pid:
             raise StoreError(f"{self._place} is written by the process that forked this one")
+
+
+def _document(run: str, header: Mapping[str, Any]) -> Any:
+    try:
+        return json_value(header)
+    except TypeError as error:
+        raise OptionError(f"the header of run {run!r} does not fit into JSON: {error}") from error

@@ -51,7 +51,7 @@ from anchorlib.wire.limits import (
     UNFINISHED_SHARE,
     WINDOW,
 )
-from anchorlib.wire.lineage import read_lineage
+from anchorlib.wire.lineage import read_header, read_lineage
 from anchorlib.wire.numbering import Row, defined, first_of, renumbered
 from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
 from anchorlib.wire.push import PushStream, writer_name
@@ -67,6 +67,7 @@ from anchorlib.wire.v1.collector_pb2 import (
     GetReply,
     GetRequest,
     Hello,
+    Lineage,
     ListReply,
     ListRequest,
     PushReply,
@@ -112,6 +113,7 @@ __all__ = [
     "GetReply",
     "GetRequest",
     "Hello",
+    "Lineage",
     "ListReply",
     "ListRequest",
     "MemoryFrames",
@@ -137,6 +139,7 @@ __all__ = [
     "parse_request",
     "push_handler",
     "read_gaps",
+    "read_header",
     "read_lineage",
     "reader_handler",
     "renumbered",

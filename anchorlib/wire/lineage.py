@@ -1,20 +1,22 @@
-"""Lineage as messages."""
+"""Lineage as messages, and entries of the header that a run gains on its way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from anchorlib.names import check_name
 from anchorlib.record import Edges, Parent
 from anchorlib.wire.decoder import FrameError
-from anchorlib.wire.limits import MAX_DIMS
+from anchorlib.wire.limits import HEADER_BYTES, MAX_DIMS
 from anchorlib.wire.texts import check_phase, check_reason
 from anchorlib.wire.v1.collector_pb2 import Edges as WireEdges
 from anchorlib.wire.v1.collector_pb2 import Lineage
 from anchorlib.wire.v1.collector_pb2 import Parent as WireParent
 
-__all__ = ["lineage_messages", "read_lineage"]
+__all__ = ["header_message", "lineage_messages", "read_header", "read_lineage"]
 
 _MESSAGE_BYTES = 1 << 19  # statements together in one message; a single one may be larger
 
@@ -31,6 +33,24 @@ def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
         size += wire.ByteSize()
     if size:
         yield message
+
+
+def header_message(entries: Mapping[str, Any]) -> Lineage:
+    """The message that adds `entries` to the header; what JSON has no form of is text."""
+    return Lineage(header=json.dumps(dict(entries), default=str))
+
+
+def read_header(message: Lineage) -> dict[str, Any]:
+    """The entries. Raises FrameError for what is no JSON object, or too large."""
+    if len(message.header) > HEADER_BYTES:
+        raise FrameError(f"{len(message.header)} characters of a header; {HEADER_BYTES} at most")
+    try:
+        entries = json.loads(message.header or "{}")
+    except (ValueError, RecursionError):
+        entries = None
+    if not isinstance(entries, dict):
+        raise FrameError("what a run adds to its header is no JSON object")
+    return entries
 
 
 def _edges(edges: Edges) -> WireEdges:

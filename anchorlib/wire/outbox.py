@@ -11,15 +11,15 @@ and no network: whoever owns an outbox holds a lock around it and carries the by
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.wire.decoder import FrameError
 from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.lineage import lineage_messages
+from anchorlib.wire.lineage import header_message, lineage_messages
 from anchorlib.wire.sealing import sealed
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,
@@ -179,6 +179,10 @@ class Outbox:
         self.say_lineage(
             sealed(PushRequest(lineage=message)) for message in lineage_messages(edges)
         )
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Take entries of the header over; every new stream is told all of them."""
+        self.say_lineage([sealed(PushRequest(lineage=header_message(entries)))])
 
     def say_lineage(self, requests: Iterable[bytes]) -> None:
         """Take lineage over that is messages already."""

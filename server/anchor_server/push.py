@@ -27,6 +27,7 @@ from anchorlib.wire import (
     DEFINED_BYTES,
     DURABILITY_POWER,
     DURABILITY_PROCESS,
+    HEADER_BYTES,
     HELLO_SECONDS,
     PROTOCOL,
     RECORD_BYTES,
@@ -40,12 +41,14 @@ from anchorlib.wire import (
     Framed,
     FrameError,
     Hello,
+    Lineage,
     PushReply,
     PushRequest,
     Resume,
     check_seal,
     parse_request,
     read_gaps,
+    read_header,
     read_lineage,
 )
 
@@ -171,6 +174,7 @@ class _Stream:
         self._next = self._writer.committed
         self._records: list[Record] = []
         self._defined = 0
+        self._header = 0  # characters that it added to the header
         self._unfinished = 0  # bytes of the record of which fragments are still to come
         self._left_out = self._writer.left_out.records
         self._gaps: dict[tuple[str, str, str, str], int] = {}
@@ -218,7 +222,7 @@ class _Stream:
             self._write()
             self._gap(read_gaps(request.gaps))
         elif said == "lineage":
-            self._writer.edges(read_lineage(request.lineage))
+            self._lineage(request.lineage)
         elif said == "flush":
             self._write()
             self._writer.publish()
@@ -238,6 +242,13 @@ class _Stream:
                 f"one stream defines at most {DEFINED_BYTES} bytes of names and shapes"
             )
         self._decoder.define(request.define)
+
+    def _lineage(self, lineage: Lineage) -> None:
+        self._writer.edges(read_lineage(lineage))
+        self._header += len(lineage.header)
+        if self._header > HEADER_BYTES:
+            raise FrameError(f"one stream adds at most {HEADER_BYTES} characters to its header")
+        self._writer.header(read_header(lineage))
 
     def _gap(self, gaps: list[Gap]) -> None:
         self._writer.gap(gaps)
