@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from anchorlib.diagnosis import showing
 from anchorlib.diagnosis.alignment import Alignment, Renaming
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.places import Pair, Place, pairs_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Comparison",
@@ -146,7 +150,17 @@ class Comparison:
         return pairs_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
 
     def __repr__(self) -> str:
-        return f"Comparison({self.a!r}, {self.b!r}, {self.verdict}: {self.sentence})"
+        return showing.lines(self)
+
+    def _repr_html_(self) -> str:
+        return showing.html(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each of `pairs()`, its place and measures as columns.
+
+        Raises MissingExtraError where pandas is not installed.
+        """
+        return showing.frame(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The contract's JSON: what is not finite is None."""

@@ -7,6 +7,15 @@ run["fc2.bias@grad"].values()    (record, *shape)
 
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series
+from anchorlib.reading.tables import as_frame, html_table, html_text
 from anchorlib.reading.tensors import as_tensor
 
-__all__ = ["Run", "Series", "as_tensor", "open_run"]
+__all__ = [
+    "Run",
+    "Series",
+    "as_frame",
+    "as_tensor",
+    "html_table",
+    "html_text",
+    "open_run",
+]

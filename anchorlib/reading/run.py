@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,12 +12,18 @@ from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorErr
 from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
 from anchorlib.query import TensorHistogram, gradients_first
+from anchorlib.reading.frames import run_dataset, run_frame
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series
+from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, TensorInfo
 from anchorlib.store import RankReader, RunReader, find_run
 from anchorlib.summary import Log2Histogram
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
 
 __all__ = ["Run", "open_run"]
 
@@ -241,6 +247,26 @@ class Run:
             histogram=Log2Histogram.pooled(one.histogram() for one in parts),
         )
 
+    def to_pandas(self, *selectors: str) -> pd.DataFrame:
+        """The table of tensors, one row for each of `tensors(*selectors)`.
+
+        Raises UnknownTensorError, MissingExtraError where pandas is not installed.
+        """
+        return run_frame(self.tensors(*selectors))
+
+    def to_xarray(self, *selectors: str, rank: int | None = None) -> xarray.Dataset:
+        """The values of one rank: a variable for each tensor and kind, as "fc1@grad".
+
+        Tensors whose records have the same coordinates share the dimension "record" with `step`,
+        `pass_index`, `call`, `phase` and `attempt` along it; the next kind of coordinates has
+        "record_1" with `step_1`, and so on: nothing is filled up. Tensor dimensions belong to
+        their variable ("fc1@grad d0"). All of it is read: select what is wanted.
+        rank: needed where several recorded.
+        Raises as `Series.values`, UnknownTensorError, AmbiguousTensorError (several ranks),
+        OptionError (no such rank), MissingExtraError where xarray is not installed.
+        """
+        return run_dataset(self, selectors, rank)
+
     def refresh(self) -> None:
         """Looks for what was committed since; every other call does so by itself."""
         self._reader.refresh()
@@ -282,8 +308,10 @@ class Run:
         return rank
 
     def __repr__(self) -> str:
-        ranks = len(self._reader.ranks)
-        return f"Run({self.name!r}, {self._reader.state}, {ranks} rank{'s' * (ranks != 1)})"
+        return run_line(self)
+
+    def _repr_html_(self) -> str:
+        return run_html(self)
 
 
 def add_gaps(one: Gap, two: Gap) -> Gap:

@@ -10,7 +10,6 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.errors import (
     AmbiguousTensorError,
-    MissingExtraError,
     RaggedError,
     UnknownTensorError,
     ValuesNotKeptError,
@@ -18,11 +17,14 @@ from anchorlib.errors import (
 from anchorlib.names import escape, join
 from anchorlib.query import pooled
 from anchorlib.reading.columns import Columns
+from anchorlib.reading.frames import series_array, series_frame
+from anchorlib.reading.showing import series_html, series_line
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry
 from anchorlib.summary import Log2Histogram, Summary
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
     import xarray
 
@@ -194,26 +196,24 @@ class Series:
         return as_tensor(*self.raw())
 
     def to_xarray(self) -> xarray.DataArray:
-        """All values with their coordinates along "record"; raises as `values` does."""
-        try:
-            from xarray import DataArray
-        except ImportError as error:
-            raise MissingExtraError(
-                "to_xarray needs xarray: pip install 'anchorlib[xarray]'"
-            ) from error
-        values = self.values()
-        names = ("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count")
-        columns = self.columns
-        return DataArray(
-            values,
-            dims=("record", *(f"d{i}" for i in range(values.ndim - 1))),
-            coords={name: ("record", columns[name]) for name in names},
-            name=join(self.name, self.kind),
-            attrs={"mode": self.mode, "rank": self.rank},
-        )
+        """All values with their coordinates along "record"; raises as `values` does.
+
+        Raises MissingExtraError where xarray is not installed.
+        """
+        return series_array(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a record, one column for each of `columns`; `values` has the elements.
+
+        Raises MissingExtraError where pandas is not installed.
+        """
+        return series_frame(self)
 
     def __repr__(self) -> str:
-        return f"Series({self}, {len(self)} record{'s' * (len(self) != 1)})"
+        return series_line(self)
+
+    def _repr_html_(self) -> str:
+        return series_html(self)
 
     def __str__(self) -> str:
         return f"{escape(join(self.name, self.kind))} (mode {escape(self.mode)}, rank {self.rank})"

@@ -114,7 +114,7 @@ def test_the_rest_of_what_a_run_knows(tmp_path: Path) -> None:
     assert run.header(1) == {"rank": 1}
     assert run.header() == {"rank": 0}
     assert run.bytes == 2 * sum(one.nbytes for step in range(STEPS) for one in training(step))
-    assert repr(run) == "Run('run1', closed, 2 ranks)"
+    assert repr(run).startswith("Run('run1', closed: ")
     assert run.started_ns > 1_600_000_000_000_000_000
 
 

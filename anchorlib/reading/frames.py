@@ -1,0 +1,111 @@
+"""Runs and series as pandas and xarray have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib.errors import AmbiguousTensorError, MissingExtraError
+from anchorlib.names import join
+from anchorlib.reading.tables import as_frame
+from anchorlib.record import TensorInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+
+    from anchorlib.reading.run import Run
+    from anchorlib.reading.series import Series
+
+__all__ = ["run_dataset", "run_frame", "series_array", "series_frame"]
+
+Array = np.ndarray[Any, Any]
+COORDINATES = ("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count")
+SHARED = ("step", "pass_index", "call", "phase", "attempt")
+"""What two tensors have in common whose records belong together."""
+
+
+def series_frame(series: Series) -> pd.DataFrame:
+    """One row a record, one column for each of `Series.columns`."""
+    return as_frame(series.columns)
+
+
+def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
+    """One row a tensor, kind and mode, one column for each field of TensorInfo."""
+    found = list(infos)
+    names = [field.name for field in fields(TensorInfo)]
+    return as_frame({name: [getattr(info, name) for info in found] for name in names})
+
+
+def series_array(series: Series) -> xarray.DataArray:
+    """All values with their coordinates along "record"."""
+    values = series.values()
+    array: xarray.DataArray = _xarray().DataArray(
+        values,
+        dims=("record", *(f"d{axis}" for axis in range(values.ndim - 1))),
+        coords={name: ("record", series.columns[name]) for name in COORDINATES},
+        name=join(series.name, series.kind),
+        attrs={"mode": series.mode, "rank": series.rank},
+    )
+    return array
+
+
+def run_dataset(run: Run, selectors: Sequence[str], rank: int | None) -> xarray.Dataset:
+    """The values of one rank's tensors, a variable each; see `Run.to_xarray`."""
+    module = _xarray()
+    wanted = _one_rank(run, rank)
+    infos = [info for info in run.tensors(*selectors) if wanted in info.ranks]
+    titles = _titles(infos)
+    groups: dict[tuple[Any, ...], str] = {}
+    variables: dict[str, Any] = {}
+    coordinates: dict[str, Any] = {}
+    for info, title in zip(infos, titles, strict=True):
+        series = run.series(info.name, info.kind, rank=wanted, mode=info.mode)
+        values, columns = series.values(), series.columns
+        place = {name: columns[name] for name in SHARED}
+        key = tuple(tuple(column.tolist()) for column in place.values())
+        if key not in groups:
+            suffix = f"_{len(groups)}" if groups else ""
+            groups[key] = f"record{suffix}"
+            coordinates |= {f"{name}{suffix}": (groups[key], one) for name, one in place.items()}
+        dims = (groups[key], *(f"{title} d{axis}" for axis in range(values.ndim - 1)))
+        attributes = {"name": info.name, "kind": info.kind, "mode": info.mode, "dtype": info.dtype}
+        variables[title] = (dims, values, attributes)
+    about: Mapping[str, Any] = {"run": run.name, "rank": wanted}
+    dataset: xarray.Dataset = module.Dataset(variables, coords=coordinates, attrs=dict(about))
+    return dataset
+
+
+def _one_rank(run: Run, rank: int | None) -> int:
+    ranks = run.ranks
+    if rank is not None:
+        run.rows(rank)  # raises OptionError where there is no such rank
+        return rank
+    if len(ranks) == 1:
+        return ranks[0]
+    raise AmbiguousTensorError(
+        f"{run.name} has {len(ranks)} ranks, a Dataset holds one: give rank=, one of "
+        f"{', '.join(map(str, ranks[:20]))}"
+    )
+
+
+def _titles(infos: Sequence[TensorInfo]) -> list[str]:
+    """`fc1@grad`; with the mode where a tensor was recorded in several."""
+    plain = [join(info.name, info.kind) for info in infos]
+    return [
+        title if plain.count(title) == 1 else f"{title} ({info.mode})"
+        for info, title in zip(infos, plain, strict=True)
+    ]
+
+
+def _xarray() -> Any:
+    try:
+        import xarray
+    except ImportError as error:
+        raise MissingExtraError(
+            "to_xarray needs xarray: pip install 'anchorlib[xarray]'"
+        ) from error
+    return xarray

@@ -1,0 +1,94 @@
+"""Comparisons at a prompt, in a notebook and in pandas."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anchorlib.diagnosis import Comparison, Place, compare
+from anchorlib.errors import MissingExtraError
+from tests.anchorlib.reading.runs import make_run, training
+from tests.anchorlib.store.records import record
+from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE
+
+
+said = Comparison.__repr__  # a dataclass made by hand has one of its own
+
+
+@pytest.fixture
+def found(tmp_path: Path):
+    make_run(tmp_path, "a")
+    make_run(tmp_path, "b", ranks=1)
+    from anchorlib.store import Writer
+
+    with Writer.open(tmp_path, "b", 0, overwrite=True) as writer:
+        for step in range(3):
+            those = training(step)
+            if step == 1:
+                those[1] = record("fc2", 1, np.full((2, 3), 10.5, "<f4"), kind="value", order=101)
+            writer.write(those)
+    return compare("a", "b", store=tmp_path)
+
+
+def test_the_answer_comes_first_and_then_where(found):
+    first, second, *origins = repr(found).splitlines()
+    assert first == f"Comparison('a', 'b', {found.verdict}: {found.sentence})"
+    assert second.startswith("  first: fc2@value at step 1, pass 0, ")
+    assert len(origins) == len(found.origins)
+    assert origins[0].startswith(f"  origin: fc2@value at step 1, pass 0: {found.origins[0].cls}, ")
+    assert said(IDENTICAL).count("\n") == 0
+
+
+def test_many_origins_are_counted():
+    many = replace(IDENTICAL, origins=(ORIGIN,) * 14)
+    assert said(many).splitlines()[-1] == "  and 11 more in .origins"
+    assert many._repr_html_().count("<tr>") == 1 + 10
+    assert "and 4 more in .origins" in many._repr_html_()
+
+
+def test_a_notebook_gets_verdict_first_origins_and_notes(found):
+    text = replace(found, notes=("a <gap>",))._repr_html_()
+    for part in (found.verdict, "first: fc2@value", "<th>class</th>", "note: a &lt;gap&gt;"):
+        assert part in text
+
+
+def test_hostile_names_are_text():
+    name = "\x1b[31m<script>alert(1)</script>"
+    place = Place(0, 0, 0, 0, "<b>", name, "grad")
+    told = replace(
+        IDENTICAL, a="<i>", sentence=name, origins=(replace(ORIGIN, place=place, why=name),)
+    )
+    for text in (said(told), told._repr_html_()):
+        assert "\x1b" not in text
+    assert "<script" not in told._repr_html_()
+    assert "<i>" not in told._repr_html_()
+
+
+def test_nothing_measured_is_nothing_said():
+    measure = ORIGIN.measure._replace(error_eps=math.nan)
+    told = replace(IDENTICAL, origins=(replace(ORIGIN, measure=measure),))
+    assert "nan" not in said(told) + told._repr_html_()
+    assert PLACE.name in said(told)
+
+
+def test_a_frame_has_a_row_for_each_pair(found):
+    frame = found.to_pandas()
+    pairs = list(found.pairs())
+    assert len(frame) == len(pairs) == found.counts.matched
+    assert frame["name"].tolist() == [pair.place.name for pair in pairs]
+    assert int((~frame["equal"]).sum()) == found.counts.differing == 1
+    (row,) = frame[~frame["equal"]].to_dict("records")
+    assert (row["name"], row["kind"], row["step"], row["max_abs"]) == ("fc2", "value", 1, 0.5)
+    assert frame[frame["equal"]]["error_eps"].isna().all()
+    assert list(IDENTICAL.to_pandas().columns) == list(frame.columns)
+
+
+def test_without_pandas_the_line_that_installs_it_is_said(found, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"anchorlib\[pandas\]"):
+        found.to_pandas()
