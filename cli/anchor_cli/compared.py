@@ -190,7 +190,7 @@ def _far(one: Origin) -> str:
     measure = one.measure
     parts = []
     if not math.isnan(measure.error_eps):
-        parts.append(f"error {figure(measure.error_eps)} eps")
+        parts.append(f"{figure(measure.error_eps)} eps")
     if not math.isnan(measure.share_differing):
         parts.append(f"{100 * measure.share_differing:.3g} % differ")
     if one.max_ulp is not None:

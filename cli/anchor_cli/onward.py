@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["next_commands"]
 
 _DEFAULT = "anchors"
+_ANOTHER_START = 1000.0  # eps; no rerun that starts a rounding error away drifts so far
 
 
 def next_commands(found: Comparison, runs: tuple[str, str], store: str) -> list[str]:
@@ -22,7 +23,7 @@ def next_commands(found: Comparison, runs: tuple[str, str], store: str) -> list[
 
     runs: A and B as they were asked for: names, paths or URLs.
     """
-    if found.verdict == "suspect" and not found.noise and found.alignment is not None:
+    if found.verdict == "suspect" and _settled_by_noise(found) and found.alignment is not None:
         from anchorlib.diagnosis import noise_line
 
         place = _place_of(runs[0], store)
@@ -39,6 +40,14 @@ def next_commands(found: Comparison, runs: tuple[str, str], store: str) -> list[
             for run, name, step in zip(runs, names, steps, strict=True)
         ]
     return []
+
+
+def _settled_by_noise(found: Comparison) -> bool:
+    """Whether noise runs are what lacks: not where they were given, or parameters are others."""
+    return not found.noise and not any(
+        one.cls == "starts_unequal" and one.measure.error_eps > _ANOTHER_START
+        for one in found.origins
+    )
 
 
 def _line(command: str, run: str, store: str, *words: str) -> str:

@@ -180,7 +180,7 @@ def test_the_report_says_what_differs_where_it_starts_and_how_it_grows(compare):
         "FIRST DIVERGENCE  step 0 pass 0  tanh3@grad (41 records before it identical)\n"
         "ORIGINS  inputs equal, result not (1 eps = 1.2e-07, float32's relative step)\n"
         "  step 0 pass 0  tanh3@grad: rounding\n"
-        "    TanhBackward0 of fc4@grad (equal): error 0.35 eps, 56.5 % differ, max 4 ulp\n"
+        "    TanhBackward0 of fc4@grad (equal): 0.35 eps, 56.5 % differ, max 4 ulp\n"
         "GROWTH  differing/all, median error in eps\n"
         "  step       value        grad\n"
         "     0   12/13 0.5   12/13 0.5\n"
@@ -209,7 +209,7 @@ def test_an_origin_that_nothing_was_computed_for_is_not_said_to_have_equal_input
     start = replace(SUSPECT.origins[0], cls="starts_unequal", ops=(), parents=(), why="a seed")
     text = compare(replace(SUSPECT, origins=(start,))).out
     assert "ORIGINS  nothing recorded before (1 eps" in text
-    assert "tanh3@grad: starts unequal\n    error 0.35 eps" in text
+    assert "tanh3@grad: starts unequal\n    0.35 eps" in text
     assert "\n    a seed\n" in text
 
 

@@ -46,9 +46,11 @@ class Act(nn.Module):
         return Tanh.apply(x, self.how)
 
 
-def training(session: anchorlib.Session, how: str = "exact", scale: float = 1.0) -> None:
+def training(
+    session: anchorlib.Session, how: str = "exact", scale: float = 1.0, seed: int = 0
+) -> None:
     """Three steps of a small net; `scale` perturbs where it starts."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     layers = (nn.Linear(8, 32), Act("exact"), nn.Linear(32, 32), Act(how), nn.Linear(32, 1))
     model = nn.Sequential(*layers)
     with torch.no_grad():
@@ -75,6 +77,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scale = 1 + (-1) ** number * 2.0**-23
         recorded(place, lambda session, scale=scale: training(session, scale=scale), f"n{number}")
     recorded(place, lambda _: anchorlib.anchor(torch.ones(2), "alone"), "other")
+    recorded(place, lambda session: training(session, seed=1), "seed")
     return place
 
 
@@ -91,6 +94,7 @@ NOISE = ("--noise", "n0", "--noise", "n1")
         ("wrong", (), "unexpected", 1),
         ("wrong", (*NOISE, "--fail-on", "unexpected"), "unexpected", 1),
         ("n0", (), "suspect", 1),
+        ("seed", (), "suspect", 1),
         ("other", (), "incomparable", 2),
     ],
 )
@@ -127,6 +131,10 @@ def test_a_suspicion_names_the_anchor_noise_line_that_settles_it(store):
     line = text.partition("NEXT  ")[2].replace("\\\n", " ").split()
     assert line[:5] == ["anchor", "noise", "eager", "--store", str(store)]
     assert "--" in line
+    text = anchor("compare", "eager", "n0", "--store", store).out
+    assert "NEXT  anchor noise eager" in text  # a start that is one rounding error away
+    text = anchor("compare", "eager", "seed", "--store", store).out
+    assert "NEXT  anchor stats eager --tensor 0.weight@value --step 0" in text
 
 
 def test_runs_of_two_stores_and_of_a_collector_are_compared(store, tmp_path):
