@@ -157,7 +157,7 @@ def _figures(
 ) -> dict[str, Array]:
     columns = -(-len(steps) // width) if len(steps) else 0
     size = lines * columns
-    added = {name: np.zeros(size) for name in (*ADDED, "records", "numel", "squares")}
+    added = {name: np.zeros(size) for name in (*ADDED, "records", "numel", "l2")}
     low, high = np.full(size, np.nan), np.full(size, np.nan)
     for part, line in zip(parts, places, strict=True):
         own = part.columns
@@ -167,12 +167,12 @@ def _figures(
             np.add.at(added[name], cell, np.where(finite | (name != "sum"), own[name], 0))
         np.add.at(added["records"], cell, 1)
         np.add.at(added["numel"], cell, part.numel)
-        # A row without a finite element has no norm; beside others it adds none.
-        np.add.at(added["squares"], cell, np.where(finite, own["l2"], 0).astype(np.float64) ** 2)
+        # A row without a finite element has no norm; beside others it adds none. The squares
+        # themselves might overflow.
+        np.hypot.at(added["l2"], cell, np.where(finite, own["l2"], 0).astype(np.float64))
         np.fmin.at(low, cell[finite], own["min"][finite])
         np.fmax.at(high, cell[finite], own["max"][finite])
     empty = added["records"] == 0
-    added["l2"] = np.sqrt(added.pop("squares"))
     for name in ("sum", "l2"):
         added[name][np.isnan(low)] = np.nan
     for values in added.values():

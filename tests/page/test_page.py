@@ -132,6 +132,70 @@ def test_it_can_be_used_by_keyboard_alone(visit, two):
     assert f"step {STEPS - 1}" in visited.said("Tensors by step")
 
 
+def test_choosing_keeps_the_focus_and_what_was_opened(visit, two):
+    visited = visit(two)
+    summary = visited.page.get_by_text("b by itself")
+    summary.click()
+    card = visited.card("Exponents by step")
+    for control in (card.get_by_label("tensor"), card.get_by_role("radio", name="fp16")):
+        control.press("ArrowDown")
+        held = visited.page.evaluate("document.activeElement.tagName")
+        assert held in ("SELECT", "INPUT")
+    assert card.get_by_role("radio", name="bf16").is_checked()
+    name = visited.card("Tensors").get_by_role("button", name="fc1@grad")
+    name.press("Enter")
+    assert visited.page.evaluate("document.activeElement.textContent") == "fc1@grad"
+    assert "Exponents of fc1@grad" in visited.drawing("Exponents by step").get_attribute(
+        "aria-label"
+    )
+    assert visited.page.evaluate("document.querySelectorAll('#answer details[open]').length") >= 1
+    assert summary.locator("..").get_attribute("open") is not None
+
+
+ODD = {
+    "int64": np.array([-(2**40), 0, 3], np.int64),
+    "bool": np.array([True, False]),
+    "complex64": np.array([1 + 2j, 0, np.nan], np.complex64),
+    "bfloat16": np.array([0x3F80, 0x7FC0, 0, 1], np.uint16),
+    "float8_e4m3fn": np.array([0x38, 0x7F, 0, 1], np.uint8),
+    "float64": np.array([1e-310, -1e300, 1.0]),
+    "float32": np.empty((0, 3), np.float32),
+}
+
+
+def test_every_dtype_mode_shape_and_rank_can_be_shown(visit, tmp_path):
+    for run in "ab":
+        for rank in range(2):
+            parts = []
+            for step in range(3):
+                for dtype, raw in ODD.items():
+                    values = raw if run == "a" or step < 2 else np.roll(raw, 1, axis=0)
+                    mode = "summary" if dtype == "float64" else "all"
+                    kept = (
+                        {"raw": None, "dropped": values} if mode == "summary" else {"raw": values}
+                    )
+                    where = {"pass_index": rank, "call": step}
+                    parts.append(
+                        record(dtype, "value", dtype=dtype, mode=mode, step=step, **kept, **where)
+                    )
+                shape = np.ones((step + 1, 2), np.float32)
+                parts.append(record("ragged", "grad", shape, step=step, phase="eval"))
+            make_run(tmp_path, parts, run=run, rank=rank)
+    a, b = open_run("a", tmp_path), open_run("b", tmp_path)
+    visited = visit(page([a, b], [compared(a, b)]))
+    table = visited.card("Tensors")
+    for name in (*ODD, "ragged"):
+        table.get_by_role("button", name=re.compile(f"^{name}@")).click()
+        for row in (0, -1):
+            drawing = visited.drawing("Tensors by step")
+            drawing.press("Home" if row == 0 else "End")
+            drawing.press("Enter")
+        assert "NaN" in visited.card("Selected cell").inner_text()
+    overview = visited.card("Tensors by step").get_by_label("show", exact=True)
+    for value in [one.get_attribute("value") for one in overview.locator("option").all()]:
+        overview.select_option(value)
+
+
 def test_shares_of_each_format_are_those_of_the_library(visit, one, store):
     run = small_run(store, "shares")
     visited = visit(page([run]))

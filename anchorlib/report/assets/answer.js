@@ -27,7 +27,11 @@ class Answer {
           serious ? `${plural(serious, 'thing')} to look at` : 'nothing stands out'), h('ul', {}, list)));
       } else found.push(h('ul', { class: 'findings' }, list));
     });
+    // What a reader has opened or closed stays so when the runs have grown.
+    const before = [...this.element.querySelectorAll('details')].map((one) => one.open);
     refill(this.element, found);
+    const after = [...this.element.querySelectorAll('details')];
+    if (after.length === before.length) after.forEach((one, i) => { one.open = before[i]; });
   }
 
   finding(one, number, first) {

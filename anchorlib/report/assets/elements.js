@@ -11,8 +11,14 @@ function h(tag, attributes = {}, ...children) {
   return made;
 }
 
+// New children in the place of the old; whoever had the focus there has it again.
+const FOCUSABLE = 'button, select, input, summary, canvas, [tabindex]';
+
 function refill(element, ...children) {
+  const held = element.contains(document.activeElement)
+    ? [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) : -1;
   element.replaceChildren(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  if (held >= 0) element.querySelectorAll(FOCUSABLE)[held]?.focus({ preventScroll: true });
   return element;
 }
 
@@ -27,7 +33,7 @@ function card(id, title, ...children) {
 }
 
 function picker(label, options, chosen, onpick) {
-  const list = h('select', { onchange: () => onpick(list.value) }, options.map(([value, text]) =>
+  const list = h('select', { 'aria-label': label, onchange: () => onpick(list.value) }, options.map(([value, text]) =>
     h('option', { value, selected: value === chosen }, text)));
   return h('label', {}, `${label} `, list);
 }

@@ -43,6 +43,8 @@ class App {
       this.column = step === undefined ? -1 : run.columns.findLastIndex((one) => one <= step);
     } else this.begin();
     this.overview.reset();
+    this.answer.show();
+    this.headers.show();
     this.show();
   }
 
@@ -82,13 +84,11 @@ class App {
     refill(this.about, runs.map((run, i) => h('span', { class: 'run' },
       h('code', {}, run.name), i === 0 && runs.length > 1 && ' (reference)',
       ` ${runState(run)}, ${plural(run.steps, 'step')}, ${plural(run.lines.length, 'tensor')}, ${plural(run.ranks.length, 'rank')}, ${bytesText(run.bytes)}`)));
-    this.answer.show();
     this.overview.show();
     this.tensor.show();
     this.cell.show();
     this.lines.show();
     this.tensors.show();
-    this.headers.show();
   }
 }
 

@@ -54,6 +54,13 @@ class Overview {
 
   show() {
     if (!this.choice) return;
+    const drawn = [this.app.data, this.choice, this.filter, theme()];
+    if (this.drawn && drawn.every((one, i) => one === this.drawn[i])) {
+      this.map.cursor = this.cursor();
+      this.map.redraw();
+      return;
+    }
+    this.drawn = drawn;
     const { contrast, run, metric, name } = this.chosen;
     const columns = run.columns.length;
     const wanted = this.filter.toLowerCase();

@@ -25,7 +25,7 @@ class TensorCard {
     refill(this.controls,
       app.data.runs.length > 1 && picker('run', app.data.runs.map((one, i) => [String(i), one.name]),
         String(app.run), (value) => app.selectRun(Number(value))),
-      picker('tensor', run.lines.map((one, i) => [String(i), one.title]), String(app.line),
+      picker('tensor', offered(run, app.line), String(app.line),
         (value) => app.select({ line: Number(value) })),
       picker('view', [['map', 'heat map'], ['ridges', 'ridge lines']], this.view,
         (value) => { this.view = value; this.show(); }),
@@ -56,7 +56,7 @@ class TensorCard {
       const own = shares(run.bins, app.line, format);
       const radio = h('input', {
         type: 'radio', name, checked: i === this.format, id: `${name}-${i}`,
-        onchange: () => { this.format = i; this.show(); document.querySelector('.formats input:checked').focus(); },
+        onchange: () => { this.format = i; this.show(); },
       });
       return h('tr', {}, h('th', { scope: 'row' }, h('label', {}, radio, ` ${format.name}`)),
         h('td', {}, percent(own.underflow)), h('td', {}, percent(own.subnormal)), h('td', {}, percent(own.overflow)));
@@ -82,6 +82,14 @@ class TensorCard {
       this.ridges.show(run, app.line, format);
     }
   }
+}
+
+const MOST_OFFERED = 1000;
+
+// The lines to choose from: all, or of very many those around the chosen one.
+function offered(run, line) {
+  const first = Math.max(0, Math.min(line - MOST_OFFERED / 2, run.lines.length - MOST_OFFERED));
+  return run.lines.slice(first, first + MOST_OFFERED).map((one, i) => [String(first + i), one.title]);
 }
 
 function capital(text) {
