@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import pty
 import re
+import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +18,7 @@ from torch import nn
 
 import anchorlib
 from anchor_server import Collector
-from tests.cli.made import anchor, environment, spawn
+from tests.cli.made import COMMAND, anchor, environment, spawn
 from tests.cli.test_compare import SCHEMA
 from tests.contract.runs import recorded
 
@@ -165,6 +169,36 @@ def test_selectors_say_what_is_compared(store):
     unknown = anchor(*where, "--tensor", "lsos")
     assert (unknown.code, unknown.out) == (2, "")
     assert "did you mean 'loss'" in unknown.err
+
+
+def test_a_map_says_what_is_called_differently(tmp_path):
+    for name, values in {"left": [1.0, 2.0], "right": [50.0, -7.0]}.items():
+        recorded(tmp_path, lambda _, n=name, v=values: anchorlib.anchor(torch.tensor(v), n), name)
+    where = ("compare", "left", "right", "--store", tmp_path)
+    assert "(map)" not in anchor(*where).out
+    names = tmp_path / "names.json"
+    names.write_text('{"left": "right"}')
+    assert anchor(*where, "--map", names, "--json").json["counts"]["differing"] == 1
+    text = anchor(*where, "--map", names).out
+    assert "NOTE  renamed (map): left is right in B\n" in text
+    assert "anchor stats right --tensor right@value --step 0" in text
+
+
+@pytest.mark.slow
+def test_progress_is_drawn_on_a_terminal_and_not_into_the_answer(store):
+    main, other = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "compare", "eager", "fused", "--store", store, "--json"],
+        stdout=subprocess.PIPE, stderr=other, text=True, env=environment(TERM="xterm"),
+    ) as process:  # fmt: skip
+        os.close(other)
+        drawn = b""
+        with contextlib.suppress(OSError):  # what Linux says at the end of a terminal
+            while part := os.read(main, 4096):
+                drawn += part
+        assert json.loads(process.stdout.read())["verdict"] == "suspect"
+    os.close(main)
+    assert b"comparing eager and fused" in drawn
 
 
 def test_csv_is_the_two_column_file_that_people_used_to_diff(store, tmp_path):
