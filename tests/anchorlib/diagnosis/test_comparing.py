@@ -424,3 +424,28 @@ def test_records_of_one_run_alone_are_counted_and_change_no_verdict():
     run.add("more@value")
     found = compare_tables(align(a, run.table(run="b")))
     assert (found.verdict, found.counts.only_a, found.counts.only_b) == ("identical", 0, 1)
+
+
+def test_a_run_that_alone_was_compiled_is_told_by_its_nodes():
+    run = one_operation()
+    other = History()
+    other.made_of("b", "w:w", op="CompiledFunctionBackward")
+    other.records = run.records
+    found = compare_tables(align(run.table(), other.table(run="b")))
+    assert found.config_diff == {"torch.backend": ("eager", "compiled")}
+    assert compared(run, {}).config_diff == {}
+
+
+def test_pairs_of_many_chunks_keep_their_order_and_their_measures():
+    run = History()
+    run.chain("input", "b")
+    for step in range(3000):
+        run.add("input@value", step)
+        run.add("b@value", step)
+    changes = {f"b@value {step}": ROUND for step in range(7, 3000, 5)}
+    found = compared(run, changes)
+    pairs = list(found.pairs())
+    assert [pair.order for pair in pairs] == list(range(6000))
+    differing = [pair for pair in pairs if not pair.equal]
+    assert [pair.place.step for pair in differing] == list(range(7, 3000, 5))
+    assert all((pair.measure is not None) is not pair.equal for pair in pairs)
