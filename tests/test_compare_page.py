@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from anchorlib.diagnosis import classes, envelope, severity, verdict
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -80,3 +82,25 @@ def test_the_readmes_commands_are_the_pages(ran):
     for clause in re.sub(r"by [\d.]+ eps", "", sentence).split("; …; "):
         for words in filter(None, clause.split("  ")):
             assert words.strip(" .") in re.sub(r"by [\d.]+ eps", "", answer)
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [
+        ("rounding, float32 and float64", f"{severity.TOLERANCE:g} eps"),
+        ("rounding, half precision and less", f"{severity.TOLERANCE_LOW:g} eps"),
+        ("… over long sums and several operations", f"{severity.LONG_SUM:,}"),
+        ("… over long sums and several operations", f"{severity.HIDDEN_OPERATIONS} operations"),
+        ("the least noise", f"{envelope.FLOOR:g} eps"),
+        ("drift inside the noise", f"up to {verdict.COVERED:g} "),
+        ("… in the first two steps below float32", f"up to {verdict.COVERED_LOW:g} "),
+        ("records that are scored", f"{envelope.ELEMENTS} elements"),
+        ("zero by theory", f"at least {classes.NOISY:g} times"),
+        ("unrelated", f"from {classes.UNRELATED:g}"),
+    ],
+)
+def test_the_pages_thresholds_are_the_codes(row, value):
+    (line,) = [one for one in PAGE.splitlines() if one.startswith(f"| {row} |")]
+    assert value in line
+    assert verdict.FIRST_STEPS == 2
+    assert envelope.SATURATED == 0.1
