@@ -56,6 +56,7 @@ class ScalerHooks:
         # get_scale() would wait for the accelerator; a scaler that is not enabled has none.
         current = getattr(scaler, "_scale", None)
         if not self._observer.closed and scaler.is_enabled() and current is not None:
+            self._observer.recorder.header("amp.grad_scaler", True)
             self._observer.note = Note(scale=current.detach().clone(), flags=Flag.SCALED)
 
     def _wrapped_step(self) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["command", "masked", "run_header"]
+__all__ = ["autocast", "command", "masked", "run_header"]
 
 _SECRET = re.compile(r"(token|password|passwd|secret|api[-_]?key|credential)", re.IGNORECASE)
 _MASK = "***"
@@ -36,6 +36,7 @@ def run_header() -> dict[str, Any]:
         "git.commit": _git_commit(),
         "numpy": np.__version__,
         **_torch_settings(),
+        **_TO_COME,
         **_world(),
     }
 
@@ -50,6 +51,14 @@ def _read(ask: Callable[[], Any]) -> Any:
         return ask()
     except RuntimeError:
         return None
+
+
+def autocast() -> str | None:
+    """The dtype that autocast has here and now, of all devices; None where it is off."""
+    if not torch._C._is_any_autocast_enabled():  # noqa: SLF001  # asked in every pass
+        return None
+    found = [_autocast(device) for device in _DEVICES if torch.amp.is_autocast_available(device)]
+    return "|".join(dict.fromkeys(dtype for dtype in found if dtype)) or None
 
 
 def _autocast(device: str) -> str | None:
@@ -97,6 +106,10 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
     ".initial_seed": torch.initial_seed,
     ".compile.emulate_precision_casts": _emulate_precision_casts,
 }
+
+# What only training shows: stated again where it turns out otherwise.
+_TO_COME = {"torch.backend": "eager", "amp.autocast": None, "amp.grad_scaler": False}
+_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu")
 
 _ENVIRONMENT = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),

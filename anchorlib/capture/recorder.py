@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -50,6 +51,7 @@ class Recorder:
         self._order = 0
         self.bytes = 0
         self.skipped: Counter[str] = Counter()
+        self._header: dict[str, Any] = {}
 
     def streams(
         self, name: str, kind: str, modes: Iterable[Mode], phase: str
@@ -158,6 +160,12 @@ class Recorder:
     def _skip(self, stream: Stream, reason: str, step: int, count: int) -> None:
         self.skipped[reason] += count
         self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
+
+    def header(self, key: str, value: Any) -> None:
+        """Note in the run's header what came to light since it began; said once."""
+        if self._header.get(key) != value:
+            self._header[key] = value
+            self._queue.header({key: value})
 
     def lineage(self, edges: Edges) -> None:
         """Pass on what a value was computed from."""

@@ -22,6 +22,7 @@ from torch import nn
 from anchorlib.capture import hooks
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
+from anchorlib.capture.header import autocast
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
@@ -166,6 +167,9 @@ class Session:
         return self._clock.in_phase(check_name(name))
 
     def _on_pass(self, at: At) -> None:
+        dtype = autocast()
+        if dtype is not None:
+            self._recorder.header("amp.autocast", dtype)
         self._watches.on_pass(at)
 
     def _on_step(self, upcoming: int) -> None:

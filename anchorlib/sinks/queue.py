@@ -368,15 +368,16 @@ class RecordQueue:
         with self._changed:
             edges, self._edges = self._edges, []
             header, self._header = self._header, {}
-        if not (edges or header):
-            return
+        if edges:
+            self._tell(self._sink.edges, edges, "what values were computed from was not kept")
+        if header:
+            self._tell(self._sink.header, header, "what the run's header gained was not kept")
+
+    def _tell(self, say: Callable[[Any], None], what: Any, lost: str) -> None:
         try:
-            if edges:
-                self._sink.edges(edges)
-            if header:
-                self._sink.header(header)
+            say(what)
         except Exception as fault:  # noqa: BLE001  # the sink boundary; the records are safe
-            self._warn_once("edges", f"what is told beside records was not kept: {fault}")
+            self._warn_once(lost, f"{lost}: {fault}")
 
     # -- both sides
 

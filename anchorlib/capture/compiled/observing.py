@@ -56,6 +56,8 @@ class CompiledObserver:
         self._taken: dict[tuple[Spot, int], int] = {}  # leaves, and the backward that had them
         self._declared: dict[str, int] = {}
         self._warned: set[str] = set()
+        self._ran: set[int] = set()
+        self._compilers: set[str] = set()
 
     # -- called by operators
 
@@ -72,6 +74,8 @@ class CompiledObserver:
                 at, new = self._place(program, spot)
                 if at is None:
                     return NOWHERE
+                if program is not None and program.number not in self._ran:
+                    self._run_first(program)
                 if new:
                     self._see(x, at, program, spot)
                 return self._where(at)
@@ -82,6 +86,14 @@ class CompiledObserver:
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self._observer.fault(spot.name, "value", fault)
         return NOWHERE
+
+    def _run_first(self, program: Program) -> None:
+        """A graph runs for the first time in this session: the header says what it was made by."""
+        self._ran.add(program.number)
+        self._compilers.add(program.backend or "unknown")
+        self._observer.recorder.header("torch.backend", "|".join(sorted(self._compilers)))
+        if program.autocast is not None:
+            self._observer.recorder.header("amp.autocast", program.autocast)
 
     def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
         """Observe the gradient of what was observed at `where`."""

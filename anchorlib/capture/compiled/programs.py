@@ -90,6 +90,7 @@ class Program:
     """The events of one graph, in program order; an event's index is its site.
 
     backend: torch.compile's name of it, "" where that cannot be told.
+    autocast: the dtype that autocast had where it was last seen inside.
     lost: for sites whose gradients cannot be hooked, why.
     """
 
@@ -97,6 +98,7 @@ class Program:
     backend: str
     events: list[Event] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
+    autocast: str | None = None
     _repeated: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     _counted: int = 0
 

@@ -21,6 +21,7 @@ from anchorlib.capture.compiled.programs import (
     traced_in_backward,
 )
 from anchorlib.capture.frames import constant
+from anchorlib.capture.header import autocast
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name
@@ -163,6 +164,7 @@ def not_a_tensor(call: str, other: str) -> str:
 
 def _placed(name: str, modes: str, gradients: bool) -> Spelled:  # noqa: FBT001
     program = current_program()
+    program.autocast = autocast() or program.autocast
     place = Place(name, modes, gradients, traced_in_backward(), bool(enclosing()))
     return name, modes, program.number, program.add(place)
 

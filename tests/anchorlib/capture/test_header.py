@@ -1,10 +1,15 @@
-"""The command in a run's header: what can be run again, without secrets."""
+"""A run's header: the command without secrets, and what only training shows."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
+import anchorlib
+from anchorlib.capture import active_session
 from anchorlib.capture.header import command
+from tests.recording import recording
 
 
 @pytest.mark.parametrize(
@@ -24,3 +29,51 @@ def test_a_command_is_kept_as_it_was_typed_but_for_secrets(typed, kept):
 def test_code_on_the_command_line_is_masked_whole(option):
     typed = ["python", "-u", option, "login('s3cret')", "--lr", "0.1"]
     assert command(typed, inline=True) == ["python", "-u", option, "***", "--lr", "0.1"]
+
+
+def train(*, compiled=None, dtype=None, scaler=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = torch.compile(model, backend=compiled) if compiled else model
+    session = active_session()
+    assert session is not None
+    session.watch(model, optimizer=optimizer)
+    with torch.autocast("cpu", enabled=dtype is not None, dtype=dtype):
+        loss = run(torch.ones(3, 4)).float().sum()
+    (loss if scaler is None else scaler.scale(loss)).backward()
+    optimizer.step() if scaler is None else scaler.step(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("how", "learned"),
+    [
+        ({}, {}),
+        ({"compiled": "aot_eager"}, {"torch.backend": "aot_eager"}),
+        ({"dtype": torch.bfloat16}, {"amp.autocast": "bfloat16"}),
+        (
+            {"compiled": "eager", "dtype": torch.float16},
+            {"torch.backend": "eager", "amp.autocast": "float16"},
+        ),
+    ],
+)
+def test_the_header_learns_what_training_used(how, learned):
+    with recording() as seen:
+        train(**how)
+    assert seen.sink.entries == learned
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_header_learns_of_a_grad_scaler_that_scales(enabled):
+    with recording() as seen:
+        train(scaler=torch.amp.GradScaler("cpu", enabled=enabled))
+    assert seen.sink.entries == ({"amp.grad_scaler": True} if enabled else {})
+
+
+def test_compare_tells_what_each_run_was_compiled_by(tmp_path):
+    for run, compiled in (("a", None), ("b", "aot_eager")):
+        with anchorlib.start(run, store=tmp_path):
+            train(compiled=compiled)
+    assert anchorlib.open_run("a", tmp_path).header()["torch.backend"] == "eager"
+    differences = anchorlib.compare("a", "b", store=tmp_path).to_dict()["config_diff"]
+    assert differences == {"torch.backend": ["eager", "aot_eager"]}

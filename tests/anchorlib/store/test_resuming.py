@@ -59,6 +59,25 @@ def test_each_resume_is_one_more_attempt_and_order_goes_on(tmp_path: Path) -> No
     assert [attempt.header["try"] for attempt in found.catalogue.attempts] == [0, 1, 2]
 
 
+def test_what_the_header_gains_is_the_attempts_own_and_outlives_its_writer(tmp_path: Path) -> None:
+    with Writer.open(tmp_path, "run1", 0, header={"a": 1, "b": 1}, writer_id=b"one") as first:
+        first.header({"b": 2, "c": float("nan")})
+        with pytest.raises(OptionError, match="JSON"):
+            first.header({"b": object()})
+    with Writer.open(tmp_path, "run1", 0, writer_id=b"one") as again:
+        end = again._catalog.end
+        again.header({"b": 2})  # said already
+        assert again._catalog.end == end
+        again.header({"d": 4})
+    with Writer.open(tmp_path, "run1", 0, resume=True, header={"a": 2}) as second:
+        second.header({"b": 5})
+    attempts = reader(tmp_path).catalogue.attempts
+    assert [one.header for one in attempts] == [
+        {"a": 1, "b": 2, "c": None, "d": 4},
+        {"a": 2, "b": 5},
+    ]
+
+
 def test_a_writer_that_comes_back_continues_its_own_attempt(tmp_path: Path) -> None:
     first = Writer.open(tmp_path, "run1", 0, writer_id=b"one")
     first.write([record("x", 0, floats(1))])
