@@ -35,6 +35,9 @@ class At(NamedTuple):
     phase: str
 
 
+_tuple = tuple.__new__
+
+
 class _Passes:
     """The passes of one phase inside the current step."""
 
@@ -122,8 +125,9 @@ class Clock:
         """
         counters = getattr(name, "counters", None) or (name,)
         with self._lock:
-            passes = self._current()
-            if not (backward and passes.started):
+            phase = self.phase
+            passes = self._passes.get(phase) or self._current()
+            if not passes.started or (passes.gradient_seen and not backward):
                 self._open(passes)
             calls = passes.calls
             n = calls.get(counters[0], 0)
@@ -131,7 +135,8 @@ class Clock:
                 n = max(calls.get(counter, 0) for counter in counters)
             for counter in counters:
                 calls[counter] = n + 1
-            return At(self.step, passes.index, n, self.phase)
+            # A NamedTuple's own constructor costs as much as all the rest.
+            return _tuple(At, (self.step, passes.index, n, phase))
 
     def now(self) -> At:
         """The coordinates of something that is no call: the current pass, call 0."""

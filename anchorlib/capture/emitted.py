@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.snapshot import Snapshot, dtype_name, to_raw
@@ -17,26 +18,40 @@ from anchorlib.summary import Summary, summarise
 __all__ = ["Emitted", "Summarised"]
 
 
+_now = time.time_ns
+
+
 class Emitted:
-    """A record on its way: finished by `record`, on the drain thread."""
+    """A record on its way: finished by `record`, on the drain thread.
+
+    tensor: its values. snapshot: where they are to be given back to, if anywhere.
+    """
 
     __slots__ = (
-        *("_at", "_count", "_note", "_order", "_raw", "_snapshot", "_stream", "_time"),
+        *("_at", "_count", "_note", "_order", "_raw", "_snapshot", "_stream", "_tensor", "_time"),
         "nbytes",
     )
 
-    def __init__(  # what a record is made of
-        self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
+    def __init__(  # noqa: PLR0913  # what a record is made of
+        self,
+        stream: Stream,
+        at: At,
+        order: int,
+        tensor: torch.Tensor,
+        note: Note,
+        count: int = 1,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._stream = stream
         self._at = at
         self._order = order
-        self._time = time.time_ns()
+        self._time = _now()
+        self._tensor = tensor
         self._snapshot = snapshot
         self._raw: np.ndarray[Any, Any] | None = None
         self._count = count
         self._note = note
-        self.nbytes = snapshot.tensor.numel() * snapshot.tensor.element_size()
+        self.nbytes = tensor.nbytes
 
     @property
     def name(self) -> str:
@@ -60,7 +75,7 @@ class Emitted:
 
     def storage(self) -> tuple[np.ndarray[Any, Any], str]:
         """Its raw storage on the CPU, which is the snapshot's memory, and its dtype."""
-        tensor = self._snapshot.tensor
+        tensor = self._tensor
         if self._raw is None:
             self._raw = to_raw(tensor if tensor.device.type == "cpu" else tensor.cpu())
         return self._raw, dtype_name(tensor.dtype)
@@ -100,7 +115,8 @@ class Emitted:
 
     def release(self) -> None:
         """Its buffer goes back to the pool."""
-        self._snapshot.release()
+        if self._snapshot is not None:
+            self._snapshot.release()
 
 
 class Summarised:

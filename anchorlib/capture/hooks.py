@@ -89,18 +89,18 @@ class Anchors:
 
     def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
         """Observe `x` under `name`."""
-        if not isinstance(x, torch.Tensor):
+        if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
             if stands_for_a_tensor(x):
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
                 return
             raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
-        given = tuple(mode) if isinstance(mode, list) else mode
+        given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
             plan = self._plans[name, given] = self._plan(name, given)
         self._observer.value(plan, x, key=plan, grad=grad)
-        if grad:
-            see_outside(x, name)
+        if grad and x.requires_grad:
+            self.compiled.see_from_outside(x.grad_fn, name)
 
     def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
         name = check_name(name)

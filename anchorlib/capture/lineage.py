@@ -79,16 +79,23 @@ class LineageTracker:
     def see(self, plan: Plan, x: torch.Tensor, at: At, *, grad: bool = True) -> None:
         """`x` was observed at `at`; `grad`: its gradient is asked for. Raises nothing."""
         try:
-            site = (plan.name, at.phase, at.pass_index, at.call, tuple(x.shape))
-            seen = self._seen.get(site)
-            if seen is None or seen[0] != self._generation:
-                follows = grad and bool(plan.streams("grad", at.phase))
-                if _wrapped(x) or not (follows or plan.streams("value", at.phase)):
-                    return
-                self._look(site, x, at, follows=follows)
+            _step, pass_index, call, phase = at
+            here = (pass_index, call, phase, x.shape)
+            if plan.sites.get(here) != self._generation:
+                site = (plan.name, phase, pass_index, call, tuple(x.shape))
+                seen = self._seen.get(site)
+                if seen is None or seen[0] != self._generation:
+                    follows = grad and bool(plan.streams("grad", phase))
+                    if _wrapped(x) or not (follows or plan.streams("value", phase)):
+                        return
+                    self._look(site, x, at, follows=follows)
+                else:
+                    plan.sites[here] = self._generation
             node: Any = x.grad_fn
             if node is not None:
-                node.metadata[_key(x.output_nr)] = (self._token, plan.name, at)
+                number = x.output_nr
+                key = (_MARK, number) if number else _MARK
+                node.metadata[key] = (self._token, plan.name, at)
             elif x.requires_grad:
                 self._mark_leaf(x, (self._token, plan.name, at))
         except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on

@@ -17,7 +17,8 @@ from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.lineage import LineageTracker
 from anchorlib.capture.recorder import Recorder
-from anchorlib.capture.streams import NO_NOTE, Note, Plan
+from anchorlib.capture.streams import NO_NOTE, Note, Plan, Stream
+from anchorlib.capture.tensor_hooks import register_hook
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
 
@@ -25,8 +26,13 @@ __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+_grad_enabled = torch.is_grad_enabled
 _HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
 _UNKNOWN = "a gradient whose forward is not known"
+
+
+def _all_idle(streams: tuple[Stream, ...], step: int) -> bool:
+    return all(stream.fold.idle(step) for stream in streams)
 
 
 class GradientHook:
@@ -93,7 +99,7 @@ class Observer:
             if backward and self._repeated(plan, key, x, wanted=grad):
                 return
             at = self.clock.call(key, backward=backward)
-            if not (backward or torch.is_grad_enabled()):
+            if not (backward or _grad_enabled()):
                 self.unfollowed.remember(key, at)
             streams = plan.streams("value", at.phase)
             if streams:
@@ -162,14 +168,15 @@ class Observer:
         """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
         streams = plan.streams("grad", at.phase) if wanted else ()
         recorded: Plan | None = plan
-        if all(stream.fold.idle(at.step) for stream in streams):
+        if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
             if not self.clock.wants_gradient_hook():
                 return
             recorded = None
-        if x.grad_fn is None:
+        node = x.grad_fn
+        if node is None:
             self._follow_leaf(recorded, x, at)
         else:
-            x.register_hook(GradientHook(self, recorded, at))
+            register_hook(x, node, GradientHook(self, recorded, at))
 
     def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
         """A leaf outlives the step: one hook for each plan, whatever the number of anchors."""

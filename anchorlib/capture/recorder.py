@@ -23,6 +23,7 @@ from anchorlib.capture.snapshot import (
     Snapshot,
     TorchArithmetic,
     is_plain,
+    quick_copy,
     skip_reason,
     undisturbed,
 )
@@ -71,6 +72,13 @@ class Recorder:
         self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
     ) -> None:
         """Record `x` as it is now, in each stream that selects it."""
+        if len(streams) == 1 and streams[0].at_once:
+            kept = quick_copy(x)
+            if kept is not None:
+                with self._lock:
+                    self._order = (order := self._order) + 1
+                    self._put(streams[0], at, Emitted(streams[0], at, order, kept, note), kept)
+                return
         with self._lock:
             wanted = [stream for stream in streams if stream.fold.wants(at.step)]
             if not wanted:
@@ -134,12 +142,13 @@ class Recorder:
     def _emit(  # what a record is made of
         self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
     ) -> None:
-        emitted = Emitted(stream, at, order, snapshot, count, note)
-        self.bytes += emitted.nbytes
-        self._see(stream, at, snapshot.tensor, emitted.nbytes)
-        self._queue.put(emitted)
+        tensor = snapshot.tensor
+        emitted = Emitted(stream, at, order, tensor, note, count, snapshot)
+        self._put(stream, at, emitted, tensor)
 
-    def _see(self, stream: Stream, at: At, tensor: torch.Tensor, nbytes: int) -> None:
+    def _put(self, stream: Stream, at: At, emitted: Emitted, tensor: torch.Tensor) -> None:
+        nbytes = emitted.nbytes
+        self.bytes += nbytes
         seen = stream.seen
         if seen is None:
             key = (stream.name, stream.kind, stream.mode)
@@ -150,6 +159,7 @@ class Recorder:
             seen.nbytes += nbytes
         if tensor.shape != seen.shape:
             seen.merge(tensor.shape)
+        self._queue.put(emitted)
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count an observation of no particular mode that could not be recorded."""
@@ -179,7 +189,6 @@ class Recorder:
                 if held is not None:
                     del self._open[stream]
                     self._emit_held(stream, held)
-        self._queue.wake()
 
     def check(self) -> None:
         """Raise what could not be raised where it happened, once."""

@@ -26,6 +26,7 @@ __all__ = [
     "dtype_name",
     "is_plain",
     "plain",
+    "quick_copy",
     "skip_reason",
     "to_raw",
     "undisturbed",
@@ -57,6 +58,12 @@ _WIDE = {
 # torch adds none of these, nor any fp8, to a tensor of another dtype.
 _NEVER_MIXED = {torch.complex32, torch.uint16, torch.uint32, torch.uint64}
 
+_STORED = {
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and str(dtype).removeprefix("torch.") in DTYPES
+}
+
 # numpy has no such dtypes: their bits travel in an integer of the same size.
 _STORED_AS = {
     torch.bfloat16: torch.uint16,
@@ -80,13 +87,36 @@ def is_plain(x: torch.Tensor) -> bool:
     return (
         type(x) in _PLAIN
         and x.layout is torch.strided
-        and x.device.type != "meta"
+        and x.dtype in _STORED
         and not x.is_nested
         and not _wrapped(x)
-        and dtype_name(x.dtype) in DTYPES
         and _tracing_state() is None
-        and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+        and (x.is_cpu or _has_values(x))
     )
+
+
+def _has_values(x: torch.Tensor) -> bool:
+    """The same of what is not on the CPU."""
+    capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    return not (x.is_meta or capturing)
+
+
+def quick_copy(x: torch.Tensor) -> torch.Tensor | None:
+    """A copy of a small ordinary array on the CPU, as `Snapshot` would make it; None of others.
+
+    It is what most observations need, without the steps that theirs never take.
+    """
+    if (
+        x.is_cpu
+        and is_plain(x)
+        and x.nbytes < _POOLED_BYTES
+        and not _dispatch_modes()
+        and not _function_modes()
+    ):
+        x = x.data if x.requires_grad else x  # no node in a graph, and cheaper than detach()
+        # To say what the layout is to be costs as much as to ask what it is.
+        return x.clone() if x.is_contiguous() else x.clone(memory_format=torch.contiguous_format)
+    return None
 
 
 def skip_reason(x: torch.Tensor) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name
-from anchorlib.modes import Fold, Mode, Summary
+from anchorlib.modes import All, Fold, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
 
 __all__ = ["NO_NOTE", "Note", "Plan", "Seen", "Stream"]
@@ -40,13 +40,17 @@ NO_NOTE = Note()
 class Stream:
     """The observations of one tensor and kind, in one mode and phase."""
 
-    __slots__ = ("fold", "kind", "mode", "name", "note", "order", "placements", "seen", "values")
+    __slots__ = (
+        *("fold", "kind", "mode", "name", "note", "order", "placements", "seen", "values"),
+        "at_once",
+    )
 
     def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
         self.name = name
         self.kind = kind
         self.mode = str(mode)
         self.values = not isinstance(mode, Summary)
+        self.at_once = isinstance(mode, All | Summary)  # each observation is a record
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.note = NO_NOTE  # of the last observation folded
         self.order = 0  # the same
@@ -95,7 +99,7 @@ class Plan:
     make: the streams of a kind and phase. modes: those that uses of the name are counted by.
     """
 
-    __slots__ = ("_counters", "_make", "_modes", "_streams", "name")
+    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "sites")
 
     def __init__(
         self,
@@ -107,24 +111,27 @@ class Plan:
         self._make = make
         self._modes = modes
         self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
-        self._counters: tuple[tuple[str, str], ...] | None = None
+        self.counted: tuple[tuple[str, str], ...] = ()
+        # Where the tensor was seen: pass, call, phase and shape, and the tracker's generation.
+        self.sites: dict[tuple[int, int, str, torch.Size], int] = {}
 
     @property
     def counters(self) -> tuple[tuple[str, str], ...]:
         """What the clock counts when the name is used: each series has calls of its own."""
-        if self._counters is None:
+        if not self.counted:
             texts = dict.fromkeys(str(mode) for mode in self._modes())
-            self._counters = tuple((self.name, text) for text in texts) or ((self.name, ""),)
-        return self._counters
+            self.counted = tuple((self.name, text) for text in texts) or ((self.name, ""),)
+        return self.counted
 
     def streams(self, kind: str, phase: str) -> tuple[Stream, ...]:
         """The streams of `kind` in `phase`; empty where nothing is recorded."""
-        found = self._streams.get((kind, phase))
-        if found is None:
+        try:
+            return self._streams[kind, phase]
+        except KeyError:
             found = self._streams[kind, phase] = self._make(kind, phase)
-        return found
+            return found
 
     def forget(self) -> None:
         """What is recorded has changed: ask again."""
         self._streams.clear()
-        self._counters = None
+        self.counted = ()

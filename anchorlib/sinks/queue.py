@@ -29,8 +29,9 @@ OnFull: TypeAlias = Literal["block", "drop", "raise"]
 
 _log = logging.getLogger("anchorlib")
 
-# Small records wait this long for company, so that one hand-over serves many of them.
-_LINGER = 0.02
+# Small records wait this long for company, so that one hand-over serves many of them: while the
+# drain thread is at work, Python runs nothing of the training's.
+_LINGER = 0.05
 _WAKE_BYTES = 1 << 20
 _BATCH_BYTES = 8 << 20
 _SUMMARIES = 4096  # that may wait where values find no room: about 8 MiB
@@ -102,12 +103,14 @@ class RecordQueue:
         self._limit = limit_bytes
         self._on_full = on_full
         self._on_start = on_start
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entering it costs less than entering the condition
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Deferred] = deque()
         self._bytes = 0  # waiting or being put
         self._summaries = 0  # of those without values, that found no room otherwise
         self._taken = 0
         self._done = 0
+        self._due = 0  # of those taken, so many are waited for
         self._closing = False
         self._full_error: str | None = None
         self._logged: set[str] = set()
@@ -126,8 +129,9 @@ class RecordQueue:
 
     def put(self, item: Deferred) -> None:
         """Take `item` over. Raises nothing."""
-        with self._changed:
-            if self._bytes + item.nbytes <= self._limit or not self._bytes or self._waited(item):
+        with self._lock:
+            waiting = self._bytes
+            if waiting + item.nbytes <= self._limit or not waiting or self._waited(item):
                 self._take(item)
                 return
             self._tell_full(item)
@@ -136,8 +140,8 @@ class RecordQueue:
     def _take(self, item: Deferred) -> None:
         self._waiting.append(item)
         self._taken += 1
-        self._bytes += item.nbytes
-        if self._bytes >= _WAKE_BYTES:
+        self._bytes = waiting = self._bytes + item.nbytes
+        if waiting >= _WAKE_BYTES:
             self._changed.notify_all()
 
     def _waited(self, item: Deferred) -> bool:
@@ -150,6 +154,7 @@ class RecordQueue:
             "store; record less, or start(on_full='drop')",
         )
         since = time.monotonic()
+        self._due = self._taken
         self._changed.notify_all()
         self._changed.wait_for(self._has_room(item.nbytes))
         self.blocked_seconds += time.monotonic() - since
@@ -185,12 +190,6 @@ class RecordQueue:
         return lambda: (
             self._bytes + nbytes <= self._limit or not self._bytes or not self._thread.is_alive()
         )
-
-    def wake(self) -> None:
-        """A step ended: hand over what waits."""
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
 
     def check(self) -> None:
         """Raise QueueFullError if records were left out since the last check under "raise"."""
@@ -251,6 +250,7 @@ class RecordQueue:
 
     def _drained(self, target: int, timeout: float | None) -> None:
         with self._changed:
+            self._due = target
             self._changed.notify_all()
             done = self._changed.wait_for(
                 lambda: self._done >= target or not self._thread.is_alive(), timeout
@@ -296,13 +296,16 @@ class RecordQueue:
             self._on_start()
         while True:
             with self._changed:
-                if not self._waiting:
-                    if self._closing:
-                        return
-                    self._changed.wait(_LINGER)
+                if self._closing and not self._waiting:
+                    return
+                self._changed.wait_for(self._is_urgent, _LINGER)
                 batch = self._next_batch()
             if batch:
                 self._deliver(batch)
+
+    def _is_urgent(self) -> bool:
+        """Whether what waits is to be handed over now."""
+        return self._bytes >= _WAKE_BYTES or self._done < self._due or self._closing
 
     def _next_batch(self) -> list[Deferred]:
         batch: list[Deferred] = []
