@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
+
 from tests.diagnosis.controls import KINDS, Alarm, judge_autocast, judge_scene
 from tests.diagnosis.faults import Outcome, draw_fault, judge_fault
 from tests.diagnosis.training import PRECISIONS, SHAPES
@@ -31,8 +33,24 @@ def main() -> int:
     outcomes = list(_outcomes(options.faults))
     alarms = list(_alarms(options.scenes, options.autocast, options.compiled))
     print("\n".join(report(outcomes, alarms)))
-    print(f"\n{time.monotonic() - began:.0f} s")
-    return 0
+    print(
+        f"\nseeds: faults {_span(options.faults)}, scenes {_span(options.scenes)} (the first "
+        f"{options.compiled} compiled too), autocast {_span(options.autocast)}; torch "
+        f"{torch.__version__}, {time.monotonic() - began:.0f} s"
+    )
+    return int(missed(outcomes, alarms))
+
+
+def missed(outcomes: Sequence[Outcome], alarms: Sequence[Alarm]) -> bool:
+    """Whether a target is missed: 95 of 100 origins, 95 of 100 classes, no false alarm."""
+    scored = [outcome for outcome in outcomes if outcome.state == "scored"]
+    least = 0.95 * len(scored)
+    origins, classes = (sum(getattr(o, name) for o in scored) for name in ("origin", "cls"))
+    return origins < least or classes < least or any(alarm.wrong for alarm in alarms)
+
+
+def _span(seeds: range) -> str:
+    return f"{seeds.start}-{seeds.stop - 1}" if seeds else "none"
 
 
 def _seeds(text: str) -> range:
