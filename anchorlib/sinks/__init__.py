@@ -18,15 +18,20 @@ from anchorlib.sinks.memory import MemorySink
 from anchorlib.sinks.opening import SinkOptions, open_sink
 from anchorlib.sinks.pushing import is_spool, push
 from anchorlib.sinks.queue import Deferred, OnFull, RecordQueue
+from anchorlib.sinks.spool_left import LeftSpool, SpoolRoom, spool_room, spools_here
 
 __all__ = [
     "Deferred",
+    "LeftSpool",
     "MemorySink",
     "OnFull",
     "RecordQueue",
     "Sink",
     "SinkOptions",
+    "SpoolRoom",
     "is_spool",
     "open_sink",
     "push",
+    "spool_room",
+    "spools_here",
 ]

@@ -15,6 +15,7 @@ sealing    the checksum that ends each message
 services   the two services, to serve and to call
 failures   what a failed call means
 gaps       gap statements as messages
+health     whether a collector is well
 lineage    what values were computed from, as messages
 texts      what may name a series
 limits     what both ends agree on
@@ -33,6 +34,7 @@ from anchorlib.wire.decoder import Decoder, Framed, FrameError, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import STOPPING, Failure, failure
 from anchorlib.wire.gaps import read_gaps
+from anchorlib.wire.health import ask_health
 from anchorlib.wire.limits import (
     AHEAD_BYTES,
     DEFINED_BYTES,
@@ -124,6 +126,7 @@ __all__ = [
     "ReaderClient",
     "Resume",
     "Row",
+    "ask_health",
     "check_of",
     "check_seal",
     "close_request",

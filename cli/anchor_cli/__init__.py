@@ -17,6 +17,7 @@ paired, renamed, onward                   its rows, the file of --map, what to r
 tree                                      `names --tree`
 following, summarised                     what `tail` sees, and a record as a row
 tensorboard                               what `export` writes
+surroundings, destinations, checkup       what `doctor` looks at; finding: what it says of it
 imported, dumps, placing                  what `import` takes in, and where it belongs
 report                                    the page, which anchorlib.report makes
 

@@ -24,6 +24,7 @@ import typer
 
 from anchor_cli import (
     compare,
+    doctor,
     export,
     hist,
     importing,
@@ -73,6 +74,7 @@ app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)
 app.command("noise", epilog=noise.EXAMPLES)(noise.make_noise)
 app.command("export", epilog=export.EXAMPLES)(export.export_run)
 app.command("import", epilog=importing.EXAMPLES)(importing.import_dumps)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.examine)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 
 

@@ -33,6 +33,7 @@ SURFACE = {
     "verify": {"run", "--store", "--json"},
     "noise": {"run", "command", "--runs", "--eps", "--store", "--json"},
     "push": {"what", "--to", "--store", "--json"},
+    "doctor": {"run", "--store", "--json"},
     "import": {"folder", "--run", "--step-pattern", "--overwrite", "--store", "--json"},
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--tree", "--store", "--json"},

@@ -1,0 +1,35 @@
+"""Whether a collector says that it is well, by the standard health service."""
+
+from __future__ import annotations
+
+import time
+
+import grpc
+
+from anchorlib.errors import CollectorError
+from anchorlib.wire.address import Address
+from anchorlib.wire.channel import Credentials, open_channel
+from anchorlib.wire.failures import failure
+
+__all__ = ["ask_health"]
+
+
+def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
+    """The state ("SERVING", "NOT_SERVING") and the seconds that its answer took once connected.
+
+    Shows the environment's credentials. Raises CollectorError, OptionError.
+    """
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    credentials = Credentials.from_environment()
+    with open_channel(address, credentials) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        question = health_pb2.HealthCheckRequest()
+        try:
+            stub.Check(question, timeout=timeout, metadata=credentials.metadata)
+            began = time.perf_counter()
+            reply = stub.Check(question, timeout=timeout, metadata=credentials.metadata)
+        except grpc.RpcError as error:
+            raise CollectorError(failure(address, error).sentence) from None
+        took = time.perf_counter() - began
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)), took
