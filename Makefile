@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos diagnosis screenshots fix proto clean
+.PHONY: demo check check-style test chaos diagnosis screenshots docs fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -34,6 +34,10 @@ diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false 
 screenshots: .venv/.ready  ## the pictures of docs/report.md, taken in Chromium
 	$(BIN)/python -m tests.page.screenshots docs/images
 
+docs: .venv/.ready  ## the documentation, into docs/_build; nothing is fetched
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "docs/_build/index.html"
+
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -44,7 +48,7 @@ proto: .proto-venv/.ready  ## rewrite anchorlib/wire/v1 from proto/
 	  $$(find proto -name '*.proto')
 
 clean:
-	rm -rf .venv .proto-venv anchors gradients.png
+	rm -rf .venv .proto-venv anchors gradients.png docs/_build dist
 
 .venv/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "anchorlib: $(PYTHON) is not installed; say which Python to use: make PYTHON=python3.12"; exit 1; }

@@ -1,0 +1,37 @@
+"""How the documentation is built: `make docs` writes docs/_build, with warnings as errors.
+
+Nothing is fetched while it is built, and the pages fetch nothing when they are read.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "extensions"))
+
+from anchorlib import __version__  # noqa: E402  # the version stands in one place
+
+project = "anchorlib"
+author = "the authors of anchorlib"
+version = release = __version__
+project_copyright = "the authors of anchorlib"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_docstrings", "command_help"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+smartquotes = False  # "all" is what is typed
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
+add_module_names = False
+made_by_the_library = {"anchorlib.Run", "anchorlib.Series", "anchorlib.Session"}
+
+html_theme = "furo"
+html_title = f"anchorlib {__version__}"
+html_copy_source = False
+html_show_sphinx = False
