@@ -1,0 +1,133 @@
+"""Somebody who does what a page says: in a folder of his own, block by block.
+
+Python runs in this process; so do `anchor …` and `python FILE.py …`, as they would from a shell
+but for the seconds that importing torch takes. Everything else is a line of bash. A collector is
+started on a free port, which then stands for 127.0.0.1:50051.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anchor_cli.main import main
+from anchorlib.capture.opening import active_session
+from tests.docs.blocks import Block, Command
+
+__all__ = ["Reader", "reading_in"]
+
+LIMIT = 240
+SERVED = "127.0.0.1:50051"
+VARIABLE = r"[A-Z_][A-Z0-9_]*=\S*"
+FOR_A_SHELL = re.compile(r"[|;&<>$`(){}~]|…")
+
+
+@dataclass
+class Reader:
+    """Follows the blocks of one page."""
+
+    patch: pytest.MonkeyPatch
+    names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    collectors: list[subprocess.Popen[str]] = field(default_factory=list)
+    address: str = SERVED
+
+    def follow(self, block: Block) -> None:
+        """Do what the block says; AssertionError where a command ends otherwise than it shows."""
+        if block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            code = "\n" * block.line + block.text
+            exec(compile(code, block.page, "exec"), self.names)
+        else:
+            for command in block.commands:
+                self.type(command)
+
+    def type(self, command: Command) -> None:
+        """Run one command and compare its exit code."""
+        text = command.text.replace(SERVED, self.address)
+        if found := re.fullmatch(rf"export ((?:{VARIABLE} ?)+)", text):
+            self._export(found[1].split())
+        elif text.startswith("anchor serve"):
+            self._serve(text)
+        else:
+            assert self._run(text) == command.code, command.text
+
+    def leave(self) -> None:
+        """End the collectors that the page started: SIGTERM is answered with 0."""
+        for collector in self.collectors:
+            collector.send_signal(signal.SIGTERM)
+        for collector in self.collectors:
+            with collector:  # closes its pipe
+                assert collector.wait(LIMIT) == 0
+
+    def _export(self, variables: list[str]) -> None:
+        for variable in variables:
+            name, _, value = variable.partition("=")
+            self.patch.setenv(name, value)
+
+    def _run(self, text: str) -> int:
+        if FOR_A_SHELL.search(re.sub(r"'[^']*'", "", text)):
+            return _bash(text)
+        words = shlex.split(text, comments=True)
+        with self.patch.context() as here:
+            while words and re.fullmatch(VARIABLE, words[0]):
+                name, _, value = words.pop(0).partition("=")
+                here.setenv(name, value)
+            if words[:1] == ["anchor"]:
+                return main(words[1:])
+            if words[:1] == ["python"] and len(words) > 1 and words[1].endswith(".py"):
+                here.setattr(sys, "argv", words[1:])
+                return _script(words[1])
+        return _bash(text)
+
+    def _serve(self, text: str) -> None:
+        collector = subprocess.Popen(
+            [*shlex.split(text), "--bind", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+        )
+        self.collectors.append(collector)
+        assert collector.stdout is not None
+        found = re.search(r"collecting on (\S+) ", collector.stdout.readline())
+        assert found is not None, text
+        self.address = found[1]
+
+
+def _script(path: str) -> int:
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        if (session := active_session()) is not None:  # as a process closes it that ends
+            session.close()
+    return 0
+
+
+def _bash(text: str) -> int:
+    return subprocess.run(["bash", "-c", text], timeout=LIMIT, check=False).returncode
+
+
+@contextlib.contextmanager
+def reading_in(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    """A reader in an empty folder, in whose shell nothing of ours is set but the path."""
+    for name in [name for name in os.environ if name.startswith(("ANCHOR_", "TORCHELASTIC_"))]:
+        patch.delenv(name)
+    patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    patch.setenv("OMP_NUM_THREADS", "1")  # else torchrun says that it sets it
+    patch.chdir(folder)
+    reader = Reader(patch)
+    try:
+        yield reader
+    finally:
+        reader.leave()

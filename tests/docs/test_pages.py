@@ -1,0 +1,90 @@
+"""Every block of code in the documentation runs, or says why it does not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT, Block, blocks
+from tests.docs.given import given
+from tests.docs.reader import reading_in
+
+# Pages whose blocks another test runs, because they need what that test has.
+ELSEWHERE = {"docs/integrations.md": "tests/anchorlib/integrations/test_page.py"}
+RUN = ("python", "console")
+SHELL = ("sh", "bash", "shell", "zsh")
+SHOWN = ("", "text", "json", "toml", "eval-rst", "{eval-rst}", "{toctree}", "{include}")
+WITH_CODE = [page for page in PAGES if any(one.language in RUN + SHELL for one in blocks(page))]
+TO_RUN = [
+    page
+    for page in WITH_CODE
+    if page not in ELSEWHERE
+    and any(one.language in RUN and one.why is None for one in blocks(page))
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_of_a_language_that_runs_or_is_shown(page):
+    for block in blocks(page):
+        language = block.language.split()[0] if block.language else ""
+        known = (*RUN, *SHOWN, "{command-help}")
+        assert language in known or (language in SHELL and block.why is not None), (
+            f"{page}:{block.line}: write it as python or console, or say why it is not run"
+        )
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_a_block_that_does_not_run_says_why(page):
+    for block in blocks(page):
+        assert block.why is None or len(block.why.split()) > 2, f"{page}:{block.line}"
+        for named in re.findall(r"tests/[\w/.]+", block.why or ""):
+            assert (ROOT / named.rstrip(".")).exists(), f"{page}:{block.line}: {named}"
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_a_console_block_that_runs_has_commands(page):
+    for block in blocks(page):
+        if block.language == "console" and block.why is None:
+            assert block.commands, f"{page}:{block.line}: commands begin with a dollar sign"
+
+
+@pytest.mark.parametrize(("page", "test"), ELSEWHERE.items())
+def test_a_page_that_runs_elsewhere_is_named_there(page, test):
+    assert page.rpartition("/")[2] in (ROOT / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TO_RUN)
+def test_what_a_page_shows_runs_as_it_stands(page, tmp_path, monkeypatch):
+    with reading_in(tmp_path, monkeypatch) as reader:
+        reader.names.update(given())
+        for block in blocks(page):
+            if block.language in RUN and block.why is None:
+                reader.follow(block)
+
+
+def made(text, page="README.md"):
+    return Block(page, 0, "console", text, None)
+
+
+def test_exit_codes_are_read_off_the_page():
+    block = made(
+        "$ anchor compare a b\nCONFIG\nSUSPECT  The runs part\n"
+        "$ anchor compare a b \\\n    --noise c\nEXPECTED  The runs part\n"
+        "$ anchor verify a  # exit code 3\n"
+    )
+    assert [(one.text, one.code) for one in block.commands] == [
+        ("anchor compare a b", 1),
+        ("anchor compare a b --noise c", 0),
+        ("anchor verify a", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$ anchor names nothing\n", "$ false\n", "$ anchor compare a a\nEXPECTED  The runs part\n"],
+)
+def test_a_command_that_ends_otherwise_than_the_page_shows_fails(text, tmp_path, monkeypatch):
+    with reading_in(tmp_path, monkeypatch) as reader, pytest.raises(AssertionError):
+        reader.follow(made(text))
