@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchor_cli.importing import EXAMPLES
 from anchor_cli.placing import Place, Placing, natural
 from anchorlib import open_run
 from anchorlib.errors import OptionError
@@ -278,11 +280,18 @@ def test_two_folders_of_dumps_are_compared_and_the_first_difference_is_named(tmp
 
 
 @pytest.mark.slow
-def test_the_command_runs_as_its_help_says(tmp_path):
+@pytest.mark.parametrize("line", [one for one in EXAMPLES.splitlines() if " anchor " in one])
+def test_the_examples_of_its_help_run(tmp_path, line):
     dump(tmp_path, "dumps/eager/fc1_0.pt", torch.ones(1))
+    dump(tmp_path, "dumps/fc2-s7.pt", torch.ones(1))
+    _, *arguments = shlex.split(line)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "anchor_cli", "import", "dumps/eager"],
+        [sys.executable, "-W", "error", "-m", "anchor_cli", *arguments],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert tensors(tmp_path / "anchors", "eager") == [("fc1", "value")]
+    if "--run" in arguments:
+        assert done.returncode == 3  # the pattern leaves out what is below eager
+        assert tensors(tmp_path / "anchors", "a") == [("fc2", "value")]
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert tensors(tmp_path / "anchors", "eager") == [("fc1", "value")]
