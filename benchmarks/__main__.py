@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, append_history, table
 
-MODULES = ("calls", "training", "storing", "collecting", "reading", "comparing", "scaling")
+MODULES = ("calls", "training", "storing", "collecting", "reading", "comparing", "page", "scaling")
 PEERS = "peers"
 
 

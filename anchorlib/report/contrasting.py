@@ -95,9 +95,11 @@ def _cells(alignment: Alignment, a: RunView) -> Array:
         key = (tensor.name, tensor.kind, tensor.mode, table.phases[phase])
         line_of.append(rows.get(key, -1))
     line = np.array(line_of, np.int64)[places]
-    # A column begins with its first step; what comes after the last was added since.
-    column = np.searchsorted(a.columns, table.step[alignment.a_row], side="right") - 1
-    cell: Array = np.where((line < 0) | (column < 0), -1, line * len(a.columns) + column)
+    step = table.step[alignment.a_row]
+    column = np.searchsorted(a.columns, step, side="right") - 1
+    # The last column ends with the last step that the page knows: the run may have grown since.
+    known = (line >= 0) & (column >= 0) & (step <= max((o.last_step for o in a.lines), default=-1))
+    cell: Array = np.where(known, line * len(a.columns) + column, -1)
     return cell
 
 

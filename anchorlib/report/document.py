@@ -66,7 +66,8 @@ def _run(view: RunView, packer: Packer) -> dict[str, Any]:
         "width": view.width,
         "lines": [_line(line) for line in view.lines],
         "figures": {
-            **{name: _counts(view.figures[name], packer) for name in COUNTS},
+            # 0 where there is no record: `records` says where.
+            **{name: packer.whole(np.nan_to_num(view.figures[name])) for name in COUNTS},
             **{name: packer.array(view.figures[name], exact) for name in FLOATS},
         },
         "bins": _bins(view.bins, packer),
@@ -93,19 +94,13 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _counts(values: Array, packer: Packer) -> dict[str, list[Any]]:
-    """Whole numbers, 0 where there is no record (`records` says where): they compress to little."""
-    whole = np.nan_to_num(values)
-    return packer.array(whole, "u4" if whole.max(initial=0) < 2**32 else "f8")
-
-
 def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
     return {
         "width": bins.width,
         "windows": bins.windows,
-        "starts": packer.array(bins.starts, "u4"),
+        "starts": packer.whole(bins.starts),
         "exponents": packer.array(bins.exponents, "i2"),
-        "counts": packer.array(bins.counts, "u4" if bins.counts.max(initial=0) < 2**32 else "f8"),
+        "counts": packer.whole(bins.counts),
     }
 
 
@@ -115,7 +110,7 @@ def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
     return {
         **one.plain,
         "grid": packer.array(one.grid, "f4") if exact else packer.rough(one.grid),
-        "cell": packer.array(cells["cell"], "u4"),
+        "cell": packer.whole(cells["cell"]),
         "details": {
             name: _detail(name, values, packer, exact=exact)
             for name, values in cells.items()
@@ -127,5 +122,5 @@ def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
 
 def _detail(name: str, values: Array, packer: Packer, *, exact: bool) -> dict[str, list[Any]]:
     if name in WHOLE:
-        return packer.array(values, "i4")
+        return packer.whole(values)
     return packer.array(values, "f8") if exact else packer.rough(values)

@@ -43,6 +43,12 @@ class Packer:
         self._length += len(raw) + padding
         return {"$": [dtype, offset, flat.size]}
 
+    def whole(self, values: Any) -> dict[str, list[Any]]:
+        """The same for whole numbers from 0 on, as narrow as they allow."""
+        most = np.max(values, initial=0)
+        fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)
+        return self.array(values, next(fitting, "f8"))
+
     def rough(self, values: Any) -> dict[str, list[Any]]:
         """The same as f4 with 13 bits of precision (0.01 %): what is read off a colour."""
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")

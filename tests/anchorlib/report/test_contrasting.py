@@ -117,6 +117,21 @@ def test_values_are_read_within_the_budget_origins_first(tmp_path):
     assert drawn(*runs, budget=Budget(read_bytes=0)).nearby == []
 
 
+def test_what_came_after_the_page_was_gathered_is_left_to_the_next(tmp_path):
+    a, b = pair_of_runs(tmp_path, steps=3)
+    early = gather(a)
+    make_run(tmp_path / "later", [record("fc1", "value", VALUES, step=s) for s in range(5)], "a")
+    make_run(
+        tmp_path / "later",
+        [record("fc1", "value", changed(1, float(s)), step=s) for s in range(5)],
+        "b",
+    )
+    grown = [open_run(name, tmp_path / "later") for name in "ab"]
+    found = contrast(compared(*grown), early, gather(b), 1)
+    assert found.cells["step"].tolist() == [0, 1]  # at step 2 the element happens to be equal
+    assert found.grid[0, 2] == EQUAL
+
+
 def test_a_comparison_that_carries_no_pairs_is_its_sentence_alone(tmp_path):
     a, b = pair_of_runs(tmp_path, fc1_0=changed(0, 5.0))
     found = drawn(a, b, alignment=None, measures=None, sentence="They <differ>.")

@@ -60,6 +60,18 @@ def test_arrays_lie_where_the_document_says_and_where_a_typed_array_may(drawn):
         assert found.tolist() == values
 
 
+@given(st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**53)), max_size=5))
+def test_whole_numbers_travel_as_narrow_as_they_allow(values):
+    packer = Packer()
+    dtype, offset, length = packer.whole(np.array(values, np.int64))["$"]
+    block = zlib.decompress(base64.b64decode(packer.text({}).partition("\n")[2]))
+    assert np.frombuffer(block, f"<{dtype}", length, offset).tolist() == values
+    widest = max(values, default=0)
+    assert dtype == (
+        "u1" if widest < 256 else "u2" if widest < 2**16 else "u4" if widest < 2**32 else "f8"
+    )
+
+
 @given(st.lists(st.floats(width=32), min_size=1))
 def test_rough_figures_are_right_to_a_hundredth_of_a_percent(values):
     packer = Packer()
