@@ -27,6 +27,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+# Of frameworks only the names are needed: importing them takes longer than all the rest.
+autodoc_mock_imports = ["accelerate", "lightning", "pytorch_lightning", "transformers"]
 maximum_signature_line_length = 80
 add_module_names = False
 made_by_the_library = {"anchorlib.Run", "anchorlib.Series", "anchorlib.Session"}
