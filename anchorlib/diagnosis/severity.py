@@ -72,7 +72,7 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
     ops = found.ancestry(row).ops
     eps = max(
         measure.eps,
-        *(_computed_in(*pair) for pair in ((a, row), (b, row_b))),
+        _computed_in((a, row), (b, row_b)),
         _of_parents(found, row, ops),
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
@@ -133,8 +133,24 @@ def _terms(found: Frontier, row: int) -> float:
     return float(size / max(own, 1))
 
 
-def _computed_in(table: Table, row: int) -> float:
-    """The eps of the precision that a float32 tensor was really computed in.
+def _computed_in(*pair: tuple[Table, int]) -> float:
+    """The eps of the precision that the float32 tensors of a pair were really computed in.
+
+    Low precision in one of them alone, in a run that shows none elsewhere, is no precision that
+    was chosen: it is the difference.
+    """
+    found = [_kept_bits(table, row) for table, row in pair]
+    shown = [all(found) or _has_low(table) for table, _ in pair]
+    return max(eps for eps, counts in zip((*found, 0.0), (*shown, True), strict=True) if counts)
+
+
+def _has_low(table: Table) -> bool:
+    """Whether a run holds tensors of an element type coarser than float32."""
+    return any((dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes)
+
+
+def _kept_bits(table: Table, row: int) -> float:
+    """The eps of the bits that a float32 tensor uses, 0 where it uses all.
 
     Under autocast a float32 gradient is what a low-precision kernel gave, cast up: its lower bits
     are all zero.

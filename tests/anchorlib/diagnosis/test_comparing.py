@@ -60,6 +60,13 @@ def test_a_float32_gradient_that_was_computed_in_bfloat16_is_judged_in_its_eps()
     assert found.origins[0].cls == "rounding"
 
 
+def test_a_result_rounded_to_bfloat16_in_one_float32_run_alone_is_not_rounding():
+    raw = bits("<f4")
+    there = (raw.view("<u4") & 0xFFFF0000).view("<f4")
+    found = compared(one_operation(raw=raw), {"b@value": there})
+    assert told(found) == ["not_rounding b@value 0 0"]
+
+
 def test_nan_in_one_run_alone_is_a_divergence_of_its_own():
     raw = bits("<f4")
     there = raw.copy()
