@@ -123,15 +123,16 @@ class Clock:
 
         name: what is counted, or something with `counters`, all of which it advances alike.
         """
-        counters = getattr(name, "counters", None) or (name,)
+        counters = getattr(name, "counted", None) or getattr(name, "counters", None) or (name,)
         with self._lock:
-            phase = self.phase
+            phase = self.phase if self._phases or self._eval_roots else TRAIN
             passes = self._passes.get(phase) or self._current()
             if not passes.started or (passes.gradient_seen and not backward):
                 self._open(passes)
             calls = passes.calls
-            n = calls.get(counters[0], 0)
-            if len(counters) > 1:
+            if len(counters) == 1:
+                n = calls.get(counters[0], 0)
+            else:
                 n = max(calls.get(counter, 0) for counter in counters)
             for counter in counters:
                 calls[counter] = n + 1

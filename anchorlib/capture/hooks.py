@@ -30,7 +30,6 @@ __all__ = [
     "deactivate",
     "paused",
     "recording",
-    "see_outside",
 ]
 
 # The only thing that is read while nothing records.
@@ -99,8 +98,6 @@ class Anchors:
         if plan is None:
             plan = self._plans[name, given] = self._plan(name, given)
         self._observer.value(plan, x, key=plan, grad=grad)
-        if grad and x.requires_grad:
-            self.compiled.see_from_outside(x.grad_fn, name)
 
     def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
         name = check_name(name)
@@ -162,12 +159,6 @@ def paused() -> Iterator[None]:
         yield
     finally:
         _active = was
-
-
-def see_outside(x: torch.Tensor, name: str) -> None:
-    """Eager code follows the gradient of `x`, which compiled code may have made."""
-    if x.requires_grad and _anchors is not None:
-        _anchors.compiled.see_from_outside(x.grad_fn, name)
 
 
 def _compiled_observer() -> compiled.CompiledObserver | None:

@@ -76,8 +76,11 @@ class LineageTracker:
         self.parameters |= {id(tensor): name for name, tensor in parameters.items()}
         self._generation += 1
 
-    def see(self, plan: Plan, x: torch.Tensor, at: At, *, grad: bool = True) -> None:
-        """`x` was observed at `at`; `grad`: its gradient is asked for. Raises nothing."""
+    def see(self, plan: Plan, x: torch.Tensor, at: At, node: Any, *, grad: bool = True) -> None:
+        """`x`, made by `node`, was observed at `at`; `grad`: its gradient is asked for.
+
+        Raises nothing.
+        """
         try:
             _step, pass_index, call, phase = at
             here = (pass_index, call, phase, x.shape)
@@ -91,7 +94,6 @@ class LineageTracker:
                     self._look(site, x, at, follows=follows)
                 else:
                     plan.sites[here] = self._generation
-            node: Any = x.grad_fn
             if node is not None:
                 number = x.output_nr
                 key = (_MARK, number) if number else _MARK

@@ -16,7 +16,7 @@ from anchorlib.capture.checkpointing import recomputing
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
-from anchorlib.capture.hooks import recording, see_outside
+from anchorlib.capture.hooks import recording
 from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside
@@ -178,8 +178,6 @@ class ModelWatch:
         plan = self.plan(name)
         try:
             self._observer.value(plan, tensor, key=plan)
-            if self.wants(name)[1]:
-                see_outside(tensor, name)
         except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
             self._observer.fault(name, "value", fault)
 

@@ -26,6 +26,7 @@ __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+COMPILED_NODE = "CompiledFunctionBackward"  # of AOT autograd
 _grad_enabled = torch.is_grad_enabled
 _HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
 _UNKNOWN = "a gradient whose forward is not known"
@@ -73,13 +74,17 @@ class LeafHook(GradientHook):
 
 
 class Observer:
-    """Takes observations for one session until it is closed."""
+    """Takes observations for one session until it is closed.
+
+    outside: told of gradients that compiled code may keep a part of: the node, and the name.
+    """
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
         self.clock = clock
         self.recorder = recorder
         self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
+        self.outside: Callable[[object, str], None] = lambda _node, _name: None
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self.unfollowed = UnfollowedCalls()
         self._handles: list[Any] = []
@@ -104,9 +109,12 @@ class Observer:
             streams = plan.streams("value", at.phase)
             if streams:
                 self.recorder.observe(streams, at, x)
-            if x.requires_grad:
-                self._follow(plan, x, at, wanted=grad)
-            self.lineage.see(plan, x, at, grad=grad)
+            node = x.grad_fn
+            if node is not None or x.requires_grad:
+                self._follow(plan, x, at, node, wanted=grad)
+            self.lineage.see(plan, x, at, node, grad=grad)
+            if type(node).__name__ == COMPILED_NODE and grad and plan.streams("grad", at.phase):
+                self.outside(node, plan.name)
         except UnsupportedError:
             raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
@@ -123,7 +131,7 @@ class Observer:
         elif not torch.is_grad_enabled():  # a checkpoint in a checkpoint: it will be back
             self.unfollowed.remember(key, at)
         elif x.requires_grad:
-            self._follow(plan, x, at, wanted=wanted)
+            self._follow(plan, x, at, x.grad_fn, wanted=wanted)
         return True
 
     def _miss(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> None:
@@ -164,7 +172,7 @@ class Observer:
         if streams and not self.closed:
             self.recorder.observe(streams, at, x, note)
 
-    def _follow(self, plan: Plan, x: torch.Tensor, at: At, *, wanted: bool) -> None:
+    def _follow(self, plan: Plan, x: torch.Tensor, at: At, node: Any, *, wanted: bool) -> None:
         """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
         streams = plan.streams("grad", at.phase) if wanted else ()
         recorded: Plan | None = plan
@@ -172,7 +180,6 @@ class Observer:
             if not self.clock.wants_gradient_hook():
                 return
             recorded = None
-        node = x.grad_fn
         if node is None:
             self._follow_leaf(recorded, x, at)
         else:

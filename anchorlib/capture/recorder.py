@@ -8,7 +8,6 @@ summary) waits for the queue's drain thread.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -44,7 +43,7 @@ class Recorder:
         self._queue = queue
         self._pool = pool
         self._arithmetic = TorchArithmetic(pool)
-        self._lock = threading.RLock()
+        self._lock = queue.lock
         self._streams: dict[tuple[str, str, str, str], Stream] = {}
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
@@ -159,7 +158,8 @@ class Recorder:
             seen.nbytes += nbytes
         if tensor.shape != seen.shape:
             seen.merge(tensor.shape)
-        self._queue.put(emitted)
+        if not self._queue.offer(emitted):
+            self._queue.put(emitted)
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count an observation of no particular mode that could not be recorded."""

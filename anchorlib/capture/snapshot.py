@@ -36,6 +36,7 @@ _POOLED_BYTES = 256 << 10
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
 _tracing_state = torch._C._get_tracing_state  # noqa: SLF001
+_STRIDED = torch.strided
 _PARTED = {
     torch.jagged,
     torch.sparse_coo,
@@ -106,12 +107,15 @@ def quick_copy(x: torch.Tensor) -> torch.Tensor | None:
 
     It is what most observations need, without the steps that theirs never take.
     """
-    if (
-        x.is_cpu
-        and is_plain(x)
+    if (  # `is_plain`, without the call
+        type(x) in _PLAIN
+        and x.is_cpu
+        and x.layout is _STRIDED
+        and x.dtype in _STORED
+        and not x.is_nested
         and x.nbytes < _POOLED_BYTES
-        and not _dispatch_modes()
-        and not _function_modes()
+        and _tracing_state() is None
+        and not (_wrapped(x) or _dispatch_modes() or _function_modes())
     ):
         x = x.data if x.requires_grad else x  # no node in a graph, and cheaper than detach()
         # To say what the layout is to be costs as much as to ask what it is.

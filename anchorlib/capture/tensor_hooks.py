@@ -10,6 +10,9 @@ import torch
 
 __all__ = ["register_hook"]
 
+# Older versions of torch hand the dict to the tensor.
+_NODES_TAKE_HOOKS = not hasattr(torch.Tensor, "_register_hook_dict")
+
 
 def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any]) -> None:
     """Let `hook` be called with the gradient of `x`, which `node` made, while the graph lives.
@@ -18,8 +21,8 @@ def register_hook(x: torch.Tensor, node: Any, hook: Callable[[torch.Tensor], Any
     reference), which costs more than the rest. torch calls the values of the dict; its keys need
     only differ.
     """
-    if type(x) is not torch.Tensor or not hasattr(node, "_register_hook_dict"):
-        x.register_hook(hook)  # a subclass may have its own way; older versions of torch do
+    if type(x) is not torch.Tensor or not _NODES_TAKE_HOOKS:  # a subclass may have its own way
+        x.register_hook(hook)
         return
     hooks: Any = x._backward_hooks  # noqa: SLF001  # the only list there is
     if hooks is None:

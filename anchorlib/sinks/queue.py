@@ -89,6 +89,8 @@ class RecordQueue:
     waits ("block"), or keeps the record's summary alone and counts it ("drop", "raise"; with
     "raise" the next `check` raises QueueFullError). Where even summaries find no room, the record
     is left out.
+
+    lock: guards all of it; who makes records may hold it while it does.
     """
 
     def __init__(
@@ -103,8 +105,8 @@ class RecordQueue:
         self._limit = limit_bytes
         self._on_full = on_full
         self._on_start = on_start
-        self._lock = threading.RLock()  # entering it costs less than entering the condition
-        self._changed = threading.Condition(self._lock)
+        self.lock = threading.RLock()  # entering it costs less than entering the condition
+        self._changed = threading.Condition(self.lock)
         self._waiting: deque[Deferred] = deque()
         self._bytes = 0  # waiting or being put
         self._summaries = 0  # of those without values, that found no room otherwise
@@ -129,20 +131,32 @@ class RecordQueue:
 
     def put(self, item: Deferred) -> None:
         """Take `item` over. Raises nothing."""
-        with self._lock:
-            waiting = self._bytes
-            if waiting + item.nbytes <= self._limit or not waiting or self._waited(item):
+        with self.lock:
+            if self.offer(item):
+                return
+            if not self._bytes or self._waited(item):
                 self._take(item)
                 return
             self._tell_full(item)
         self._put_summary(item)
 
+    def offer(self, item: Deferred) -> bool:
+        """Take `item` over if there is room; whether there was. `lock` is held."""
+        held = self._bytes + item.nbytes
+        if held > self._limit:
+            return False
+        self._waiting.append(item)
+        self._taken += 1
+        self._bytes = held
+        if held >= _WAKE_BYTES:
+            self._changed.notify_all()
+        return True
+
     def _take(self, item: Deferred) -> None:
         self._waiting.append(item)
         self._taken += 1
-        self._bytes = waiting = self._bytes + item.nbytes
-        if waiting >= _WAKE_BYTES:
-            self._changed.notify_all()
+        self._bytes += item.nbytes
+        self._changed.notify_all()
 
     def _waited(self, item: Deferred) -> bool:
         """Wait for room for `item`, where that is the policy; whether there is. Lock held."""

@@ -47,6 +47,7 @@ class CompiledObserver:
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
         self.watched: dict[int, Watched] = {}
         self._observer = observer
+        observer.outside = self.see_from_outside
         self._plan = functools.cache(plan_of)
         self._executions = Executions(observer, self._plan, self.watched)
         self._lock = threading.RLock()

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from anchorlib.capture.observer import COMPILED_NODE
+
 __all__ = ["PARTIAL", "is_partial"]
 
 PARTIAL = "a gradient that compiled code keeps a part of"
-_NODE = "CompiledFunctionBackward"  # of AOT autograd
 
 
 def is_partial(node: Any) -> bool:
     """Whether gradients that reach `node`, a tensor's `grad_fn`, may be less than whole."""
-    if node is None or type(node).__name__ != _NODE:
+    if node is None or type(node).__name__ != COMPILED_NODE:
         return False
     try:
         outputs = node._forward_cls.metadata.output_info  # noqa: SLF001  # torch's only word on it
