@@ -73,7 +73,7 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
     eps = max(
         measure.eps,
         _computed_in((a, row), (b, row_b)),
-        _of_parents(found, row, ops),
+        _of_parents(found, row),
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
@@ -174,11 +174,18 @@ def _kept_bits(table: Table, row: int) -> float:
     return 0.0 if (bits & 0x1FFF).any() else FLOAT16
 
 
-def _of_parents(found: Frontier, row: int, ops: Iterable[str]) -> float:
-    """The coarsest eps of its parents, where something was cast on the way."""
-    if not any(op.startswith(CAST) for op in ops):
-        return 0.0
+def _of_parents(found: Frontier, row: int) -> float:
+    """The coarsest eps of its parents, where what was made of them was cast on the way.
+
+    A cast of a parent itself, to something wider, rounds nothing: layer norm under autocast.
+    """
     a = found.alignment.a
+    # Backward reaches the cast that forward began with last.
+    beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
+    links = [link.ops for link in found.ancestry(row).parents if not link.saved]
+    between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
+    if not any(op.startswith(CAST) for op in between):
+        return 0.0
     names = {a.dtypes[a.dtype[one]] for one in found.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
 
