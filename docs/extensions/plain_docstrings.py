@@ -10,14 +10,19 @@ arguments of their constructors.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from sphinx.util.inspect import stringify_signature
+
 FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): (.+)")
 DRAWN = re.compile(r"[─│├└┬┐┘▶]|\S {2,}\S")
 CODE = re.compile(r"`([^`]+)`")
+# The constructor of a base that is mocked hides that of the class itself.
+ANYTHING = "(*args: Any, **kwargs: Any)"
 
 
 def restructured(lines: list[str]) -> list[str]:
@@ -68,10 +73,19 @@ def _on_docstring(
 
 
 def _on_signature(  # autodoc's arguments
-    app: Any, what: str, name: str, _value: Any, _options: Any, signature: str, returned: str
+    app: Any, what: str, name: str, value: Any, _options: Any, signature: str, returned: str
 ) -> tuple[str, str] | None:
-    hidden = what == "class" and name in app.config.made_by_the_library
-    return ("", "") if hidden else (signature, returned)
+    if what != "class":
+        return None
+    if name in app.config.made_by_the_library:
+        return "", ""
+    if signature == ANYTHING and "__init__" in vars(value):
+        made = inspect.signature(value.__init__)
+        own = made.replace(
+            parameters=list(made.parameters.values())[1:], return_annotation=made.empty
+        )
+        return stringify_signature(own, unqualified_typehints=True), returned
+    return None
 
 
 def setup(app: Any) -> dict[str, bool]:
