@@ -11,6 +11,7 @@ rows       Summary, summarise, digest
 batches    summarise_all: many small arrays in one pass
 arrays     anything array-like as raw storage; log2_histogram, the user's door
 shares     how the elements would land in a narrower float: `anchor hist --as`
+scales     what to multiply them by first, so that least is lost
 
 Pure numpy. Everything is decided by bits, never by float arithmetic, wherever a thread that
 flushes subnormals (`torch.set_flush_denormal(True)`) would get another answer.
@@ -20,16 +21,19 @@ from anchorlib.summary.arrays import as_storage, log2_histogram
 from anchorlib.summary.batches import summarise_all
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
+from anchorlib.summary.scales import ScaleRange, scales_for
 from anchorlib.summary.shares import FORMATS, Shares, shares_as
 
 __all__ = [
     "FORMATS",
     "Log2Histogram",
+    "ScaleRange",
     "Shares",
     "Summary",
     "as_storage",
     "digest",
     "log2_histogram",
+    "scales_for",
     "shares_as",
     "summarise",
     "summarise_all",

@@ -19,7 +19,7 @@ from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, plain
 from anchor_cli.words import counted, steps_of
 from anchorlib.names import escape, join
-from anchorlib.summary import FORMATS
+from anchorlib.summary import FORMATS, scales_for
 
 __all__ = ["WRITERS", "Answer"]
 
@@ -85,6 +85,7 @@ class Answer:
         yield screen.style(f"{self.whole.run}  {self._title}", 1)
         yield _figures(self.whole)
         yield from self._remarks(self.whole)
+        yield from self._suggestion()
         yield ""
         yield from drawn(self.whole.histogram, self.formats, screen, scale=self.scale)
         if len(self.parts) > 1:
@@ -122,6 +123,18 @@ class Answer:
                 f"{percent(shares.subnormal_as)} subnormal, "
                 f"{percent(shares.overflow)} overflow{about}"
             )
+
+    def _suggestion(self) -> Iterator[str]:
+        """With --as: the scales that lose least."""
+        if self.target is None:
+            return
+        found = scales_for(self.whole.histogram, self.target.fmt)
+        if found is None:
+            return
+        scales = f"scales 2^{found.low} to 2^{found.high}"
+        if found.low == found.high:
+            scales = f"scale 2^{found.high}"
+        yield f"suggested {scales}: no overflow, least underflow ({percent(found.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
         """A line a tensor: its figures, and its histogram as a strip on a common axis."""

@@ -82,7 +82,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         document(answer.document())
     elif output is None:
         emit(answer.lines(this_screen()))
-    if remark := _scales(found):
+    if remark := _scales(found) or _carried(found, target):
         note(remark)
     return answered(lost(opened, tensor, found, selection))
 
@@ -99,6 +99,17 @@ def _scales(found: Sequence[Selected]) -> str:
         f"loss scales from {min(scales):.10g} to {max(scales):.10g} are counted together in "
         f"{titles}{more}, so equal bins are not equal gradients: narrow it with --step, as "
         "`anchor stats` shows the scales"
+    )
+
+
+def _carried(found: Sequence[Selected], target: Target | None) -> str:
+    """That what was counted carries a loss scale already, where one more is suggested."""
+    scales = {scale for one in found for scale in one.scales} - {1.0}
+    if target is None or not scales:
+        return ""
+    return (
+        f"what was counted carries a loss scale of {scales.pop():.10g} already: suggested scales "
+        "come on top of it"
     )
 
 

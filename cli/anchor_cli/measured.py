@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anchor_cli.selected import Selected
-from anchorlib.summary import Log2Histogram, Shares, shares_as
+from anchorlib.summary import Log2Histogram, Shares, scales_for, shares_as
 
 if TYPE_CHECKING:
     from anchorlib import Series
@@ -56,7 +56,9 @@ class Measured:
         if target is None or self.shares is None:
             return about
         asked = {"as": target.fmt, "scale": target.scale, "shares_exact": self.shares.exact}
-        return {**about, **asked, **self.shares.to_dict()}
+        found = scales_for(self.histogram, target.fmt)
+        suggested = {"suggested_scale": None if found is None else found.to_dict()}
+        return {**about, **asked, **self.shares.to_dict(), **suggested}
 
 
 def measured(part: Selected, run: str, target: Target | None) -> Measured:

@@ -439,3 +439,28 @@ class TestLimits:
             "e4m3 largest 448",
         ]
         assert found[-1].at == pytest.approx(8.807, abs=1e-3)
+
+
+def test_as_suggests_the_scales_that_lose_least(tmp_path):
+    make_run(tmp_path, [record(raw=np.array([2.0**-30, 3 * 2.0**-11, 0], np.float32))])
+    asked = ("hist", "run1", "--store", tmp_path, "--tensor", "fc2.bias", "--as", "fp16")
+    done = anchor(*asked)
+    line = "suggested scales 2^6 to 2^24: no overflow, least underflow (0 %)"
+    assert line in done.out.splitlines()
+    told = anchor(*asked, "--json").json
+    assert told["suggested_scale"] == {"low": 64.0, "high": 2.0**24, "underflow": 0.0}
+    assert told["underflow"] == 0.5
+    for scale in ("64", "16777216"):
+        shares = anchor(*asked, "--scale", scale, "--json").json
+        assert (shares["underflow"], shares["overflow"]) == (0, 0)
+    make_run(tmp_path, [record(raw=np.zeros(2, np.float32))], "zeros")
+    nothing = anchor("hist", "zeros", "--store", tmp_path, "-t", "fc2.bias", "--as", "fp16")
+    assert "suggested" not in nothing.out
+
+
+def test_a_suggestion_for_gradients_that_are_scaled_already_says_so(tmp_path):
+    make_run(tmp_path, [record(flags=Flag.SCALED, scale=1024.0)])
+    asked = ("hist", "run1", "--store", tmp_path, "--tensor", "fc2.bias")
+    told = "what was counted carries a loss scale of 1024 already: suggested scales come on top"
+    assert told in anchor(*asked, "--as", "fp16").err
+    assert anchor(*asked).err == ""
