@@ -14,9 +14,9 @@ sys.path.insert(0, str(HERE / "extensions"))
 from anchorlib import __version__  # noqa: E402  # the version stands in one place
 
 project = "anchorlib"
-author = "the authors of anchorlib"
+author = "The anchorlib developers"
 version = release = __version__
-project_copyright = "the authors of anchorlib"
+project_copyright = "The anchorlib developers"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_docstrings", "command_help"]
 exclude_patterns = ["_build"]

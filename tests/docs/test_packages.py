@@ -14,10 +14,12 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import typer.main
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import anchorlib
+from anchor_cli.main import app
 from tests.docs.blocks import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -142,6 +144,12 @@ def test_whatever_an_error_tells_to_install_is_an_extra():
     }
     assert told
     assert told <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def test_the_changes_name_every_command():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`anchor ([^`]+)`", changes))))
+    assert set(typer.main.get_command(app).commands) - named == set()
 
 
 def test_every_package_of_the_development_environment_is_pinned():
