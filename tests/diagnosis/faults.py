@@ -168,7 +168,10 @@ def first_difference(
 
 
 def _is_origin(found: Any, place: tuple[int, int], receiver: tuple[str, str]) -> bool:
-    """Whether the place is named first, and nothing else is named."""
+    """Whether the place is named first, and nothing else is named.
+
+    But for where one run alone overflows later, which is told beside its cause.
+    """
     if found.first is None or not found.origins:
         return False
     first, origin = found.first.place, found.origins[0].place
@@ -176,7 +179,8 @@ def _is_origin(found: Any, place: tuple[int, int], receiver: tuple[str, str]) ->
         (one.step, one.pass_index, one.name, one.kind) == (*place, *receiver)
         for one in (first, origin)
     )
-    return exact and all((o.place.name, o.place.kind) == receiver for o in found.origins)
+    others = [o.place for o in found.origins if o.cls != "nonfinite"]
+    return exact and all((place.name, place.kind) == receiver for place in others)
 
 
 def describe(found: Any) -> str:
