@@ -121,7 +121,7 @@ class RankAudit:
         same = [one.id for one in catalogue.variants if one.series == variant.series]
         group = f"tensors/{catalogue.series[variant.series].path}"
         key = f"{group}/{name}{array_suffix(same.index(variant.id))}"
-        return StoredRows(self._location, key, _INT64, COORDINATE_ROWS).pick(places)
+        return StoredRows(self._location, key, _INT64, COORDINATE_ROWS, blank=True).pick(places)
 
     def _each(self, table: Array, work: Callable[[Array], list[int | None]]) -> list[int | None]:
         """`work` on all rows, or where one cannot be read on each by itself; None for that one."""

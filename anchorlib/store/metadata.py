@@ -36,11 +36,7 @@ def stamp(**fields: Any) -> dict[str, Any]:
 
 def group_json(attributes: Mapping[str, Any]) -> bytes:
     """The zarr.json of a group."""
-    from zarr.core.group import GroupMetadata
-
-    document = GroupMetadata(attributes=dict(attributes)).to_dict()
-    document.pop("consolidated_metadata", None)
-    return _dump(document)
+    return _dump({**_group(), "attributes": attributes})
 
 
 def array_json(array: ArrayShape) -> bytes:
@@ -55,6 +51,15 @@ def array_json(array: ArrayShape) -> bytes:
             "attributes": array.attributes,
         }
     )
+
+
+@lru_cache(maxsize=1)
+def _group() -> dict[str, Any]:
+    from zarr.core.group import GroupMetadata
+
+    document: dict[str, Any] = GroupMetadata(attributes={}).to_dict()
+    document.pop("consolidated_metadata", None)
+    return document
 
 
 @lru_cache(maxsize=64)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_name
@@ -28,19 +29,41 @@ DIGEST_BYTES = 16
 PAIR_BYTES = 10  # of one histogram bin on disk
 _pack = struct.Struct(ROW_FORMAT).pack
 
+Array = np.ndarray[Any, Any]
+
+
+def _pair_formats(length: int) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
+    return struct.Struct(f"<{length}h").pack, struct.Struct(f"<{length}Q").pack
+
+
+_PAIRS = [_pair_formats(length) for length in range(64)]  # of as many bins as most tensors have
+
 
 @dataclass(slots=True)
 class Batch:
-    """What one write puts down: rows, histogram pairs, touched variants, and values left out."""
+    """What one write puts down: rows, histogram pairs, touched variants, and values left out.
+
+    pairs: where the next histogram's pairs go.
+    """
 
     pairs: int
     rows: list[bytes] = field(default_factory=list)
-    checks: array[int] = field(default_factory=lambda: array("Q"))
-    exponents: array[int] = field(default_factory=lambda: array("h"))
-    counts: array[int] = field(default_factory=lambda: array("Q"))
+    checks: list[int] = field(default_factory=list)
+    exponents: list[bytes] = field(default_factory=list)
+    counts: list[bytes] = field(default_factory=list)
     touched: dict[OpenVariant, None] = field(default_factory=dict)
     nbytes: int = 0
     left_out: list[tuple[Record, str]] = field(default_factory=list)
+
+    def add_pairs(self, bins: Mapping[int, int]) -> bytes:
+        """Takes the pairs of one histogram; as its row's checksum covers them."""
+        length = len(bins)
+        exponents, counts = _PAIRS[length] if length < len(_PAIRS) else _pair_formats(length)
+        one, two = exponents(*bins), counts(*bins.values())
+        self.exponents.append(one)
+        self.counts.append(two)
+        self.pairs += length
+        return one + two
 
     def discard(self) -> None:
         """The batch never was."""
@@ -67,35 +90,42 @@ class Packer:
         Raises StoreError for figures that the table has no room for, OptionError for a record
         without its summary, and what `check_record` raises.
         """
+        # Asked once: each record by itself only where not all of them fit.
+        fits = self._budget.refusal(sum([record.nbytes for record in records])) is None
         for record in records:
             try:
-                self._add(batch, record)
+                raw, flags = record.raw, record.flags
+                variant = self._shelf.find(record)
+                if raw is not None:
+                    raw = check_raw(record, raw, variant.storage)
+                    if not fits and (refusal := self._budget.refusal(batch.nbytes + raw.nbytes)):
+                        batch.left_out.append((record, refusal))
+                        raw, flags = None, flags | Flag.VALUE_DROPPED
+                self._add(batch, record, variant, raw, flags)
             except (struct.error, OverflowError) as error:
                 raise StoreError(f"{record.name!r} has a figure out of range: {error}") from error
 
-    def _add(self, batch: Batch, record: Record) -> None:
+    def _add(
+        self, batch: Batch, record: Record, variant: OpenVariant, raw: Array | None, flags: int
+    ) -> None:
         summary = _summary(record)
         at = record.coordinates
-        variant = self._shelf.find(record)
-        flags = int(record.flags)
-        raw = record.raw
-        if raw is not None:
-            raw = check_raw(record, variant.storage)
-            refusal = self._budget.refusal(batch.nbytes + raw.nbytes)
-            if refusal is None:
-                batch.nbytes += raw.nbytes
-            else:
-                batch.left_out.append((record, refusal))
-                raw = None
-                flags |= Flag.VALUE_DROPPED
         if raw is None:
-            flags |= NOT_KEPT
+            flags, nbytes = flags | NOT_KEPT, 0
+        else:
+            nbytes = raw.nbytes
+            batch.nbytes += nbytes
         batch.touched[variant] = None
-        offset, length, pairs = self._histogram(batch, summary, 0 if raw is None else raw.nbytes)
         histogram = summary.histogram
+        bins = histogram.bins
+        # Stored only where smaller than the values, from which anyone can count again.
+        if nbytes and PAIR_BYTES * len(bins) >= nbytes:
+            offset, length, pairs = 0, -1, b""
+        else:
+            offset, length, pairs = batch.pairs, len(bins), batch.add_pairs(bins)
         phase = self._phases.get(at.phase)
         row = _pack(
-            variant.entry.id,
+            variant.number,
             self.attempt,
             variant.take(raw, record.shape),
             at.step,
@@ -121,17 +151,6 @@ class Packer:
         )
         batch.rows.append(row)
         batch.checks.append(row_check(row + pairs, variant.seed))
-
-    def _histogram(self, batch: Batch, summary: Summary, kept_bytes: int) -> tuple[int, int, bytes]:
-        bins = summary.histogram.bins
-        # Stored only where smaller than the values, from which anyone can count again.
-        if kept_bytes and PAIR_BYTES * len(bins) >= kept_bytes:
-            return 0, -1, b""
-        offset = batch.pairs + len(batch.counts)
-        exponents, counts = array("h", bins), array("Q", bins.values())
-        batch.exponents += exponents
-        batch.counts += counts
-        return offset, len(bins), exponents.tobytes() + counts.tobytes()
 
     def _new_phase(self, name: str) -> int:
         check_name(name)

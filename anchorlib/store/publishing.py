@@ -5,6 +5,7 @@ Our own readers need none of it. Data comes first, the shape that shows it after
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Publisher:
         self._tree = tree
         self._files = ChunkFiles(1, fsync=fsync)  # the writer's own stay open for values
         self._shown = b""
-        self._labelled: dict[Path, int] = {}  # labels that zarr.json shows, where that is known
+        self._labelled: dict[str, int] = {}  # labels that zarr.json shows, where that is known
+        self._blank: set[str] = set()  # arrays of zeros so far, which need no chunk
 
     def publish_values(self, reader: RankReader, variants: list[OpenVariant], start: int) -> None:
         """Coordinates and shapes of every variant that has rows from table row `start` on."""
@@ -54,7 +56,7 @@ class Publisher:
             for name in COORDINATES:
                 self._coordinate_json(variant, name)
             for name, document in variant.documents().items():
-                self._tree.replace(variant.directory / name, document)
+                self._tree.replace(f"{variant.directory}/{name}", document)
 
     def publish_table(self, rows: int, pairs: int, catalogue_end: int) -> None:
         """The shapes of the columns and of the catalogue."""
@@ -91,31 +93,38 @@ class Publisher:
 
     def _write_labels(self, variant: OpenVariant, first: int, labels: np.ndarray[Any, Any]) -> None:
         for name, values in zip(COORDINATES, labels, strict=True):
-            path = variant.directory / f"{name}{variant.suffix}"
-            if path not in self._labelled and not path.exists():
+            path = f"{variant.directory}/{name}{variant.suffix}"
+            if path not in self._labelled and not Path(path).exists():
                 rows = first + len(values)
-                made = self._tree.made(coordinate_json(variant, rows))
-                self._write(made, first, values)
+                made = self._tree.made(coordinate_json(variant.suffix, rows))
+                self._blank.add(path)
+                self._write(path, first, values, within=made)
                 self._tree.move_in(made, path)
                 self._labelled[path] = rows
             else:
                 self._write(path, first, values)
 
-    def _write(self, path: Path, first: int, values: np.ndarray[Any, Any]) -> None:
-        array = SlotArray(self._files, path, INT64.itemsize, COORDINATE_ROWS)
+    def _write(
+        self, path: str, first: int, values: np.ndarray[Any, Any], within: str | None = None
+    ) -> None:
+        if path in self._blank:
+            if not values.any():
+                return
+            self._blank.discard(path)
+        array = SlotArray(self._files, within or path, INT64.itemsize, COORDINATE_ROWS)
         array.write_packed(first, values.astype(INT64).tobytes())
 
     def _coordinate_json(self, variant: OpenVariant, name: str) -> None:
-        path = variant.directory / f"{name}{variant.suffix}"
+        path = f"{variant.directory}/{name}{variant.suffix}"
         if self._labelled.get(path) != variant.rows:
-            self._tree.replace(path, coordinate_json(variant, variant.rows))
+            self._tree.replace(path, coordinate_json(variant.suffix, variant.rows))
             self._labelled[path] = variant.rows
 
 
-def coordinate_json(variant: OpenVariant, rows: int) -> bytes:
+@lru_cache(maxsize=64)
+def coordinate_json(suffix: str, rows: int) -> bytes:
     """The zarr.json of one label of a variant's records."""
-    dimensions = (f"record{variant.suffix}",)
-    return array_json(ArrayShape(INT64, (rows,), (COORDINATE_ROWS,), dimensions))
+    return array_json(ArrayShape(INT64, (rows,), (COORDINATE_ROWS,), (f"record{suffix}",)))
 
 
 def catalogue_json(end: int) -> bytes:

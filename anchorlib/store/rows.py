@@ -19,13 +19,17 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """One array of a location: `rows` rows a chunk, each of `shape` and `dtype`."""
+    """One array of a location: `rows` rows a chunk, each of `shape` and `dtype`.
+
+    blank: a chunk that is not there is full of zeros.
+    """
 
     location: Location
     key: str
     dtype: np.dtype[Any]
     rows: int = ROWS_PER_CHUNK
     shape: tuple[int, ...] = ()
+    blank: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +77,8 @@ class StoredRows:
     def _elements(self, chunk: int, start: int, size: int) -> Array:
         key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
         data = self.location.get(key, start, size)
+        if data is None and self.blank:
+            return np.zeros(size // self.dtype.itemsize, self.dtype)
         if data is None or len(data) != size:
             have = "is missing" if data is None else f"is {size - len(data)} bytes short"
             raise StoreError(f"{key} {have}: the store was damaged from outside")

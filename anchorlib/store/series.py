@@ -22,7 +22,7 @@ from anchorlib.store.metadata import group_json, stamp
 from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import CatalogFile
 from anchorlib.store.tree import Tree
-from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant, flat_rows
+from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant, flat_rows, plain_rows
 
 __all__ = ["SeriesShelf"]
 
@@ -69,23 +69,37 @@ class SeriesShelf:
         if shared is not None:
             return shared
         check_record(record)
-        series = self.series.get(key) or self._new_series(key)
+        series = self.series.get(key)
+        if series is None:
+            return self._new_series(key, record)
         flat = self._of_series[series.id] >= MAX_SHAPES and len(record.shape) > 0
-        return self._new_variant(series, record, flat=flat)
+        variant, lines = self._new_variant(series, record, self._of_series[series.id], flat=flat)
+        if variant.entry.array is not None:
+            variant.make(self._tree)
+        self._append(*lines)
+        return self._add(variant)
 
-    def _new_series(self, key: SeriesKey) -> SeriesEntry:
+    def _new_series(self, key: SeriesKey, record: Record) -> OpenVariant:
+        """A series with its first variant: all of its nodes are put in place together."""
         name, kind, mode = key
         folder = self._unique_segment(name)
         base = f"{folder}/{kind_segment(kind, None)}"
         if base.casefold() in self._taken:
             base = f"{folder}/{kind_segment(kind, mode)}"
         entry = SeriesEntry(len(self.series), name, kind, mode, base)
-        self._tree.ensure(self._tensors / folder, group_json(stamp(name=name)))
-        about = stamp(name=name, kind=kind, mode=mode)
-        self._tree.make(self._tensors / base, group_json(about))
-        self._append({"series": entry.id, "name": name, "kind": kind, "mode": mode, "path": base})
+        variant, lines = self._new_variant(entry, record, 0, flat=False)
+        arrays = {} if variant.entry.array is None else variant.documents()
+        about = group_json(stamp(name=name, kind=kind, mode=mode))
+        if folder.casefold() in self._names:
+            self._tree.make(f"{self._tensors}/{base}", about, arrays)
+        else:
+            inner = base.partition("/")[2]
+            below = {inner: about, **{f"{inner}/{one}": text for one, text in arrays.items()}}
+            self._tree.make(f"{self._tensors}/{folder}", group_json(stamp(name=name)), below)
+        line = {"series": entry.id, "name": name, "kind": kind, "mode": mode, "path": base}
+        self._append(line, *lines)
         self._remember(entry)
-        return entry
+        return self._add(variant)
 
     def _unique_segment(self, name: str) -> str:
         # "A" and "a" are two tensors and, on some file systems, one directory.
@@ -100,24 +114,25 @@ class SeriesShelf:
         self._taken[entry.path.casefold()] = key
         self._of_series.append(0)
 
-    def _new_variant(self, series: SeriesEntry, record: Record, *, flat: bool) -> OpenVariant:
+    def _new_variant(
+        self, series: SeriesEntry, record: Record, index: int, *, flat: bool
+    ) -> tuple[OpenVariant, list[dict[str, object]]]:
+        """A variant for records like this one, and its lines; nothing of it is on disk yet."""
         number, shape = len(self.variants), record.shape
         line: dict[str, object] = {"variant": number, "series": series.id, "dtype": record.dtype}
+        line |= {"ndim": len(shape)} if flat else {"shape": shape}
         entry = Variant(number, series.id, record.dtype, None if flat else shape, len(shape))
-        if not flat:
-            self._append({**line, "shape": shape})
-            return self._add(self._build(entry, series, self._of_series[series.id]))
-        name = array_name(self._of_series[series.id], flat=True)
-        rows = flat_rows(dtypes.dtype(record.dtype).storage)
+        if not flat and record.raw is None:  # it may never have values
+            return self._build(entry, series, index), [line]
+        name = array_name(index, flat=flat)
+        storage = dtypes.dtype(record.dtype).storage
+        rows = flat_rows(storage) if flat else plain_rows(storage, shape)
         entry = replace(entry, array=name, rows=rows)
-        variant = self._build(entry, series, self._of_series[series.id])
-        variant.make(self._tree)
-        self._append({**line, "ndim": len(shape)}, {"array": number, "name": name, "rows": rows})
-        return self._add(variant)
+        return self._build(entry, series, index), [line, array_line(entry)]
 
     def _build(self, entry: Variant, series: SeriesEntry, index: int) -> OpenVariant:
         storage = dtypes.dtype(entry.dtype).storage
-        place = (self._tensors / series.path, self._files)
+        place = (f"{self._tensors}/{series.path}", self._files)
         if entry.shape is None:
             return FlatVariant(entry, series, storage, index, *place)
         variant = PlainVariant(entry, series, storage, index, *place, shape=entry.shape)
@@ -139,14 +154,19 @@ class SeriesShelf:
     def _begin_array(self, variant: OpenVariant) -> None:
         if not isinstance(variant, PlainVariant):
             raise TypeError("a flat variant has its arrays from the start")
-        name, rows = array_name(variant.index), variant.chunk_rows()
-        entry = replace(variant.entry, array=name, rows=rows)
+        rows = plain_rows(variant.storage, variant.shape)
+        entry = replace(variant.entry, array=array_name(variant.index), rows=rows)
         self._build(entry, variant.series, variant.index).make(self._tree)
-        self._append({"array": entry.id, "name": name, "rows": rows})
+        self._append(array_line(entry))
         variant.open(entry)
 
     def _append(self, *lines: dict[str, object]) -> None:
         self._file.append(b"".join(map(encode, lines)))
+
+
+def array_line(entry: Variant) -> dict[str, object]:
+    """The catalogue's line of the array that a variant keeps its values in."""
+    return {"array": entry.id, "name": entry.array, "rows": entry.rows}
 
 
 def check_record(record: Record) -> None:
@@ -166,15 +186,16 @@ def check_record(record: Record) -> None:
         raise StoreError(f"{record.name!r} is too large to be a tensor: {record.shape}")
 
 
-def check_raw(record: Record, storage: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def check_raw(
+    record: Record, raw: np.ndarray[Any, Any], storage: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
     """The raw array of a record as it can be written.
 
     Raises StoreError where it is not the storage of the record's dtype and shape.
     """
-    raw = record.raw
-    if raw is None or raw.dtype != storage or raw.shape != record.shape:
-        have = "nothing" if raw is None else f"{raw.dtype} {raw.shape}"
+    if raw.dtype != storage or raw.shape != record.shape:
         raise StoreError(
-            f"{record.name!r} claims {record.dtype} {record.shape}, but carries {have}"
+            f"{record.name!r} claims {record.dtype} {record.shape}, but carries {raw.dtype} "
+            f"{raw.shape}"
         )
     return raw if raw.flags.c_contiguous else np.ascontiguousarray(raw)

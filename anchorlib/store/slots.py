@@ -13,7 +13,6 @@ import resource
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class ChunkFiles:
         self._open[key] = descriptor
         return descriptor
 
-    def open(self, path: Path) -> int:
+    def open(self, path: str) -> int:
         """Opens or makes one file; gives the others up where the process has too many open."""
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -68,7 +67,7 @@ class ChunkFiles:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def _create(self, array: SlotArray, chunk: int) -> int:
-        descriptor = self.open(array.path / chunk_key(chunk, array.dims))
+        descriptor = self.open(f"{array.path}/{chunk_key(chunk, array.dims)}")
         try:
             size = array.rows * array.nbytes
             if os.fstat(descriptor).st_size != size:
@@ -99,7 +98,7 @@ class SlotArray:
     """
 
     files: ChunkFiles
-    path: Path
+    path: str
     nbytes: int
     rows: int
     dims: int = 0
@@ -112,13 +111,14 @@ class SlotArray:
             for index, row in enumerate(rows, start):
                 self._write_file(index, row)
             return
-        done = 0
+        files, done = self.files, 0
         while done < len(rows):
             chunk, slot = divmod(start + done, self.rows)
             batch = rows[done : done + min(self.rows - slot, IOV_MAX)]
-            descriptor = self.files.descriptor(self, chunk)
+            descriptor = files.descriptor(self, chunk)
             write_all(descriptor, batch, slot * self.nbytes, len(batch) * self.nbytes)
-            self.files.sync(descriptor)
+            if files.fsync:
+                files.sync(descriptor)
             done += len(batch)
 
     def write_packed(self, start: int, packed: Buffer) -> None:
@@ -143,7 +143,7 @@ class SlotArray:
 
     def _write_file(self, chunk: int, row: Buffer) -> None:
         # Large records: written once and closed, so they take no place among the open files.
-        descriptor = self.files.open(self.path / chunk_key(chunk, self.dims))
+        descriptor = self.files.open(f"{self.path}/{chunk_key(chunk, self.dims)}")
         try:
             write_all(descriptor, (row,), 0, self.nbytes)
             self.files.sync(descriptor)

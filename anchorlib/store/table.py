@@ -7,7 +7,6 @@ rows exist. A row that was appended and not committed is overwritten by the next
 from __future__ import annotations
 
 import contextlib
-from array import array
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +35,20 @@ class RowTable:
         self.pairs = pairs
         self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), fsync=fsync)
         self._columns = {
-            name: SlotArray(self._files, records / name, dtype.itemsize, ROWS_PER_CHUNK)
+            name: SlotArray(self._files, f"{records}/{name}", dtype.itemsize, ROWS_PER_CHUNK)
             for name, dtype in (COLUMNS | HIST_COLUMNS).items()
         }
 
-    def append(
-        self, packed: bytes, checks: array[int], exponents: array[int], counts: array[int]
-    ) -> None:
+    def append(self, packed: bytes, checks: list[int], exponents: bytes, counts: bytes) -> None:
         """Writes packed rows and their histogram pairs behind the committed ones."""
         if exponents:
-            self._columns["hist_exponent"].write_packed(self.pairs, exponents.tobytes())
-            self._columns["hist_count"].write_packed(self.pairs, counts.tobytes())
+            self._columns["hist_exponent"].write_packed(self.pairs, exponents)
+            self._columns["hist_count"].write_packed(self.pairs, counts)
         rows = np.frombuffer(packed, ROW)
         for name in ROW.names or ():
             self._columns[name].write_packed(self.rows, rows[name].tobytes())
-        self._columns["check"].write_packed(self.rows, checks.tobytes())
+        told = np.array(checks, COLUMNS["check"])
+        self._columns["check"].write_packed(self.rows, told.tobytes())
 
     def commit(self, rows: int, pairs: int) -> None:
         """Makes that many appended rows exist, and counts their histogram pairs as used."""
@@ -77,7 +75,7 @@ class CatalogFile:
     def __init__(self, path: Path, end: int, *, fsync: bool) -> None:
         self.end = end
         self._files = ChunkFiles(1, fsync=fsync)
-        self._bytes = SlotArray(self._files, path, 1, CATALOG_CHUNK)
+        self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:
         """Writes whole lines; their end comes last, also where they reach into the next chunk."""

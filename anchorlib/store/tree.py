@@ -5,6 +5,8 @@ new version of a zarr.json: whoever lists the hierarchy never meets a directory 
 half-written document or a stray file.
 """
 
+# ruff: noqa: PTH102, PTH104, PTH106, PTH120  # paths as objects cost more than what is done with them
+
 from __future__ import annotations
 
 import contextlib
@@ -12,13 +14,16 @@ import itertools
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from anchorlib.store.layout import hidden
 
 __all__ = ["Tree", "make_store"]
 
 STALE_SECONDS = 86_400.0
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Tree:
@@ -26,27 +31,26 @@ class Tree:
 
     def __init__(self, store: Path, *, fsync: bool = False) -> None:
         self._fsync = fsync
-        self._tmp = hidden(store) / "tmp"
-        self._tmp.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        tmp = hidden(store) / "tmp"
+        tmp.mkdir(parents=True, exist_ok=True)
+        sweep(tmp)
         # Several processes share the directory: theirs differ by pid and host-unique randomness.
-        self._prefix = f"{os.getpid()}-{os.urandom(4).hex()}-"
+        self._prefix = f"{tmp}/{os.getpid()}-{os.urandom(4).hex()}-"
         self._names = itertools.count()
-
-    def _sweep(self) -> None:
-        # What a killed writer left; a day is longer than any node takes to be put in place.
-        for path in self._tmp.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.lstat().st_mtime > STALE_SECONDS:
-                    delete(path)
 
     def fresh(self) -> Path:
         """A path in the temporary directory that nobody else uses."""
-        return self._tmp / f"{self._prefix}{next(self._names)}"
+        return Path(self._fresh())
 
-    def make(self, node: Path, document: bytes) -> None:
-        """Puts a new node in place, an empty group or array; an old one loses its contents."""
-        self.move_in(self.made(document), node)
+    def _fresh(self) -> str:
+        return f"{self._prefix}{next(self._names)}"
+
+    def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
+        """Puts a new node in place, an empty group or array; an old one loses its contents.
+
+        below: further nodes by their path under it, parents first.
+        """
+        self.move_in(self.made(document, below), node)
 
     def ensure(self, node: Path, document: bytes) -> None:
         """Makes a group unless it is there; its members stay.
@@ -58,59 +62,61 @@ class Tree:
             return
         made = self.made(document)
         try:
-            made.rename(node)
+            os.rename(made, node)
         except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it was an empty shell
             if (node / "zarr.json").exists():
                 shutil.rmtree(made, ignore_errors=True)
             else:
-                (made / "zarr.json").rename(node / "zarr.json")
-                made.rmdir()
+                os.rename(f"{made}/zarr.json", node / "zarr.json")
+                os.rmdir(made)
         if self._fsync:
             sync_directory(node.parent)
 
-    def made(self, document: bytes) -> Path:
-        """A directory with this zarr.json outside the tree, for `move_in`."""
-        made = self.fresh()
-        made.mkdir()
-        self._write(made / "zarr.json", document)
-        if self._fsync:
-            sync_directory(made)
+    def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
+        """A directory with this zarr.json outside the tree, for `move_in`; `below` as in `make`."""
+        made = self._fresh()
+        nodes = {made: document, **{f"{made}/{path}": text for path, text in below.items()}}
+        for node, text in nodes.items():
+            os.mkdir(node)
+            self._write(f"{node}/zarr.json", text)
+        for node in nodes if self._fsync else ():
+            sync_directory(node)
         return made
 
-    def move_in(self, made: Path, node: Path) -> None:
+    def move_in(self, made: Path | str, node: Path | str) -> None:
         """Renames a finished directory to its place; what stands there is removed."""
         try:
-            made.rename(node)
+            os.rename(made, node)
         except OSError:  # ENOTEMPTY or EEXIST, as the file system likes
             self.remove(node)
-            made.rename(node)
+            os.rename(made, node)
         if self._fsync:
-            sync_directory(node.parent)
+            sync_directory(os.path.dirname(node))
 
-    def replace(self, node: Path, document: bytes) -> None:
+    def replace(self, node: Path | str, document: bytes) -> None:
         """A new version of a node's zarr.json."""
-        made = self.fresh()
+        made = self._fresh()
         self._write(made, document)
-        made.rename(node / "zarr.json")
+        os.rename(made, f"{node}/zarr.json")
         if self._fsync:
             sync_directory(node)
 
     def write(self, path: Path, data: bytes) -> None:
         """A new file of a node that is not in the tree yet."""
-        self._write(path, data)
+        self._write(str(path), data)
         if self._fsync:
             sync_directory(path.parent)
 
-    def remove(self, node: Path) -> None:
+    def remove(self, node: Path | str) -> None:
         """Takes a node out of the tree at once, then deletes it."""
         gone = self.fresh()
         try:
-            node.rename(gone)
+            os.rename(node, gone)
         except FileNotFoundError:
             return
         delete(gone)
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write(self, path: str, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             while data:  # a disk that fills up takes a part and says so with the next call
@@ -119,6 +125,14 @@ class Tree:
                 os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def sweep(tmp: Path) -> None:
+    """Deletes what a killed writer left; a day is longer than any node takes to be put in place."""
+    for path in tmp.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.lstat().st_mtime > STALE_SECONDS:
+                delete(path)
 
 
 def delete(path: Path) -> None:
@@ -137,7 +151,7 @@ def make_store(store: Path, *, fsync: bool) -> None:
         sync_directory(path.parent)
 
 
-def sync_directory(path: Path) -> None:
+def sync_directory(path: Path | str) -> None:
     """Makes the names in a directory survive power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -49,13 +49,15 @@ class OpenVariant:
     series: SeriesEntry
     storage: np.dtype[Any]
     index: int
-    directory: Path
+    directory: str
     files: ChunkFiles
     rows: int = 0
     pending: list[Array] = field(default_factory=list)
+    number: int = field(init=False)
     identity: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.number = self.entry.id
         self.identity = self.entry.identity(self.series)
 
     @property
@@ -103,7 +105,7 @@ class OpenVariant:
     def make(self, tree: Tree) -> None:
         """Puts its arrays in place, empty."""
         for name, document in self.documents().items():
-            tree.make(self.directory / name, document)
+            tree.make(f"{self.directory}/{name}", document)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,13 +135,9 @@ class PlainVariant(OpenVariant):
     def open(self, entry: Variant) -> None:
         """From now on `entry` names an array: values can be taken."""
         self.entry = entry
-        nbytes = self.storage.itemsize * int(np.prod(self.shape, dtype=np.int64))
-        path = self.directory / str(entry.array)
+        nbytes = self.storage.itemsize * prod(self.shape)
+        path = f"{self.directory}/{entry.array}"
         self.array = SlotArray(self.files, path, nbytes, entry.rows, len(self.shape))
-
-    def chunk_rows(self) -> int:
-        """Records a chunk file of this shape holds."""
-        return rows_per_chunk(self.storage.itemsize * int(np.prod(self.shape, dtype=np.int64)))
 
     def documents(self) -> Mapping[str, bytes]:
         """See `OpenVariant.documents`."""
@@ -229,7 +227,12 @@ class FlatVariant(OpenVariant):
 
     def _array(self, name: str, dtype: np.dtype[Any], rows: int, width: int = 0) -> SlotArray:
         nbytes = dtype.itemsize * max(width, 1)
-        return SlotArray(self.files, self.directory / name, nbytes, rows, 1 if width else 0)
+        return SlotArray(self.files, f"{self.directory}/{name}", nbytes, rows, 1 if width else 0)
+
+
+def plain_rows(storage: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Records of this shape that a chunk file holds."""
+    return rows_per_chunk(storage.itemsize * prod(shape))
 
 
 def flat_rows(storage: np.dtype[Any]) -> int:

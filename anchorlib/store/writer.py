@@ -184,9 +184,9 @@ class Writer:
             self._packer.pack(batch, records)
             for variant in batch.touched:
                 variant.write()
-            packed = b"".join(batch.rows)
-            self._table.append(packed, batch.checks, batch.exponents, batch.counts)
-            self._table.commit(len(batch.rows), len(batch.counts))
+            exponents, counts = b"".join(batch.exponents), b"".join(batch.counts)
+            self._table.append(b"".join(batch.rows), batch.checks, exponents, counts)
+            self._table.commit(len(batch.rows), batch.pairs - self._table.pairs)
         except BaseException:
             batch.discard()
             raise
