@@ -59,6 +59,11 @@ class Import:
             for writer in self._writers.values():
                 writer.abandon()
 
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that were written."""
+        return set(self._writers)
+
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
@@ -134,12 +139,12 @@ class Import:
 
     def _write(self, placed: Sequence[tuple[Place, Dump]], time_ns: int) -> None:
         records = [self._record(place, dump, time_ns) for place, dump in placed]
-        for record in records:
-            self._writer(record.rank).write([record])
-            self.records += 1
-            self.bytes += record.nbytes
-            self.steps.add(record.step)
-            self.tensors.add((record.name, record.kind))
+        # A file is of one rank.
+        self._writer(records[0].rank).write(records)
+        self.records += len(records)
+        self.bytes += sum(record.nbytes for record in records)
+        self.steps |= {record.step for record in records}
+        self.tensors |= {(record.name, record.kind) for record in records}
 
     def _record(self, place: Place, dump: Dump, time_ns: int) -> Record:
         call = self._calls.get(

@@ -53,18 +53,19 @@ def import_dumps(
 ) -> int:
     """Make a run of a folder of tensor dumps, so that every command works on them.
 
-    The step is the number after step, iter, iteration or epoch in a path (step_12/fc1.pt), else
-    one at the start of a folder's or file's name (00012.fc1.pt), else one at the end of the file's
-    (fc1_12.pt), else 0. A word grad makes it a gradient; pass_1 and rank_1 are pass and rank. The
-    rest of the path, and keys inside the file, are the name, joined by dots.
+    The step is the number after step, iter or iteration, else epoch, in a path (step_12/fc1.pt),
+    else one at the start of a folder's or file's name (00012.fc1.pt), else one at the end of the
+    file's (fc1_12.pt), else 0. A word grad makes it a gradient; pass_1 and rank_1 are pass and
+    rank. The rest of the path, and keys inside the file, are the name, joined by dots.
 
     Nothing in the files is run. Order is that of names within a step, values before gradients.
     Exit code 3 where files were skipped, each with a line; 2 where nothing was found.
     """
     from anchor_cli.imported import Import
     from anchor_cli.placing import Placing
-    from anchorlib.errors import OptionError
+    from anchorlib.errors import OptionError, RunExistsError
     from anchorlib.names import check_run_name, escape
+    from anchorlib.reading import open_run
 
     root, place = Path(folder), _local(store)
     if not root.is_dir():
@@ -72,14 +73,22 @@ def import_dumps(
     name = check_run_name(_named(root) if run is None else run)
     work = Import(root, place, name, overwrite=overwrite)
     placing = Placing(step_pattern)
-    with progress(f"importing {folder}") as tick:
-        work.all(placing, tick)
+    try:
+        with progress(f"importing {folder}") as tick:
+            work.all(placing, tick)
+    except RunExistsError:
+        raise RunExistsError(
+            f"run {name!r} exists in {escape(store)}: give --overwrite, or another --run NAME"
+        ) from None
     if not work.records:
         raise OptionError(
             f"{escape(folder)} holds no dump that can be read: no .pt, .pth, .npy or .npz of "
             "tensors"
         )
     document(work.told()) if as_json else emit(work.sentence())
+    if stale := set(open_run(name, place).ranks) - work.ranks:
+        ranks = ", ".join(map(str, sorted(stale)))
+        note(f"{name} keeps what it had of rank {ranks}: these dumps have nothing of it")
     if work.left_out:
         note(f"the disk is nearly full: {counted(work.left_out, 'record')} have summaries alone")
     return ExitCode.INCOMPLETE if work.skipped or work.left_out else ExitCode.DONE

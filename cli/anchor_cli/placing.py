@@ -3,7 +3,8 @@ r"""Where a dumped tensor belongs, by its path and the keys inside its file: `an
 A path is read without its suffix, part by part from the outside in. The first of these that a path
 has is the step; a path that has none belongs to step 0:
 
-    step_12/fc1   iter-12/fc1   fc1.step12     a word step, iter, iteration or epoch, and a number
+    step_12/fc1   iter-12/fc1   fc1.step12     a word step, iter or iteration, and a number
+    epoch_3/fc1                                the word epoch, and a number
     12/fc1        00012.fc1     12_fc1         a number at the start of a part
     fc1_12        fc1.12                       a number at the end of the file's name
 
@@ -27,8 +28,9 @@ __all__ = ["Place", "Placing", "natural"]
 _START, _END = r"(?:^|(?<=[/._\-]))", r"(?=$|[/._\-])"
 _STEPS = [
     re.compile(
-        rf"{_START}(?:global[_-]?)?(?:step|iter|iteration|epoch)[=_\-]?(\d+){_END}", re.IGNORECASE
+        rf"{_START}(?:global[_-]?)?(?:step|iter|iteration)[=_\-]?(\d+){_END}", re.IGNORECASE
     ),
+    re.compile(rf"{_START}epoch[=_\-]?(\d+){_END}", re.IGNORECASE),
     re.compile(rf"(?:^|(?<=/))(\d+){_END}"),
     re.compile(r"(?<=[._\-])(\d+)$"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,8 @@ def tensors(store, run="dumps"):
         ("step_12/fc1", 12, "fc1", "value"),
         ("step12/encoder/fc1.weight", 12, "encoder.fc1.weight", "value"),
         ("Iter-7/fc1", 7, "fc1", "value"),
+        ("epoch3/fc1", 3, "fc1", "value"),
+        ("epoch_3/step_12/fc1", 12, "epoch_3.fc1", "value"),
         ("global_step1000/fc1", 1000, "fc1", "value"),
         ("acts/fc1.step=3", 3, "acts.fc1", "value"),
         ("fc1_step_3_out", 3, "fc1.out", "value"),
@@ -215,6 +218,7 @@ def test_a_run_that_is_there_stays_unless_told_otherwise(tmp_path):
     assert first.json["run"] == "my-dumps-"
     again = anchor("import", folder, "--store", tmp_path)
     assert (again.code, again.err.count("\n")) == (2, 1)
+    assert "give --overwrite, or another --run NAME" in again.err
     dump(folder, "fc1.pt", torch.zeros(1))
     assert anchor("import", folder, "--store", tmp_path, "--overwrite").code == 0
     assert open_run("my-dumps-", tmp_path)["fc1@value"].values().tolist() == [[0]]
@@ -229,6 +233,11 @@ def test_ranks_become_ranks_and_a_place_that_comes_twice_is_two_calls(tmp_path):
     run = open_run("dumps", tmp_path)
     assert run.ranks == [0, 1]
     assert run.series("a.b", rank=1).columns["call"].tolist() == [0, 1]
+    shutil.rmtree(folder / "rank1")
+    again = anchor("import", folder, "--store", tmp_path, "--overwrite")
+    assert again.err == (
+        "anchor: dumps keeps what it had of rank 1: these dumps have nothing of it\n"
+    )
 
 
 def test_hostile_names_come_back_exactly_and_are_escaped_where_shown(tmp_path):
