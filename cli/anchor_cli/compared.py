@@ -93,9 +93,9 @@ def _entry(name: str, pair: tuple[Any, Any], width: int) -> list[str]:
     room = width - 7
     name = cut(escape(name), room // 3, "...")
     # What the shorter one leaves is the longer one's.
-    half = (room - len(name)) // 2
-    left = max(half, room - len(name) - width_of(b))
-    right = max(half, room - len(name) - min(width_of(a), left))
+    room -= width_of(name)
+    left = max(room // 2, room - width_of(b))
+    right = max(room // 2, room - min(width_of(a), left))
     return [f"  {name}  {cut(a, left, '...')} | {cut(b, right, '...')}"]
 
 

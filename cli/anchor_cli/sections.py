@@ -6,10 +6,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from anchor_cli.table import cut
+from anchor_cli.table import cut, width_of
 from anchor_cli.terminal import Screen
 
 __all__ = ["Section", "fitted", "listed", "titled", "wrapped"]
+
+_FILLER = "\0"  # what is shown holds none
 
 
 class Section(NamedTuple):
@@ -68,12 +70,22 @@ def listed(head: str, entries: Sequence[Sequence[str]], more: str) -> Section:
 
 
 def wrapped(text: str, width: int, most: int = 3, indent: str = "  ") -> list[str]:
-    """`text` in at most `most` lines, all but the first indented."""
-    lines = textwrap.wrap(text, width, subsequent_indent=indent) or [""]
+    """`text` in at most `most` lines of so many columns, all but the first indented."""
+    lines = _broken(text, width, indent) or [""]
     if len(lines) > most:
         rest = " ".join(line.strip() for line in lines[most - 1 :])
         lines[most - 1 :] = [cut(f"{indent}{rest}", width, "...", left=width - 3)]
     return lines
+
+
+def _broken(text: str, width: int, indent: str) -> list[str]:
+    """The lines; textwrap counts characters, some of which take two columns."""
+    if text.isascii():
+        return textwrap.wrap(text, width, subsequent_indent=indent)
+    spread = "".join(char + _FILLER * (width_of(char) - 1) for char in text)
+    # A wide character may end a line, and leave what fills it to the next.
+    lines = textwrap.wrap(spread, width - 1, subsequent_indent=indent)
+    return [line.replace(_FILLER, "") for line in lines]
 
 
 def titled(screen: Screen, title: str, text: str) -> str:

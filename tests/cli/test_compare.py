@@ -18,6 +18,7 @@ import anchorlib.diagnosis
 from anchor_cli.compared import report
 from anchor_cli.grown import spread
 from anchor_cli.onward import next_commands
+from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Divergence, Growth, Origin, Place
 from tests.cli.comparisons import IDENTICAL, MEASURE, SUSPECT, UNEXPECTED, pair
@@ -218,7 +219,11 @@ def test_with_noise_runs_growth_has_a_score(compare):
     assert "step       value        grad  score\n" in compare(replace(SUSPECT, growth=growth)).out
 
 
-names = st.text(max_size=90) | st.sampled_from([HOSTILE, "layers.11.attention.query" * 8])
+names = (
+    st.text(max_size=90)
+    | st.text("ab .中ｱ\u0301\u200d\ufe0f☁😀\x1f", max_size=90)
+    | st.sampled_from([HOSTILE, "layers.11.attention.query" * 8, "層" * 90])
+)
 places = st.builds(
     Place,
     st.integers(0, 10**5),
@@ -274,7 +279,7 @@ comparisons = st.builds(
 def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
     lines = report(found, ["anchor stats eager --tensor fc1@grad"], Screen(width))
     assert len(lines) <= 25
-    assert all(line.isprintable() and len(line) <= 80 for line in lines)
+    assert all(line.isprintable() and width_of(line) <= 80 for line in lines)
 
 
 def test_a_terminal_has_colour_and_a_pipe_has_none():
