@@ -53,8 +53,8 @@ def _count(raw: np.ndarray[Any, Any], name: str) -> Log2Histogram:
             integers.add(elements(block, kind))
         return integers.histogram()
     floats = FloatTally(layout)
-    for block in blocks(flat):
-        floats.add(elements(block, kind))
+    for _finite in floats.add(flat, kind):
+        pass
     return floats.histogram(kind)
 
 

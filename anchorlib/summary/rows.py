@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from anchorlib import dtypes
-from anchorlib.summary.layouts import blocks, elements, layout_of, parts
+from anchorlib.summary.layouts import CHUNK, blocks, elements, layout_of, parts
 from anchorlib.summary.moments import FloatMoments, IntegerMoments
 from anchorlib.summary.tally import FloatTally, IntegerTally
 
@@ -105,9 +105,10 @@ def _of_floats(flat: np.ndarray[Any, Any], kind: DType, layout: Layout) -> Summa
     hasher = xxhash.xxh3_128()
     tally = FloatTally(layout)
     moments = FloatMoments(layout)
-    for block in blocks(flat):
-        hasher.update(block.data)
-        moments.add(tally.add(elements(block, kind)))
+    for chunk in blocks(flat, CHUNK):
+        hasher.update(chunk.data)
+        for finite in tally.add(chunk, kind):
+            moments.add(finite)
     return Summary(hasher.digest(), *moments.result(), tally.histogram(kind))
 
 

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from anchorlib.summary.histogram import Log2Histogram
-from anchorlib.summary.layouts import DOUBLE, SCRATCH
+from anchorlib.summary.layouts import CHUNK, DOUBLE, SCRATCH, blocks, elements
+from anchorlib.summary.pairs import PAIRED, counts_of_pairs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from anchorlib.dtypes import DType
     from anchorlib.summary.layouts import Layout
 
@@ -43,8 +46,25 @@ class FloatTally:
         self._low: np.ndarray[Any, Any] | None = None  # subnormals, by the length of the mantissa
         self._inf = 0
 
-    def add(self, values: np.ndarray[Any, Any]) -> Finite:
-        """Counts a contiguous block; returns what is finite in it."""
+    def add(self, flat: np.ndarray[Any, Any], kind: DType) -> Iterator[Finite]:
+        """Counts elements of `parts`; yields what is finite in them, block by block."""
+        if kind.name != "float32" or flat.size < PAIRED:
+            for block in blocks(flat):
+                yield self._add_block(elements(block, kind))
+            return
+        for chunk in blocks(flat, CHUNK):
+            patterns = chunk.view(self._layout.unsigned)
+            counts = counts_of_pairs(patterns)
+            self._signed_fields[: counts.size] += counts
+            odd = bool(counts[-1]) or not _only_zeros(patterns, int(counts[0]))
+            for block in blocks(patterns):
+                yield self._finite(block) if odd else Finite(block, None)
+
+    def _finite(self, patterns: np.ndarray[Any, Any]) -> Finite:
+        patterns = self._leave_out_nonfinite(patterns)
+        return Finite(patterns, self._count_subnormal(patterns))
+
+    def _add_block(self, values: np.ndarray[Any, Any]) -> Finite:
         layout = self._layout
         patterns = values.view(layout.unsigned)
         fields = SCRATCH.double.view(np.int64)[: patterns.size]
@@ -84,6 +104,11 @@ class FloatTally:
         counts = np.bincount(_top_bit(low) - DOUBLE.bias, minlength=mantissa)
         self._low = counts if self._low is None else self._low + counts
         return subnormal
+
+
+def _only_zeros(patterns: np.ndarray[Any, Any], low: int) -> bool:
+    """Whether the `low` elements with the lowest exponent field are all 0.0."""
+    return not low or patterns.size - np.count_nonzero(patterns) == low
 
 
 class IntegerTally:
