@@ -134,7 +134,7 @@ class Packer:
             self.order_base + record.order,
             record.time_ns,
             record.count,
-            self._new_phase(at.phase) if phase is None else phase,
+            self.phase(at.phase) if phase is None else phase,
             flags,
             record.scale,
             summary.digest,
@@ -152,7 +152,10 @@ class Packer:
         batch.rows.append(row)
         batch.checks.append(row_check(row + pairs, variant.seed))
 
-    def _new_phase(self, name: str) -> int:
+    def phase(self, name: str) -> int:
+        """The number of a phase, which is given one where it is new."""
+        if name in self._phases:
+            return self._phases[name]
         check_name(name)
         number = len(self._phases)
         self._file.append(encode({"phase": number, "name": name}))

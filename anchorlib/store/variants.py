@@ -127,6 +127,11 @@ class PlainVariant(OpenVariant):
         if self.pending and self.array is not None:
             self.array.write(self.rows, [raw.data for raw in self.pending])
 
+    def write_packed(self, rows: bytes) -> None:
+        """Writes rows that lie end to end behind the settled ones."""
+        if rows and self.array is not None:
+            self.array.write_packed(self.rows, rows)
+
     def settle(self) -> None:
         """See `OpenVariant.settle`."""
         self.rows += len(self.pending)

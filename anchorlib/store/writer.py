@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.store.budget import Budget, Room
 from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, header_line
+from anchorlib.store.columns import pack_block
 from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
 from anchorlib.store.layout import ROW
@@ -36,6 +37,9 @@ from anchorlib.store.series import SeriesShelf
 from anchorlib.store.slots import ChunkFiles, open_files
 from anchorlib.store.table import RowTable
 from anchorlib.store.tree import Tree, make_store
+
+if TYPE_CHECKING:
+    from anchorlib.wire import RowBlock
 
 __all__ = ["Writer"]
 
@@ -194,6 +198,35 @@ class Writer:
             variant.settle()
         self._budget.spend(batch.nbytes + ROW.itemsize * len(batch.rows))
         self._left_out.add(batch.left_out)
+
+    def write_block(self, block: RowBlock) -> bool:
+        """The same for many small records as columns; digests were compared with their values.
+
+        Returns whether it was written: False, and nothing was, where each record needs a look.
+        """
+        self._check_open()
+        # Where not all find room each decides for itself.
+        nbytes = int(block.sizes.sum())
+        with store_errors(f"cannot write {self._place}"):
+            if not len(block) or self._budget.refusal(nbytes) is not None:
+                return False
+            packed = pack_block(block, self._shelf, self._packer, self._table.pairs)
+            if packed is None:
+                return False
+            try:
+                for variant, _, values in packed.values:
+                    variant.write_packed(values)
+                self._table.append(packed.rows, packed.checks, packed.exponents, packed.counts)
+                self._table.commit(len(block), packed.pairs)
+            except OSError as error:
+                if error.errno not in NO_ROOM or self._budget.waits:
+                    raise
+                self._budget.exhaust()
+                return False
+        for variant, rows, _ in packed.values:
+            variant.rows += rows
+        self._budget.spend(nbytes + ROW.itemsize * len(block))
+        return True
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """States what was not recorded: totals so far, of which the newest counts.

@@ -29,8 +29,9 @@ from anchorlib.wire.address import (
     is_loopback,
     parse_address,
 )
+from anchorlib.wire.blocks import RowBlock, joined_blocks
 from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
-from anchorlib.wire.decoder import Decoder, Framed, FrameError, parse_request
+from anchorlib.wire.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import STOPPING, Failure, failure
 from anchorlib.wire.gaps import read_gaps
@@ -54,6 +55,7 @@ from anchorlib.wire.limits import (
     WINDOW,
 )
 from anchorlib.wire.lineage import read_header, read_lineage
+from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.numbering import Row, defined, first_of, renumbered
 from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
 from anchorlib.wire.push import PushStream, writer_name
@@ -126,6 +128,7 @@ __all__ = [
     "ReaderClient",
     "Resume",
     "Row",
+    "RowBlock",
     "ask_health",
     "check_of",
     "check_seal",
@@ -137,6 +140,7 @@ __all__ = [
     "gap_requests",
     "is_address",
     "is_loopback",
+    "joined_blocks",
     "open_channel",
     "parse_address",
     "parse_request",

@@ -18,8 +18,10 @@ from anchorlib import dtypes
 from anchorlib.errors import AnchorError
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.summary import Log2Histogram, Summary, digest
+from anchorlib.wire.blocks import RowBlock, Tables, read_block
 from anchorlib.wire.framing import split
 from anchorlib.wire.limits import MAX_DIMS, MAX_ELEMENTS, RECORD_BYTES, TABLE_ENTRIES
+from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.sealing import DamagedError, check_seal
 from anchorlib.wire.texts import check_phase, check_series
 from anchorlib.wire.v1.collector_pb2 import Columns, Define, Fragment, Frame, Layout, PushRequest
@@ -27,6 +29,8 @@ from anchorlib.wire.v1.collector_pb2 import Columns, Define, Fragment, Frame, La
 __all__ = ["Decoder", "FrameError", "Framed", "parse_request"]
 
 _DIGEST_BYTES = 16
+_BLOCK_ROWS = 8  # fewer are sooner decoded one by one
+_BLOCK_ROW_BYTES = 1 << 14  # of values on average; copying larger ones would cost more
 _MAX_FLAGS = 1 << 16
 _MAX_NUMBER = 1 << 63  # of what is stored in signed 64 bits
 _MAX_COUNT = 1 << 48  # of elements: more than fit into any record
@@ -35,10 +39,6 @@ _MAX_EXPONENT = 1 << 14
 _FLAGS = {int(flag): flag for flag in map(Flag, range(8))}
 
 T = TypeVar("T")
-
-
-class FrameError(AnchorError, ValueError):
-    """A message that no encoder of this protocol makes."""
 
 
 class Framed(NamedTuple):
@@ -99,6 +99,7 @@ class Decoder:
         self._series: list[tuple[str, str, str]] = []
         self._layouts: list[_Storage] = []
         self._phases: list[str] = []
+        self._tables = Tables([], [], [], [])
         self._partial: _Partial | None = None
 
     def define(self, message: Define) -> None:
@@ -108,6 +109,22 @@ class Decoder:
         self._phases += [check_phase(phase) for phase in message.phases]
         if max(len(self._series), len(self._layouts), len(self._phases)) > TABLE_ENTRIES:
             raise FrameError(f"one stream defines at most {TABLE_ENTRIES} series, shapes or phases")
+        layouts = [(layout.dtype, layout.shape) for layout in self._layouts]
+        sizes = [layout.nbytes for layout in self._layouts]
+        self._tables = Tables(self._series, layouts, sizes, self._phases)
+
+    def block(self, frame: Framed) -> RowBlock | None:
+        """The rows of a frame of small records as columns; None for any other frame.
+
+        Raises FrameError for a malformed frame, DamagedError for a wrong digest.
+        """
+        head, payload = frame
+        rows = len(head.columns.digest) // _DIGEST_BYTES
+        if head.HasField("fragment") or self._partial is not None or rows < _BLOCK_ROWS:
+            return None
+        if len(payload) > _BLOCK_ROW_BYTES * rows:
+            return None
+        return read_block(head.columns, payload, self._tables)
 
     def decode(self, frame: Framed) -> list[Record]:
         """The records that are whole with this frame, the first of them numbered `head.first`.

@@ -9,8 +9,8 @@ from typing import Any
 
 from anchorlib.names import check_name
 from anchorlib.record import Edges, Parent
-from anchorlib.wire.decoder import FrameError
 from anchorlib.wire.limits import HEADER_BYTES, MAX_DIMS
+from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.texts import check_phase, check_reason
 from anchorlib.wire.v1.collector_pb2 import Edges as WireEdges
 from anchorlib.wire.v1.collector_pb2 import Lineage

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from anchorlib.record import Edges, Gap, Record
-from anchorlib.wire.decoder import FrameError
 from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.lineage import header_message, lineage_messages
+from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.sealing import sealed
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,

@@ -45,7 +45,9 @@ from anchorlib.wire import (
     PushReply,
     PushRequest,
     Resume,
+    RowBlock,
     check_seal,
+    joined_blocks,
     parse_request,
     read_gaps,
     read_header,
@@ -173,6 +175,7 @@ class _Stream:
         self._tally = tally
         self._next = self._writer.committed
         self._records: list[Record] = []
+        self._blocks: list[tuple[Framed, RowBlock]] = []  # written before those records
         self._defined = 0
         self._header = 0  # characters that it added to the header
         self._unfinished = 0  # bytes of the record of which fragments are still to come
@@ -267,6 +270,9 @@ class _Stream:
                     grpc.StatusCode.OUT_OF_RANGE,
                     f"record {first} came where {self._next} was due",
                 )
+            if first == self._next and (block := self._decoder.block(frame)) is not None:
+                self._take(frame, block)
+                return
             records = self._decode(frame)
         except DamagedError:
             self._tally.damage()
@@ -275,10 +281,18 @@ class _Stream:
         except (FrameError, Refusal):
             self._tally.add("rejected", rows)
             raise
+        if self._blocks:
+            self._write()
         known = min(max(self._next - first, 0), len(records))
         self._tally.add("dup", known)
         self._records += records[known:]
         self._next = max(self._next, first + len(records))
+
+    def _take(self, frame: Framed, block: RowBlock) -> None:
+        if self._records:
+            self._write()
+        self._blocks.append((frame, block))
+        self._next += len(block)
 
     def _decode(self, frame: Framed) -> list[Record]:
         if not frame.head.HasField("fragment"):
@@ -296,9 +310,28 @@ class _Stream:
         self._room.give_back(held)
 
     def _write(self) -> None:
-        if not self._records:
-            return
-        records, self._records = self._records, []
+        if self._blocks:
+            self._write_blocks()
+        if self._records:
+            records, self._records = self._records, []
+            self._write_records(records)
+
+    def _write_blocks(self) -> None:
+        frames, blocks = zip(*self._blocks, strict=True)
+        self._blocks = []
+        block = joined_blocks(blocks)
+        try:
+            with self._tally.commit():
+                written = self._writer.write_block(block)
+        except AnchorError:
+            self._tally.add("rejected", len(block))
+            raise
+        if written:
+            self._tally.add("stored", len(block), len(block.payload))
+        else:
+            self._write_records([one for frame in frames for one in self._decoder.decode(frame)])
+
+    def _write_records(self, records: list[Record]) -> None:
         try:
             with self._tally.commit():
                 self._writer.write(records)

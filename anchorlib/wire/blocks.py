@@ -1,0 +1,194 @@
+"""Rows of a frame as columns: for many small records, of which no object is made each.
+
+The checks are those of `Decoder.decode`, and so is what comes out of them in a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import xxhash
+
+from anchorlib.wire.malformed import FrameError
+from anchorlib.wire.sealing import DamagedError
+from anchorlib.wire.v1.collector_pb2 import Columns
+
+__all__ = ["RowBlock", "Tables", "joined_blocks", "read_block"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Series: TypeAlias = tuple[str, str, str]
+Layout: TypeAlias = tuple[str, tuple[int, ...]]
+
+DIGEST_BYTES: Final = 16
+_MAX_NUMBER: Final = 1 << 63
+_MAX_FLAGS: Final = 1 << 16
+_MAX_COUNT: Final = 1 << 48
+_MAX_EXPONENT: Final = 1 << 14
+_SIGNED: Final = {"step", "order", "time_ns"}
+_FIGURES: Final = ("min", "max", "sum", "l2")
+_BOUNDS: Final = {
+    "pass_index": _MAX_NUMBER,
+    "call": _MAX_NUMBER,
+    "flags": _MAX_FLAGS,
+    "zero": _MAX_COUNT,
+    "nan": _MAX_COUNT,
+    "inf": _MAX_COUNT,
+    "subnormal": _MAX_COUNT,
+    "bins": 2 * _MAX_EXPONENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a stream has defined so far, each in its order; `sizes`: bytes of each layout."""
+
+    series: Sequence[Series]
+    layouts: Sequence[Layout]
+    sizes: Sequence[int]
+    phases: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Records of one stream, column by column, in order.
+
+    columns: "series", "layout" and "phase" (numbers in `tables`), and by their names what a record
+        says of itself: step, pass_index, call, order, time_ns, count, flags, scale, min, max, sum,
+        l2, zero, nan, inf, subnormal; "bins" is the length of its histogram.
+    digest: (rows, 2), its halves as numbers.
+    kept: whether a row has values; `starts`: where in `payload`.
+    exponents, elements: of all histograms, one after the other.
+    """
+
+    tables: Tables
+    columns: dict[str, Array]
+    digest: Array
+    kept: Array
+    starts: Array
+    payload: bytes | memoryview
+    exponents: Array
+    elements: Array
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def sizes(self) -> Array:
+        """Bytes of each row's values, 0 where it has none."""
+        sizes: Array = np.array(self.tables.sizes, np.int64)[self.columns["layout"]]
+        return np.where(self.kept, sizes, 0)
+
+
+def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
+    """The rows of a frame without fragments.
+
+    Raises FrameError for a malformed frame, DamagedError for a wrong digest.
+    """
+    rows, rest = divmod(len(columns.digest), DIGEST_BYTES)
+    if rest:
+        raise FrameError(f"{len(columns.digest)} bytes of digests, which is no multiple of 16")
+    read = {
+        name: _numbers(getattr(columns, name), rows, name, len(known))
+        for name, known in (
+            ("series", tables.series),
+            ("layout", tables.layouts),
+            ("phase", tables.phases),
+        )
+    }
+    for name in _SIGNED:
+        read[name] = _column(getattr(columns, name), rows, name, np.int64)
+    for name, bound in _BOUNDS.items():
+        read[name] = _bounded(_column(getattr(columns, name), rows, name, np.uint64), bound)
+    for name in _FIGURES:
+        read[name] = _column(getattr(columns, name), rows, name, np.float64)
+    read["count"] = _column(columns.count, rows, "count", np.uint64, 1)
+    read["scale"] = _column(columns.scale, rows, "scale", np.float64, 1.0)
+    _column(columns.attempt, rows, "attempt", np.int64)  # the store counts its own
+    kept = ~_column(columns.summary_only, rows, "summary_only", np.bool_)
+    sizes = np.where(kept, np.array(tables.sizes, np.int64)[read["layout"]], 0)
+    ends = np.cumsum(sizes)
+    if (rows and int(ends[-1]) != len(payload)) or (not rows and len(payload)):
+        told = int(ends[-1]) if rows else 0
+        raise FrameError(f"a payload of {len(payload)} bytes; its rows have {told}")
+    exponents, elements = _histograms(columns, read["bins"])
+    digests = np.frombuffer(columns.digest, ">u8").reshape(rows, 2)
+    starts = ends - sizes
+    block = RowBlock(tables, read, digests, kept, starts, payload, exponents, elements)
+    _check_digests(block, columns.digest, ends)
+    return block
+
+
+def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
+    """Blocks of one stream, in order, as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    names = blocks[0].columns
+    offsets = np.cumsum([0, *(len(block.payload) for block in blocks[:-1])])
+    return RowBlock(
+        blocks[-1].tables,
+        {name: np.concatenate([block.columns[name] for block in blocks]) for name in names},
+        np.concatenate([block.digest for block in blocks]),
+        np.concatenate([block.kept for block in blocks]),
+        np.concatenate([block.starts + at for block, at in zip(blocks, offsets, strict=True)]),
+        b"".join([block.payload for block in blocks]),
+        np.concatenate([block.exponents for block in blocks]),
+        np.concatenate([block.elements for block in blocks]),
+    )
+
+
+def _histograms(columns: Columns, bins: Array) -> tuple[Array, Array]:
+    exponents = _column(columns.exponent, None, "exponent", np.int64)
+    elements = _bounded(_column(columns.elements, None, "elements", np.uint64), _MAX_COUNT)
+    if not int(bins.sum()) == len(exponents) == len(elements):
+        raise FrameError(f"{len(exponents)} exponents where {int(bins.sum())} were told")
+    if len(exponents) and not (np.abs(exponents) < _MAX_EXPONENT).all():
+        raise FrameError("a histogram has an exponent that no float has")
+    first = np.zeros(len(exponents) + 1, np.bool_)
+    first[np.cumsum(bins).astype(np.int64)] = True
+    ascending = (np.diff(exponents) > 0) | first[1:-1] if len(exponents) else first[:0]
+    if not ascending.all():
+        owner = np.repeat(np.arange(len(bins)), bins.astype(np.int64))
+        if len(np.unique(owner * (1 << 16) + exponents)) != len(exponents):
+            raise FrameError("a histogram names one exponent twice")
+    return exponents.astype("<i2"), elements
+
+
+def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
+    spans = zip(block.starts.tolist(), ends.tolist(), block.kept.tolist(), strict=True)
+    payload, digest = block.payload, xxhash.xxh3_128_digest
+    for row, (start, end, kept) in enumerate(spans):
+        at = DIGEST_BYTES * row
+        if kept and digest(payload[start:end]) != digests[at : at + DIGEST_BYTES]:
+            name, kind, _ = block.tables.series[block.columns["series"][row]]
+            raise DamagedError(
+                f"the values of {name!r}@{kind} at step {block.columns['step'][row]} were damaged "
+                "on the way: their digest does not fit"
+            )
+
+
+def _column(
+    values: Any, rows: int | None, name: str, dtype: type[Any], default: float = 0
+) -> Array:
+    """The column as an array; one that was left out is full of its default."""
+    if rows is not None and not values:
+        return np.full(rows, default, dtype)
+    if rows is not None and len(values) != rows:
+        raise FrameError(f"column {name} has {len(values)} entries for {rows} rows")
+    return np.array(list(values), dtype)
+
+
+def _numbers(values: Any, rows: int, name: str, known: int) -> Array:
+    """A column of numbers in a table of `known` entries."""
+    column = _column(values, rows, name, np.int64)
+    if rows and int(column.max()) >= known:
+        raise FrameError(f"a row speaks of a {name} that was not defined")
+    return column
+
+
+def _bounded(column: Array, limit: int) -> Array:
+    if len(column) and int(column.max()) >= limit:
+        raise FrameError(f"{column.max()} in a frame, where numbers are below {limit}")
+    return column
