@@ -8,7 +8,6 @@ should be flat.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import torch
 import anchorlib
 from anchorlib.store import Writer
 from benchmarks.figures import Figure, figure
+from benchmarks.peaks import peak_bytes
 from benchmarks.storing import Batches, records
 from benchmarks.timing import Ratio, interleaved
 
@@ -100,9 +100,9 @@ def grow() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with anchorlib.start("warm", store=folder) as session:  # what importing and zarr take
             anchorlib.anchor(x, "x")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = peak_bytes()
         with anchorlib.start("run", store=folder, queue_bytes=QUEUE) as session:
             for _ in range(512):
                 anchorlib.anchor(x, "x")
                 session.step()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+    print(peak_bytes() - before)
