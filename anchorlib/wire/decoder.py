@@ -99,19 +99,21 @@ class Decoder:
         self._series: list[tuple[str, str, str]] = []
         self._layouts: list[_Storage] = []
         self._phases: list[str] = []
-        self._tables = Tables([], [], [], [])
+        self._shapes: list[tuple[str, tuple[int, ...]]] = []
+        self._sizes: list[int] = []
+        self._tables = Tables(self._series, self._shapes, self._sizes, self._phases)
         self._partial: _Partial | None = None
 
     def define(self, message: Define) -> None:
         """Learn what later rows speak of. Raises FrameError for what cannot be."""
         self._series += [check_series(s.name, s.kind, s.mode) for s in message.series]
-        self._layouts += [self._layout(layout) for layout in message.layouts]
+        layouts = [self._layout(layout) for layout in message.layouts]
+        self._layouts += layouts
+        self._shapes += [(layout.dtype, layout.shape) for layout in layouts]
+        self._sizes += [layout.nbytes for layout in layouts]
         self._phases += [check_phase(phase) for phase in message.phases]
         if max(len(self._series), len(self._layouts), len(self._phases)) > TABLE_ENTRIES:
             raise FrameError(f"one stream defines at most {TABLE_ENTRIES} series, shapes or phases")
-        layouts = [(layout.dtype, layout.shape) for layout in self._layouts]
-        sizes = [layout.nbytes for layout in self._layouts]
-        self._tables = Tables(self._series, layouts, sizes, self._phases)
 
     def block(self, frame: Framed) -> RowBlock | None:
         """The rows of a frame of small records as columns; None for any other frame.

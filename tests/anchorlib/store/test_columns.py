@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.errors import StoreError
 from anchorlib.record import Record
 from anchorlib.store import LocalLocation, RankAudit, RankReader, Writer
+from anchorlib.store.variants import FlatVariant
 from anchorlib.wire import Decoder, Encoder, Framed, RowBlock, parse_request
 from anchorlib.wire.blocks import read_block
 from tests.anchorlib.store.records import assert_holds, filled, record
@@ -70,13 +71,16 @@ def files(run: Path) -> dict[str, bytes]:
     }
 
 
+@settings(max_examples=25)
 @given(batches())
 def test_both_ways_put_down_the_same_bytes(tmp_path_factory, every):
     place = tmp_path_factory.mktemp("both")
     with Writer.open(place, "rows", 0) as rows, Writer.open(place, "block", 0) as block:
         for batch, one in zip(every, blocks(every), strict=True):
             rows.write(batch)
-            assert block.write_block(one)
+            if not block.write_block(one):  # only a tensor of many shapes needs the other way
+                assert any(isinstance(v, FlatVariant) for v in rows._shelf.variants)
+                block.write(batch)
         assert rows.committed == block.committed
     assert files(place / "rows.zarr" / "rank0") == files(place / "block.zarr" / "rank0")
     found = RankReader(LocalLocation(place / "block.zarr"), 0)
