@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from anchor_cli.alone import how_many
 from anchor_cli.grown import growth
 from anchor_cli.sections import Section, fitted, listed, titled, wrapped
 from anchor_cli.table import cut, width_of
@@ -113,15 +114,9 @@ def _texts(a: Any, b: Any) -> tuple[str, str]:
 def _verdict(found: Comparison, width: int, screen: Screen) -> Section:
     verdict = found.verdict.upper()
     first, *rest = wrapped(f"{verdict}  {escape(found.sentence)}", width, 5)
-    counts = found.counts
-    matched = (
-        f"  {counts.matched:,} matched: {counts.identical:,} identical, {counts.differing:,} "
-        f"differing; only in A {counts.only_a:,}, only in B {counts.only_b:,}"
-    )
+    counts = how_many(found, width)
     shown = screen.style(verdict, 1, _COLOUR.get(found.verdict, _RED))
-    return _fixed(
-        [first.replace(verdict, shown, 1), *rest, *wrapped(matched, width, indent="    ")]
-    )
+    return _fixed([first.replace(verdict, shown, 1), *rest, *counts])
 
 
 def _first(found: Comparison, width: int, screen: Screen) -> list[Section]:
@@ -169,11 +164,18 @@ def _origin(one: Origin, width: int, screen: Screen) -> list[str]:
         line = screen.style(kind, _RED).join(line.rsplit(kind, 1))
     alike = f"{one.amongst - 1:,} more like it" if one.amongst > 1 else ""
     why = "; ".join(filter(None, (escape(one.why), alike)))
-    texts = [": ".join(filter(None, (_made(one), _far(one)))), why]
+    texts = [*_measured(one, width), why]
     return [
         line,
         *(part for text in texts if text for part in wrapped(f"    {text}", width, 2, "      ")),
     ]
+
+
+def _measured(one: Origin, width: int) -> list[str]:
+    """How it was made and how far apart it is: names are cut to make room, figures never are."""
+    joined = ": ".join(filter(None, (_made(one), _far(one))))
+    fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2
+    return [joined] if fits else [_made(one), _far(one)]
 
 
 def _made(one: Origin) -> str:

@@ -22,7 +22,7 @@ from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Divergence, Growth, Origin, Place
 from tests.cli.comparisons import IDENTICAL, MEASURE, SUSPECT, UNEXPECTED, pair
-from tests.cli.made import HOSTILE, anchor
+from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
 PLAIN = Screen()
 COORDINATES = {
@@ -212,6 +212,35 @@ def test_an_origin_that_nothing_was_computed_for_is_not_said_to_have_equal_input
     assert "ORIGINS  nothing recorded before (1 eps" in text
     assert "tanh3@grad: starts unequal\n    0.35 eps" in text
     assert "\n    a seed\n" in text
+
+
+def test_figures_of_an_origin_are_never_cut(compare):
+    parents = tuple(f"encoder.layers.{layer}.attention.query.weight@value" for layer in range(4))
+    many = replace(SUSPECT.origins[0], ops=("NativeLayerNormBackward0",), parents=parents)
+    text = compare(replace(SUSPECT, origins=(many,))).out
+    assert "\n    0.35 eps, 56.5 % differ, max 4 ulp\n" in text
+
+
+def losses(*steps, more=()):
+    """Records of the losses at these steps, and of what else was anchored at the first."""
+    made = [record("loss", "value", BIAS, step=step) for step in steps]
+    return made + [record(name, "value", BIAS, step=steps[0]) for name in more]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (losses(0, 1, 2, 3), losses(0, 1), "only in A 2 (steps 2-3), only in B 0"),
+        (losses(3, 4), losses(0, 3, 4), "only in A 0, only in B 1 (step 0)"),
+        (losses(0), losses(0, more=["drop"]), "only in A 0, only in B 1 (drop)"),
+        (losses(0, more="pqrs"), losses(0), "only in A 4 (p, q and 2 more), only in B 0"),
+        (losses(0, 1, 2), losses(0, 2), "only in A 1, only in B 0"),
+    ],
+)
+def test_what_one_run_has_alone_is_named(tmp_path, a, b, said):
+    make_run(tmp_path, a, "a")
+    make_run(tmp_path, b, "b")
+    assert said in anchor("compare", "a", "b", "--store", tmp_path).out
 
 
 def test_with_noise_runs_growth_has_a_score(compare):
