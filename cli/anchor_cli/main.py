@@ -156,7 +156,9 @@ def _usage(error: typer.TyperException) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "anchor"
-    return f"{message[:1].lower()}{message[1:]}; see `{path} --help`"
+    message = message.replace("Value error, ", "").replace(". Did you mean", "; did you mean")
+    see = " See" if message.endswith("?") else "; see"
+    return f"{message[:1].lower()}{message[1:]}{see} `{path} --help`"
 
 
 def _trouble(error: OSError) -> str:

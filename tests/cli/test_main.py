@@ -143,7 +143,11 @@ def test_the_installed_command_is_main():
     [
         (["names"], "missing argument 'RUN'; see `anchor names --help`"),
         (["hist", "run1"], "missing option '--tensor' / '-t'; see `anchor hist --help`"),
-        (["nmaes"], "no such command 'nmaes'"),
+        (["nmaes"], "no such command 'nmaes'; did you mean 'names'? See `anchor --help`"),
+        (
+            ["compare", "run1", "run1", "--fail-on", "x"],
+            "'--fail-on': 'x' is not one of 'suspect', 'unexpected'; see `anchor compare --help`",
+        ),
         (["names", "run1", "--jsno"], "no such option: --jsno"),
         (
             ["stats", "run1", "-t", "fc2.bias", "--pass", "-1"],
