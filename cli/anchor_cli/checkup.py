@@ -42,6 +42,11 @@ def _state(run: Run) -> Finding:
     infos = run.tensors()
     records = counted(sum(info.records for info in infos), "record")
     held = f"{records} of {counted(len(infos), 'tensor')}, {counted(len(run.ranks), 'rank')}"
+    if run.state == "closed" and not any(info.records for info in infos):
+        return Finding(
+            "beware", run.name, f"closed, {held}",
+            "see what tensors= and ranks= choose, and whether the training came to its first step",
+        )  # fmt: skip
     if run.state == "closed":
         return Finding("ok", run.name, f"closed, {held}")
     if run.live is False:

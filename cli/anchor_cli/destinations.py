@@ -110,7 +110,7 @@ def _disk(there: Path) -> Finding:
     free = system.f_bavail * system.f_frsize
     room = max(free - system.f_blocks // 20 * system.f_frsize, 0)
     text = (
-        f"{size(free, _PEOPLE)} free, of which a run takes {size(room, _PEOPLE)}: a twentieth of "
+        f"{size(free, _PEOPLE)} free, of which runs may take {size(room, _PEOPLE)}: a twentieth of "
         "the file system stays free"
     )
     todo = "make room, or give --store another file system; max_bytes= overrides it"

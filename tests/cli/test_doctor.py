@@ -209,6 +209,13 @@ def test_a_collector_is_asked_whether_it_is_well(tmp_path):
     assert levels(found, "collector") == levels(found, "run1") == ["broken"]
 
 
+def test_a_run_without_a_record_is_not_called_sound(tmp_path):
+    make_run(tmp_path, [])
+    code, found = doctor("run1", "--store", tmp_path)
+    assert (code, levels(found, "run1")) == (0, ["beware"])
+    assert "0 records of 0 tensors" in found["beware", "run1"]["text"]
+
+
 def test_an_unknown_run_is_exit_2(tmp_path):
     make_run(tmp_path, [record()])
     done = anchor("doctor", "run2", "--store", tmp_path)
