@@ -54,7 +54,10 @@ def _same_spelling(folded: str, pool: list[str]) -> list[str]:
     for choice in pool:
         by_folded.setdefault(choice.casefold(), choice)
     candidates = _most_alike(folded, list(by_folded))
-    return [by_folded[found] for found in difflib.get_close_matches(folded, candidates, n=1)]
+    close = difflib.get_close_matches(folded, candidates, n=_LIMIT)
+    # Letters that changed places are the likelier slip: 'bsae' is 'base', not 'same'.
+    close.sort(key=lambda choice: sorted(choice) != sorted(folded))
+    return [by_folded[found] for found in close[:1]]
 
 
 def _most_alike(text: str, pool: list[str]) -> list[str]:

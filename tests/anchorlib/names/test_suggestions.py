@@ -9,6 +9,7 @@ from anchorlib.names import near, suggest
     ("text", "choices", "found"),
     [
         ("fc1.weigth", ["fc1.weight", "fc1.bias"], ["fc1.weight"]),
+        ("bsae", ["same", "base"], ["base"]),
         ("FC1", ["fc1", "fc2"], ["fc1"]),
         ("fc1", ["model.fc1", "fc2", "a.b.fc1"], ["a.b.fc1", "model.fc1"]),
         ("module.fc1", ["fc1", "fc2"], ["fc1"]),
