@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos diagnosis screenshots docs fix proto clean
+.PHONY: demo check check-style test chaos diagnosis bench profile screenshots docs fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -30,6 +30,12 @@ chaos: .venv/.ready  ## 20 seeds of killed trainers and collectors on a line tha
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
 	$(BIN)/python -m tests.diagnosis
+
+bench: .venv/.ready  ## what observing costs, against targets: the table (BENCH=calls: a part of it)
+	$(BIN)/python -m benchmarks $(BENCH)
+
+profile: .venv/.ready  ## where a step's time goes, on the training thread and off it
+	$(BIN)/python -m benchmarks.profiling $(WORKLOAD)
 
 screenshots: .venv/.ready  ## the pictures of docs/report.md, taken in Chromium
 	$(BIN)/python -m tests.page.screenshots docs/images
