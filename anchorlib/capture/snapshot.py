@@ -32,7 +32,7 @@ __all__ = [
     "undisturbed",
 ]
 
-_POOLED_BYTES = 256 << 10
+_POOLED_BYTES = 32 << 10  # from here on a clone may have to fetch fresh pages
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
 _tracing_state = torch._C._get_tracing_state  # noqa: SLF001
@@ -173,7 +173,7 @@ class BufferPool:
 
     def take(self, nbytes: int) -> torch.Tensor:
         """A flat uint8 buffer of `nbytes` or a little more, contents unspecified."""
-        size = -(-nbytes // 65536) * 65536
+        size = -(-nbytes // 16384) * 16384
         with self._lock:
             free = self._free.get(size)
             if free:

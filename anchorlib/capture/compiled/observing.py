@@ -241,6 +241,9 @@ class CompiledObserver:
         streams = () if plan is None else plan.streams(kind, at.phase)
         if not streams:
             return
+        if all(stream.at_once for stream in streams):
+            self._observe(streams, kind, at, x)
+            return
         observe = functools.partial(self._observe, streams, kind, at)
         # Backward's own order is not known here: gradients are taken as they come.
         ordered = kind == "value" and program is not None and depends_on_order(streams)

@@ -35,12 +35,20 @@ def connect(source: Callable[[], CompiledObserver | None]) -> None:
     current = source
 
 
+_last: tuple[tuple[int, ...], torch.Tensor] = ((), torch.empty(0))
+
+
 def _value(x: torch.Tensor | None, name: str, modes: str, program: int, site: int) -> torch.Tensor:
     observer = current()
     spot = Spot(name, modes, program, site)
-    where = NOWHERE if observer is None else observer.value(x, spot)
+    where = NOWHERE if observer is None else tuple(observer.value(x, spot))
+    global _last  # noqa: PLW0603  # most places of a pass have the same coordinates
+    last, kept = _last
+    if where != last:
+        kept = torch.tensor(where, dtype=torch.int64, device="cpu")
+        _last = where, kept
     # Always a new tensor: compiled code may write other values into its memory later.
-    return torch.tensor(where, dtype=torch.int64, device="cpu")
+    return kept.clone()
 
 
 def _call(name: str, modes: str, program: int, site: int) -> torch.Tensor:
