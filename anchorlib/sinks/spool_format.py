@@ -1,29 +1,30 @@
 """Segments of a spool: files that are only ever added to.
 
-    length u32 | crc32 u32 | seq u64 | payload          little-endian, one after the other
+    length u32 | check u32 | seq u64 | payload          little-endian, one after the other
 
 The payload is a message of the wire, as it will be sent: a segment begins with Hello and all that
 was defined, stated and left out until then, so that it means something by itself. `seq` is the
 number after the last record that a frame holds a part of, with `OPEN` set while more parts follow;
-of a definition it is its number; of anything else it says how far records had come. The checksum
-is over length, seq and payload.
+of a definition it is its number; of anything else it says how far records had come. `check` is the
+lower half of the payload's xxh3-64, seeded with that of length and seq.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import xxhash
 
 __all__ = [
     "HEADER_BYTES",
     "OPEN",
     "Damaged",
     "Stored",
+    "checked",
     "entries",
     "entry_at",
     "header",
@@ -87,16 +88,22 @@ def entry_at(data: bytes | memoryview, at: int) -> Stored | Damaged:
     """The entry that begins at `at`, or why there is none."""
     if at + HEADER_BYTES > len(data):
         return Damaged(at, len(data), torn=True)
-    length, checksum, seq = _HEADER.unpack_from(data, at)
+    length, _, _ = _HEADER.unpack_from(data, at)
     end = at + HEADER_BYTES + length
     if length > _MOST_BYTES:
         return Damaged(at, len(data), torn=False)
     if end > len(data):
         return Damaged(at, len(data), torn=True)
-    message = bytes(data[at + HEADER_BYTES : end])
-    if _checksum(length, seq, message) != checksum:
-        return Damaged(at, end, torn=False)
-    return Stored(at, end, seq, message)
+    return checked(at, data, at, bytes(data[at + HEADER_BYTES : end]))
+
+
+def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> Stored | Damaged:
+    """The entry at `start` of its segment, its header at `at` of `data`, and what follows it."""
+    length, checksum, seq = _HEADER.unpack_from(data, at)
+    end = start + HEADER_BYTES + length
+    if len(message) != length or _checksum(length, seq, message) != checksum:
+        return Damaged(start, end, torn=False)
+    return Stored(start, end, seq, message)
 
 
 def entries(data: bytes | memoryview, at: int = 0) -> Iterator[Stored | Damaged]:
@@ -138,4 +145,5 @@ def _likely(data: bytes | memoryview, start: int) -> list[int]:
 
 
 def _checksum(length: int, seq: int, message: bytes) -> int:
-    return zlib.crc32(message, zlib.crc32(_HEADER.pack(length, 0, seq)))
+    seed = xxhash.xxh3_64_intdigest(_HEADER.pack(length, 0, seq))
+    return xxhash.xxh3_64_intdigest(message, seed) & 0xFFFFFFFF

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from anchorlib.sinks.spool_disk import Disk
-from anchorlib.sinks.spool_format import HEADER_BYTES, Damaged, Stored, entry_at, next_good
+from anchorlib.sinks.spool_format import HEADER_BYTES, Damaged, Stored, checked, entry_at, next_good
 
 __all__ = ["Segment", "SegmentReader", "Segments", "segment_name"]
 
@@ -150,12 +150,12 @@ class SegmentReader:
         end = start + HEADER_BYTES + length
         if len(head) < HEADER_BYTES or end > size:
             return self._after_damage(size)
-        if HEADER_BYTES + length > len(head):
-            head += self._read(HEADER_BYTES + length - len(head), len(head))
-        found = entry_at(memoryview(head)[: HEADER_BYTES + length], 0)
-        if isinstance(found, Damaged):
-            return self._after_damage(size)
-        return Stored(start, end, found.seq, found.message)
+        if end - start <= len(head):
+            message = head[HEADER_BYTES : end - start]
+        else:  # read anew: once more what is small already, instead of copying what is large
+            message = self._read(length, HEADER_BYTES)
+        found = checked(start, head, 0, message)
+        return self._after_damage(size) if isinstance(found, Damaged) else found
 
     def _after_damage(self, size: int) -> Damaged:
         """Looks, with all the rest in memory, for where good entries begin again."""
@@ -168,7 +168,12 @@ class SegmentReader:
     def _read(self, count: int, skip: int = 0) -> bytes:
         if self._file < 0:
             self._file = os.open(self.segment.path, os.O_RDONLY)
-        parts, at = [], self.offset + skip
+        at = self.offset + skip
+        whole = os.pread(self._file, count, at)
+        if len(whole) == count:
+            return whole
+        parts = [whole]
+        at, count = at + len(whole), count - len(whole)
         while count > 0 and (part := os.pread(self._file, count, at)):
             parts.append(part)
             at += len(part)

@@ -8,10 +8,12 @@ channel    channels, TLS, tokens
 framing    a frame as bytes, its payload in place
 encoder    records to frames
 decoder    frames to records, nothing trusted
+blocks     frames of many small records as columns
 outbox     what a writer has to say, until the collector has it
 push       one stream to a collector
 reader     the client of the second service
 sealing    the checksum that ends each message
+malformed  what a message may not be
 services   the two services, to serve and to call
 failures   what a failed call means
 gaps       gap statements as messages

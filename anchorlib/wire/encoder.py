@@ -32,6 +32,7 @@ _ROW_BYTES = 128  # about what a row's columns take, without its histogram
 _BIN_BYTES = 5  # of one histogram bin
 _SMALL_BYTES = 1 << 14  # below, copying an array costs less than looking into it
 _DEFINE_BYTES = 1 << 19
+_WHOLE_FRAMES = 4  # a record of so many travels whole: a collector writes it from where it arrived
 
 K = TypeVar("K", bound=Hashable)
 
@@ -51,6 +52,8 @@ class Encoded(NamedTuple):
 
 class Encoder:
     """Turns records into frames of about `frame_bytes`, in order; one thread at a time.
+
+    A larger record has a frame of its own, and from four times that on comes in fragments.
 
     definitions: serialised PushRequests, to be sent in order on every new stream.
     sequence: the number of the next record.
@@ -77,7 +80,7 @@ class Encoder:
             if size and size + weight > self._frame_bytes:
                 yield self._frame(records[start:index])
                 start, size = index, 0
-            if record.nbytes > self._frame_bytes:
+            if record.nbytes > _WHOLE_FRAMES * self._frame_bytes:
                 yield from self._fragments(record)
                 start = index + 1
             else:

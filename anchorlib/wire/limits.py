@@ -45,7 +45,10 @@ PROTOCOL: Final = 2
 """The version both ends have to speak."""
 
 FRAME_BYTES: Final = 1 << 20
-"""A writer closes a frame here, rows and payload together; larger records come in fragments."""
+"""A writer closes a frame here, rows and payload together.
+
+A larger record has a frame of its own, up to four times this; one beyond comes in fragments.
+"""
 
 WINDOW: Final = 32
 """Frames that a writer sends ahead of the collector's answer."""

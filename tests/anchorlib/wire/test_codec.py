@@ -95,13 +95,21 @@ def test_many_small_records_share_a_frame_and_none_is_larger_than_the_limit():
 
 
 def test_a_large_record_comes_in_fragments_of_a_frame_each():
-    values = np.arange(3 * 2**18 + 5, dtype=np.float32)
+    values = np.arange(5 * 2**18 + 5, dtype=np.float32)
     sent = messages(Encoder(), [[record(np.ones(1, np.float32)), record(values)]])
     frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
-    assert [len(f.payload) for f in frames] == [4, 2**20, 2**20, 2**20, 20]
+    assert [len(f.payload) for f in frames] == [4, *[2**20] * 5, 20]
     (_, back) = decoded(sent, Decoder(rank=0))[1]
     assert back.raw is not None
     assert np.array_equal(back.raw, values)
+
+
+def test_a_record_of_four_frames_travels_whole():
+    batch = [record(np.full(size, 1, np.float32)) for size in (9, 2**18, 2**20, 9)]
+    sent = messages(Encoder(), [batch])
+    frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
+    assert [len(frame.payload) for frame in frames] == [36, 2**20, 2**22, 36]
+    assert len(decoded(sent, Decoder(rank=0))) == 4
 
 
 def test_a_new_stream_needs_the_definitions_alone():
