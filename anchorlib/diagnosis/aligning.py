@@ -17,8 +17,9 @@ from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.identity import Identities, same_bits
 from anchorlib.diagnosis.keys import joined
 from anchorlib.diagnosis.likeness import match_bits, match_figures
-from anchorlib.diagnosis.naming import Shapes, by_name
+from anchorlib.diagnosis.naming import Made, Shapes, by_name
 from anchorlib.diagnosis.sequences import match_operations
+from anchorlib.diagnosis.statements import compiled
 from anchorlib.diagnosis.stepping import step_offset
 from anchorlib.diagnosis.table import Table
 
@@ -34,7 +35,7 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
     names: A's name -> B's, where they are known to differ; names that a run does not have are
         passed over, and of several names for one the last holds.
     """
-    naming = by_name(_shapes(a), _shapes(b), names)
+    naming = by_name(_shapes(a), _shapes(b), names, (_made(a), _made(b)))
     match_operations(naming, a, b)
     found = Identities(a, b, naming.to_b, 0)
     offset = step_offset(a, b, naming.to_b, found)
@@ -57,6 +58,16 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
         renamed=tuple(naming.renamed),
         step_offset=offset,
     )
+
+
+def _made(table: Table) -> Made:
+    """For each name the operations that made it, where they are known one by one."""
+    found: dict[str, tuple[str, ...]] = {}
+    for told in table.edges.values():
+        for edges in told:
+            if not edges.missing and not compiled(edges.ops):
+                found.setdefault(edges.name, edges.ops)
+    return found
 
 
 def _shapes(table: Table) -> Shapes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,3 +64,21 @@ class Alignment:
         guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
         found: Array = guesses[self.a.tensor[self.a_row]]
         return found
+
+    def settled(self) -> Alignment:
+        """Without the pairs that rest on a guess, whose records then are one run's alone.
+
+        Itself where there is nothing else.
+        """
+        guessed = self.guessed
+        if not guessed.any() or guessed.all():
+            return self
+        sure = ~guessed
+        return replace(
+            self,
+            a_row=self.a_row[sure],
+            b_row=self.b_row[sure],
+            equal=self.equal[sure],
+            only_a=np.union1d(self.only_a, self.a_row[guessed]),
+            only_b=np.union1d(self.only_b, self.b_row[guessed]),
+        )

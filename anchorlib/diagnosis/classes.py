@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from anchorlib.diagnosis.places import place_at
 from anchorlib.diagnosis.reasons import reason
 from anchorlib.diagnosis.segments import Segment, segments
 from anchorlib.diagnosis.severity import severity
+from anchorlib.diagnosis.skips import Skips, skips
 from anchorlib.names import join
 
 __all__ = ["Judge"]
@@ -39,6 +40,10 @@ class Judge:
     found: Frontier
     measures: Measures
     noise: Envelope | None = None
+    skips: Skips = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.skips = skips(self.found.alignment)
 
     def origins(self) -> list[Origin]:
         """All of them, one a segment; and where one run alone becomes NaN or infinite."""
@@ -53,6 +58,7 @@ class Judge:
         A difference of its own: no rounding grows into it where the noise runs stay finite.
         """
         which = self.measures["nonfinite"] > 0
+        which &= ~self.skips.in_both(self.found.alignment.a_row[self.measures.pair])
         if self.noise is not None and (which & self.noise.nonfinite).any():
             return []
         alignment = self.found.alignment
@@ -64,7 +70,12 @@ class Judge:
         rank = alignment.a.tensors[alignment.a.tensor[row]].rank
         segment = Segment(row, (row,), len(rows), (rank,), ops)
         note = "NaN or infinity in one run alone, of inputs that differ already"
-        return [self._told(segment, "nonfinite", note)]
+        return [self._told(segment, "nonfinite", note + self._alone(row))]
+
+    def _alone(self, row: int) -> str:
+        """What to add where GradScaler skipped the step in one run."""
+        run = self.skips.alone(row)
+        return f"; the scaler skipped the step in {run} only" if run else ""
 
     def _origin(self, segment: Segment) -> Origin:
         pair = self._pair(segment.row)
@@ -87,7 +98,7 @@ class Judge:
             ops=() if outside else segment.ops,
             parents=tuple(dict.fromkeys(parents)),
             measure=measure,
-            max_ulp=max_ulp(found.alignment, pair),
+            max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
             why=reason(found, segment, measure, note, outside=outside),
             amongst=segment.amongst,
         )
@@ -173,8 +184,10 @@ class Judge:
         return any(name not in told for name in names)
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        if measure.nonfinite:
-            return "nonfinite", "NaN or infinity in one run alone"
+        if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
+            return "nonfinite", "NaN or infinity in one run alone" + self._alone(row)
+        if measure.nonfinite and np.isnan(measure.error_eps):
+            return "rounding", "no element is finite in both, and both runs skipped the step"
         cls, note = self._size(row, pair, measure)
         if cls != "starts_unequal" and self._random(row):
             return "nondeterministic", "it differs between the noise runs too"

@@ -18,7 +18,7 @@ from anchorlib.diagnosis.growth import growth
 from anchorlib.diagnosis.headers import config_diff
 from anchorlib.diagnosis.losses import losses
 from anchorlib.diagnosis.measuring import measure
-from anchorlib.diagnosis.notes import incomplete, notes, too_fine
+from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
 from anchorlib.diagnosis.places import place_at
 from anchorlib.diagnosis.table import Table
 from anchorlib.diagnosis.tabling import table_of
@@ -63,11 +63,14 @@ def compare_tables(
     alignment: Alignment, noise: Sequence[Table] = (), *, progress: Progress | None = None
 ) -> Comparison:
     """The same, of runs that were read and aligned already."""
+    alignment = alignment.settled()
     measures = measure(alignment, alignment.differing, progress=progress)
     around = envelope(alignment, measures, noise, progress=progress) if noise else None
     judged = None if around is None else scores(measures, around)
     found = frontier(alignment)
-    origins = Judge(found, measures, around).origins()
+    judge = Judge(found, measures, around)
+    origins = judge.origins()
+    damaged = [one.line for one in measures.damaged] + list(around.damaged if around else ())
     first = _first(alignment)
     told: Drift | None = None
     if around is not None and judged is not None and len(measures):
@@ -90,8 +93,9 @@ def compare_tables(
         losses=parted,
         renamed=alignment.renamed,
         step_offset=alignment.step_offset,
-        notes=tuple(notes(found, origins, around, noise)),
+        notes=(*few(damaged), *judge.skips.lines(), *notes(found, origins, around, noise)),
         incomplete=incomplete(alignment, first, answer),
+        damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
         horizon=None if around is None else around.horizon,
         alignment=alignment,

@@ -118,6 +118,7 @@ class Comparison:
     config_diff: header entries that differ, by name: [a's, b's].
     notes: what could not be told, and why (windows, summaries, sampling, gaps): a line each.
     incomplete: whether gaps or lost values stand where the answer depends on them (exit 3).
+    damaged: a line for each record whose stored values are no good; its summary spoke for it.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
     """
@@ -136,6 +137,7 @@ class Comparison:
     step_offset: int = 0
     notes: Sequence[str] = ()
     incomplete: bool = False
+    damaged: Sequence[str] = ()
     noise: Sequence[str] = ()
     horizon: int | None = None
     alignment: Alignment | None = field(default=None, repr=False, compare=False)

@@ -13,14 +13,9 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.dtypes import DType
 
-__all__ = ["Differences", "coarser_eps"]
+__all__ = ["Differences"]
 
 Array = np.ndarray[Any, Any]
-
-
-def coarser_eps(one: DType, two: DType) -> float:
-    """The larger eps of two dtypes; nan unless both round."""
-    return max(one.eps, two.eps) if one.eps and two.eps else float("nan")
 
 
 class Differences:
@@ -28,10 +23,12 @@ class Differences:
 
     shift: for each pair the power of two that brings its float64 values to where squares are
         neither lost nor infinite; mostly 0.
+    eps: for each pair what errors are counted in.
     """
 
-    def __init__(self, one: DType, two: DType, shift: Array) -> None:
+    def __init__(self, one: DType, two: DType, shift: Array, eps: Array) -> None:
         pairs = len(shift)
+        self._eps = eps
         self._kinds = (one, two)
         self._parts = 2 if "complex" in (one.family, two.family) else 1
         self._shift = shift
@@ -140,12 +137,11 @@ class Differences:
     def columns(self) -> dict[str, Array]:
         """The fields of Measure that come from the values."""
         sums, counts = self._sums, self._counts
-        eps = coarser_eps(*self._kinds)
         norm_a, norm_b, apart = (np.sqrt(sums[name]) for name in ("aa", "bb", "dd"))
         size = np.full(len(norm_a), self._seen)
         figures = {
-            "error_eps": _ratio(apart, norm_a) / eps,
-            "max_eps": _ratio(self._largest, self._largest_a) / eps,
+            "error_eps": _ratio(apart, norm_a) / self._eps,
+            "max_eps": _ratio(self._largest, self._largest_a) / self._eps,
             "max_abs": np.ldexp(self._largest, -self._shift),
             "bias": _ratio(np.abs(sums["d"]), sums["abs"]),
             "cosine_distance": _cosine_distance(norm_a, norm_b, sums),

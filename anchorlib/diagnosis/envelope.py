@@ -48,6 +48,7 @@ class Envelope:
     horizon: the first step at which the noise runs are saturated, None if never.
     runs: how many noise runs there are.
     floor: the least noise there can be, a relative L2 error too.
+    damaged: a line for each record of a noise run whose values are no good.
     """
 
     relative: Array
@@ -56,6 +57,7 @@ class Envelope:
     horizon: int | None
     runs: int
     floor: Array
+    damaged: tuple[str, ...] = ()
 
     @property
     def saturated(self) -> Array:
@@ -77,25 +79,40 @@ def envelope(
     relative = np.full(len(rows), np.nan)
     nonfinite = np.zeros(len(rows), bool)
     random: set[tuple[str, str]] = set()
+    damaged: list[str] = []
     for run in runs:
-        pairs = align(a, run)
+        pairs = align(a, run).settled()
         random |= _random(pairs)
-        place = np.full(len(a), -1)
-        place[pairs.a_row] = np.arange(len(pairs))
-        at = place[rows]
-        there = at >= 0
-        differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
-        one = np.where(there, 0.0, np.nan)
-        noise = measure(pairs, at[differs], progress=progress)
-        where = np.searchsorted(noise.pair, at[differs])
-        one[differs] = (noise["error_eps"] * noise["eps"])[where]
-        nonfinite[differs] |= noise["nonfinite"][where] > 0
+        one, broken, lines = _of_run(pairs, rows, progress)
         relative = np.fmax(relative, one)
+        nonfinite |= broken
+        damaged += lines
     if len(runs) > 1:
-        random |= _random(align(runs[0], runs[1]))
+        random |= _random(align(runs[0], runs[1]).settled())
     horizon = _horizon(a.step[rows], relative, measures["numel"])
     floor = FLOOR * measures["eps"] * _of_parameters(a, rows)
-    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor)
+    told = tuple(damaged)
+    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor, told)
+
+
+def _of_run(
+    pairs: Alignment, rows: Array, progress: Progress | None
+) -> tuple[Array, Array, list[str]]:
+    """The error of one noise run at A's rows, what it has not finite, and what is damaged."""
+    place = np.full(len(pairs.a), -1)
+    place[pairs.a_row] = np.arange(len(pairs))
+    at = place[rows]
+    there = at >= 0
+    differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
+    found = np.where(there, 0.0, np.nan)
+    noise = measure(pairs, at[differs], progress=progress)
+    where = np.searchsorted(noise.pair, at[differs])
+    found[differs] = (noise["error_eps"] * noise["eps"])[where]
+    broken = np.zeros(len(rows), bool)
+    broken[differs] = noise["nonfinite"][where] > 0
+    # What is only bounded from below would accuse.
+    found[np.isin(at, [one.pair for one in noise.damaged])] = np.nan
+    return found, broken, [one.line for one in noise.damaged]
 
 
 def _of_parameters(a: Table, rows: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Measure", "Measures"]
+__all__ = ["Damage", "Measure", "Measures"]
 
 Array = np.ndarray[Any, Any]
 
@@ -15,7 +15,8 @@ Array = np.ndarray[Any, Any]
 class Measure(NamedTuple):
     """How far b is from a, element by element, in float64; a complex element is its two parts.
 
-    eps: of the coarser of the two dtypes; nan for integers and bool.
+    eps: of the coarser of the two dtypes; of a sum, the dtype of what was summed, not the wider one
+        that it was summed in (`anchorlib.diagnosis.observed`); nan for integers and bool.
     error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
         equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
         differ, no values kept, integers, no element finite in both).
@@ -53,16 +54,28 @@ class Measure(NamedTuple):
     measured: str
 
 
+class Damage(NamedTuple):
+    """One record whose values are no good; its summary is.
+
+    pair: its index in the alignment. line: which record of which run, for people.
+    """
+
+    pair: int
+    line: str
+
+
 @dataclass(frozen=True, slots=True)
 class Measures:
     """The measures of some pairs of an alignment, one entry each.
 
     pair: indices into the alignment, ascending.
     columns: the fields of Measure by name, each an array.
+    damaged: records whose values are no good; their pairs are measured by their summaries.
     """
 
     pair: Array
     columns: dict[str, Array]
+    damaged: tuple[Damage, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pair)

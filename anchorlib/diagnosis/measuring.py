@@ -1,7 +1,8 @@
 """How far the differing pairs of an alignment are apart, each read once, block by block.
 
 Pairs of one size and dtypes are taken together while they are small; a large one is read in parts,
-so that memory stays bounded whatever the size of a record.
+so that memory stays bounded whatever the size of a record. What is read is compared with its
+digest: of values that are damaged, the figures speak.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.bounds import bounds
-from anchorlib.diagnosis.differences import Differences, coarser_eps
+from anchorlib.diagnosis.damage import Seals, damaged
+from anchorlib.diagnosis.differences import Differences
 from anchorlib.diagnosis.identity import shared_codes
 from anchorlib.diagnosis.keys import packed
-from anchorlib.diagnosis.measures import Measure, Measures
+from anchorlib.diagnosis.measures import Damage, Measure, Measures
+from anchorlib.diagnosis.observed import observed_eps
 from anchorlib.diagnosis.streaming import BLOCK, READ, pieces
 from anchorlib.diagnosis.table import Table
 from anchorlib.diagnosis.ulps import max_ulp
 from anchorlib.dtypes import DType
+from anchorlib.errors import StoreError
 
 __all__ = ["max_ulp", "measure"]
 
@@ -35,7 +39,7 @@ def measure(alignment: Alignment, pairs: Array, *, progress: Progress | None = N
     """The measures of these pairs (indices into the alignment), ascending.
 
     progress: called with the bytes read so far and all there are to read.
-    Raises StoreError where stored values cannot be read.
+    Values that cannot be read, or are not those that were recorded, stand in `damaged`.
     """
     pairs = np.unique(np.asarray(pairs, np.int64))
     return _Measuring(alignment, pairs, progress).measures()
@@ -51,10 +55,13 @@ class _Measuring:
         self.kinds = [[dtypes.dtype(name) for name in table.dtypes] for table in (self.a, self.b)]
         self.numel = self.a.figures["numel"][self.row_a]
         self.columns = {name: _blank(name, len(pairs)) for name in Measure._fields}
-        self.columns["eps"] = self._of_dtypes(coarser_eps)
+        # A pair's eps is the coarser one; nan unless both round.
+        eps = observed_eps(self.a, self.row_a), observed_eps(self.b, self.row_b)
+        self.columns["eps"] = np.maximum(*eps)
         self.columns["numel"] = self.numel
         self.progress = progress
         self.done = self.total = 0
+        self.damaged: list[Damage] = []
 
     def measures(self) -> Measures:
         """All of them, of the values where those are kept, else of the figures."""
@@ -66,7 +73,7 @@ class _Measuring:
         self._bounds(np.flatnonzero(same & ~kept))
         with np.errstate(all="ignore"):
             self._values(np.flatnonzero(same & kept))
-        return Measures(self.pairs, self.columns)
+        return Measures(self.pairs, self.columns, tuple(self.damaged))
 
     def _of_dtypes(self, value: Callable[[DType, DType], float]) -> Array:
         """For each pair what `value` says of its two dtypes."""
@@ -103,15 +110,54 @@ class _Measuring:
         size = int(self.numel[places[0]])
         many = max(BLOCK // max(size, 1), 1)
         for start in range(0, len(places), many):
-            part = places[start : start + many]
-            first = part[0]
-            one = self.kinds[0][self.a.dtype[self.row_a[first]]]
-            two = self.kinds[1][self.b.dtype[self.row_b[first]]]
-            apart = Differences(one, two, self._shift(part, one, two))
-            for raw_a, raw_b in self._blocks(part, size):
-                apart.add(raw_a, raw_b)
-                self._tell(raw_a.nbytes + raw_b.nbytes)
-            self._set(part, apart.columns())
+            self._part(places[start : start + many], size)
+
+    def _part(self, part: Array, size: int) -> None:
+        """As many of them as are read together; if one cannot be read, each by itself."""
+        seals = Seals(self.a, self.row_a[part]), Seals(self.b, self.row_b[part])
+        try:
+            self._set(part, self._apart(part, size, seals))
+        except StoreError as error:
+            if len(part) == 1:
+                self._damage(part, self._unreadable(part), str(error))
+                return
+            for at in range(len(part)):
+                self._part(part[at : at + 1], size)
+            return
+        for side, seal in zip("ab", seals, strict=True):
+            if seal.broken:
+                self._damage(part[seal.broken], side, "they do not fit their digest")
+
+    def _unreadable(self, part: Array) -> str:
+        """Which side of a pair cannot be read."""
+        try:
+            for _ in pieces(self.a, int(self.row_a[part[0]])):
+                pass
+        except StoreError:
+            return "a"
+        return "b"
+
+    def _damage(self, places: Array, side: str, why: str) -> None:
+        """Lets the figures of some pairs speak, whose values in one run are no good."""
+        table, rows = (self.a, self.row_a) if side == "a" else (self.b, self.row_b)
+        for place in places.tolist():
+            line = damaged(table, int(rows[place]), why)
+            self.damaged.append(Damage(int(self.pairs[place]), line))
+        for name in ("share_differing", "bias", "cosine_distance", "worst", "value_a", "value_b"):
+            self.columns[name][places] = _blank(name, 1)
+        self.columns["measured"][places] = "summary"
+        self._bounds(places)
+
+    def _apart(self, part: Array, size: int, seals: tuple[Seals, Seals]) -> dict[str, Array]:
+        one = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
+        two = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
+        apart = Differences(one, two, self._shift(part, one, two), self.columns["eps"][part])
+        for raws in self._blocks(part, size):
+            for seal, raw in zip(seals, raws, strict=True):
+                seal.add(raw)
+            apart.add(*raws)
+            self._tell(sum(raw.nbytes for raw in raws))
+        return apart.columns()
 
     def _blocks(self, places: Array, size: int) -> Iterator[tuple[Array, Array]]:
         row_a, row_b = self.row_a[places], self.row_b[places]

@@ -1,19 +1,21 @@
 """Which name of one run stands for which of the other.
 
 The user's word first; then equal names; names that differ by what wrappers add; names that have a
-prefix in one run. What is left is for `sequences` (the same place in the same operations) and
-`likeness` (equal bits, then a guess).
+prefix in one run. Equal names of tensors that cannot be the same come last: `0` of a model is not
+the `0` of `Sequential(model)`, where that is the model itself, and `0.0` is what is meant. What is
+left is for `sequences` (the same place in the same operations) and `likeness` (equal bits, then a
+guess).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anchorlib.diagnosis.alignment import Renaming
 
-__all__ = ["Naming", "Shapes", "by_name"]
+__all__ = ["Made", "Naming", "Shapes", "by_name"]
 
 WRAPPERS = frozenset(
     {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
@@ -24,6 +26,9 @@ PREFIXES = 20  # looked for; every watched model has one
 
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 """For each name and kind, the shape of its first record; names in order of execution."""
+
+Made = Mapping[str, Sequence[str]]
+"""For each name the operations that made it; not where they are unknown."""
 
 
 @dataclass(slots=True)
@@ -72,19 +77,41 @@ class Naming:
         return bool(shared) and all(one[kind] == two[kind] for kind in shared)
 
 
-def by_name(a: Shapes, b: Shapes, names: Mapping[str, str]) -> Naming:
-    """The names that can be matched by how they are spelt; `names` is the user's map."""
+def by_name(
+    a: Shapes,
+    b: Shapes,
+    names: Mapping[str, str],
+    made: tuple[Made, Made] = ({}, {}),
+) -> Naming:
+    """The names that can be matched by how they are spelt.
+
+    names: the user's map.
+    made: of A's and of B's names the operations that made them, as far as they are known.
+    """
     naming = Naming(a, b)
     # Several names for one: the last word holds.
     said = {two: one for one, two in names.items() if one in a and two in b}
     for two, one in said.items():
         naming.match(one, two, "map")
-    for name in naming.left_a:
-        if name in b and name not in said:
+    equal = [name for name in naming.left_a if name in b and name not in said]
+    doubtful = {name for name in equal if not (naming.alike(name, name) and _made(name, *made))}
+    for name in equal:
+        if name not in doubtful:
             naming.match(name, name)
     _match_wrapped(naming)
     _match_prefixed(naming)
+    free = set(naming.left_b)
+    for name in naming.left_a:
+        if name in doubtful and name in free:
+            naming.match(name, name)
     return naming
+
+
+def _made(name: str, one: Made, two: Made) -> bool:
+    """Whether it may be the same operations that made it in both runs."""
+    if name not in one or name not in two:
+        return True
+    return one[name] == two[name] or bool(set(one[name]) & set(two[name]))
 
 
 def _match_wrapped(naming: Naming) -> None:
@@ -92,7 +119,7 @@ def _match_wrapped(naming: Naming) -> None:
     for name in naming.left_b:
         bare.setdefault(_bare(name), []).append(name)
     pairs = [(name, other) for name in naming.left_a for other in bare.get(_bare(name), ())]
-    naming.match_all(pairs, "wrapper")
+    naming.match_all([pair for pair in pairs if pair[0] != pair[1]], "wrapper")
 
 
 def _match_prefixed(naming: Naming) -> None:

@@ -15,7 +15,9 @@ from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.table import Table
 from anchorlib.names import escape, join
 
-__all__ = ["incomplete", "notes", "too_fine"]
+__all__ = ["few", "incomplete", "notes", "too_fine"]
+
+SHOWN = 3
 
 
 def notes(
@@ -30,6 +32,7 @@ def notes(
     for table in (alignment.a, alignment.b):
         told += _modes(table)
         told += _gaps(table)
+    told += _guesses(alignment)
     told += _steps(alignment)
     told += _flips(found)
     if noise is not None and noise.horizon is not None:
@@ -45,6 +48,25 @@ def notes(
     if any(origin.cls == "window_start" for origin in origins):
         told.append("record every pass of the first steps (mode All) to see where it began")
     return list(dict.fromkeys(told))
+
+
+def few(lines: Sequence[str]) -> list[str]:
+    """The first of them, and how many more there are."""
+    left = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
+
+
+def _guesses(alignment: Alignment) -> Iterable[str]:
+    """What was matched by a guess, and what came of it."""
+    guesses = [one for one in alignment.renamed if one.how == "guess"]
+    if not guesses:
+        return []
+    one = guesses[0]
+    more = f" and {len(guesses) - 1} more" if len(guesses) > 1 else ""
+    name = f"{escape(one.a)} may be {escape(one.b)} in {escape(alignment.b.run)}{more}"
+    if alignment.guessed.any():
+        return [f"{name}: a guess, and nothing else is common: a map of names would make it sure"]
+    return [f"{name}: a guess, of which nothing was concluded: a map of names would make it sure"]
 
 
 def _modes(table: Table) -> Iterable[str]:

@@ -20,6 +20,7 @@ from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.measures import Measure
 from anchorlib.diagnosis.statements import compiled
 from anchorlib.diagnosis.table import Table
+from anchorlib.errors import StoreError
 
 __all__ = ["Severity", "severity"]
 
@@ -155,14 +156,12 @@ def _kept_bits(table: Table, row: int) -> float:
     Under autocast a float32 gradient is what a low-precision kernel gave, cast up: its lower bits
     are all zero.
     """
-    mode, dtype = table.tensors[table.tensor[row]].mode, table.dtypes[table.dtype[row]]
-    if mode.partition(":")[0] == "sum":
-        # Sums are taken in a wider dtype than what they sum.
-        wide: dict[str, float] = {"float32": BFLOAT16, "float64": EPS32}
-        return wide.get(dtype, 0.0)
-    if dtype != "float32" or not table.kept[row]:
+    if table.dtypes[table.dtype[row]] != "float32" or not table.kept[row]:
         return 0.0
-    raw = next(iter(table.read(row, SAMPLE)), None)
+    try:
+        raw = next(iter(table.read(row, SAMPLE)), None)
+    except StoreError:
+        return 0.0
     if raw is None:
         return 0.0
     bits = np.ascontiguousarray(raw).view(np.uint32)

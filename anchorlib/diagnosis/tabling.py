@@ -17,7 +17,7 @@ from anchorlib.store import RankReader
 __all__ = ["table_of"]
 
 Array = np.ndarray[Any, Any]
-SIGNED = ("step", "pass_index", "call", "order", "attempt", "count")
+SIGNED = ("step", "pass_index", "call", "order", "attempt", "count", "flags")
 COUNTS = ("zero", "nan", "inf", "subnormal")
 SUMS = ("min", "max", "sum", "l2")
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.observed import observed
 from anchorlib.diagnosis.streaming import pieces
 from anchorlib.dtypes import DType
 
@@ -20,9 +21,10 @@ PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 def max_ulp(alignment: Alignment, pair: int) -> int | None:
     """The largest difference of a pair in units in the last place of the coarser dtype.
 
-    Values of the finer dtype are rounded to the coarser one first. Zeros of both signs are one
-    number; elements that are not finite in both are passed over. None where there is nothing to
-    count: integers, values that were not kept, shapes that differ, no element finite in both.
+    Of sums the dtype is that of what was summed. Finer values are rounded to the coarser one first.
+    Zeros of both signs are one number; elements that are not finite in both are passed over. None
+    where there is nothing to count: integers, values that were not kept, shapes that differ, no
+    element finite in both.
     """
     sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
     if not all(table.kept[row] for table, row in sides):
@@ -32,7 +34,8 @@ def max_ulp(alignment: Alignment, pair: int) -> int | None:
     one, two = (dtypes.dtype(table.dtypes[int(table.dtype[row])]) for table, row in sides)
     if one.eps is None or two.eps is None or (one.family != two.family):
         return None
-    coarser = part(one if one.eps >= two.eps else two)
+    seen = [observed(*side) for side in sides]
+    coarser = part(max(seen, key=lambda kind: kind.eps or 0.0))
     with np.errstate(all="ignore"):  # some processors report a signalling NaN in every cast
         found = [
             _most(ordinals(raw_a, one, coarser), ordinals(raw_b, two, coarser))

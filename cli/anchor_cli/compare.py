@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -164,10 +164,19 @@ def _write_page(found: Comparison, runs: tuple[str, str], store: str, place: str
         file.write(text)
 
 
+def _more(lines: Sequence[str]) -> str:
+    return f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+
+
 def _exit(found: Comparison, fail_on: FailOn) -> ExitCode:
     if found.verdict == "incomparable":
         note(f"nothing to compare: {found.sentence}")
         return ExitCode.USAGE
+    if found.damaged:
+        note(f"damaged: {found.damaged[0]}{_more(found.damaged)}")
+        # What is suspected or expected rests on values that are no good.
+        if found.verdict != "unexpected":
+            return ExitCode.INCOMPLETE
     if found.verdict in _FAILING[fail_on]:
         return ExitCode.DIFFERENCE
     if found.incomplete:

@@ -340,3 +340,54 @@ def test_an_offset_is_found_where_two_modes_recorded_each_step() -> None:
     found = align(table(a), table(b))
     assert (found.step_offset, len(found)) == (9, 4)
     assert found.equal.all()
+
+
+def sequential(names: list[str], whole: str, width: int) -> Table:
+    """A model of two layers; `whole`: a name for what the second gives, or none."""
+    layers = [f"{name}{end}" for name in names for end in (".weight", "")]
+    shown = [*layers, *([whole] if whole else [])]
+    made: list[Record] = []
+    for step in range(2):
+        for number, name in enumerate(shown):
+            seed = layers.index(names[-1]) if name == whole else number
+            size = 5 if name == names[-1] or name == whole else width
+            raw = np.random.default_rng((step, seed)).standard_normal(size).astype("<f4")
+            made.append(record(name, step, raw, order=len(made)))
+    told = [
+        Edges(name, "train", 0, 0, (width,), 0, (Parent(f"{name}.weight", None),), (op,), ((-1,),))
+        for name, op in zip(names, ("AddmmBackward0", "TanhBackward0"), strict=True)
+    ]
+    if whole:
+        told.append(Edges(whole, "train", 0, 0, (5,), 0, (Parent(names[-1]),), ()))
+    return table(made, edges={0: told})
+
+
+@pytest.mark.parametrize("width", [5, 7])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_model_in_a_sequential_is_not_its_first_layer(width: int, turned: bool) -> None:
+    sides = [sequential(["0", "1"], "", width), sequential(["0.0", "0.1"], "0", width)]
+    found = align(*(sides[::-1] if turned else sides))
+    renamed = {(one.b, one.a) if turned else (one.a, one.b) for one in found.renamed}
+    assert renamed == {(name, f"0.{name}") for name in ("0", "1", "0.weight", "1.weight")}
+    assert found.equal.all()
+    assert len(found) == 8
+
+
+def test_equal_names_that_cannot_be_the_same_still_meet_where_nothing_fits_better() -> None:
+    a = [record("fc", 0, floats(1, 2)), record("x", 0, floats(1, 2, 3), order=1)]
+    b = [record("fc", 0, floats(1, 2, 3)), record("x", 0, floats(1, 2, 3), order=1)]
+    found = align(table(a), table(b))
+    assert (found.renamed, found.equal.tolist()) == ((), [False, True])
+
+
+def test_pairs_that_rest_on_a_guess_are_left_out_unless_there_is_nothing_else() -> None:
+    a = [record("x", 0, floats(1, 2), order=0), record("old", 0, floats(30, 40, 50), order=1)]
+    b = [record("x", 0, floats(1, 2), order=0), record("new", 0, floats(30, 40, 50.5), order=1)]
+    found = align(table(a), table(b)).settled()
+    assert (found.equal.tolist(), found.only_a.tolist(), found.only_b.tolist()) == (
+        [True],
+        [1],
+        [1],
+    )
+    alone = align(table(a[1:]), table(b[1:])).settled()
+    assert (alone.equal.tolist(), alone.guessed.tolist()) == ([False], [True])

@@ -456,3 +456,58 @@ def test_pairs_of_many_chunks_keep_their_order_and_their_measures():
     differing = [pair for pair in pairs if not pair.equal]
     assert [pair.place.step for pair in differing] == list(range(7, 3000, 5))
     assert all((pair.measure is not None) is not pair.equal for pair in pairs)
+
+
+def test_a_guess_decides_no_verdict_and_says_so():
+    sides = []
+    for name, last in (("old", 50), ("new", 50.5)):
+        run = History()
+        run.add("x@value")
+        run.add(f"{name}@value", raw=np.array([30, 40, last], "<f4"))
+        sides.append(run.table(run=name))
+    found = compare_tables(align(*sides))
+    assert (found.verdict, found.counts.differing, found.counts.only_b) == ("identical", 0, 1)
+    assert any("old may be new in new: a guess" in note for note in found.notes)
+
+
+def scaled(changes, skipped):
+    """A run whose gradients overflow at step 1 in both runs; `skipped`: which of them skip it."""
+    run = chain(*NAMES, steps=3)
+    there = bits("<f4")
+    there[:2] = np.inf
+    sides = []
+    for name, own in (("a", {}), ("b", changes)):
+        over_all = {f"w_{one}@{kind} 1": there for one in "bcd" for kind in ("grad", "pass_grad")}
+        table = run.table(over(over_all, own), name)
+        grads = np.array([tensor.kind == "grad" for tensor in table.tensors])[table.tensor]
+        flags = np.where(grads & (table.step == 1), 2, 0) if name in skipped else table.step * 0
+        sides.append(replace(table, flags=flags))
+    return compare_tables(align(*sides))
+
+
+def overflow(count):
+    there = bits("<f4")
+    there[:count] = np.inf
+    return {"w_b@pass_grad 1": there, "w_b@grad 1": there}
+
+
+def test_a_step_that_both_runs_skip_may_overflow_elsewhere_in_each():
+    found = scaled(overflow(5), "ab")
+    assert {origin.cls for origin in found.origins} == {"rounding"}
+    assert found.verdict == "suspect"
+    assert not any("skipped" in note for note in found.notes)
+    assert scaled(overflow(5), "").verdict == "unexpected"
+
+
+def test_an_overflow_of_everything_in_a_step_that_both_skip_is_none():
+    found = scaled(overflow(SIZE), "ab")
+    assert {origin.cls for origin in found.origins} == {"rounding"}
+    assert "both runs skipped" in found.origins[0].why
+
+
+@pytest.mark.parametrize("run", ["a", "b"])
+def test_a_step_that_one_run_alone_skips_is_told(run):
+    found = scaled(overflow(5), run)
+    assert (found.verdict, found.origins[0].cls) == ("unexpected", "nonfinite")
+    assert f"the scaler skipped the step in {run} only" in found.origins[0].why
+    assert any(f"the scaler skipped step 1 in {run} only" in note for note in found.notes)
