@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from anchorlib.errors import StoreError
 from anchorlib.store.layout import is_safe_key
 
-__all__ = ["CollectorLocation", "LocalLocation", "Location", "Within"]
+__all__ = ["CollectorLocation", "LocalLocation", "Location", "Within", "read_into"]
 
 
 @runtime_checkable
@@ -37,18 +37,38 @@ class LocalLocation:
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """See `Location.get`; a key that leads elsewhere is a StoreError."""
-        try:
-            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
+        descriptor = self._open(key)
+        if descriptor is None:
             return None
-        except OSError as error:
-            raise StoreError(f"cannot read {self.root}/{key}: {error.strerror}") from error
         try:
             return _read(descriptor, start, length)
         except IsADirectoryError:
             return None
         finally:
             os.close(descriptor)
+
+    def read_into(self, key: str, start: int, out: memoryview) -> int | None:
+        """See `read_into`."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return None
+        done = 0
+        try:
+            while done < len(out) and (count := os.preadv(descriptor, [out[done:]], start + done)):
+                done += count
+        except IsADirectoryError:
+            return None
+        finally:
+            os.close(descriptor)
+        return done
+
+    def _open(self, key: str) -> int | None:
+        try:
+            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {self.root}/{key}: {error.strerror}") from error
 
     def list(self, prefix: str) -> list[str]:
         """See `Location.list`."""
@@ -98,23 +118,39 @@ class CollectorLocation:
         return f"CollectorLocation({self.client!r})"
 
 
+def read_into(location: Location, key: str, start: int, out: memoryview) -> int | None:
+    """Fills `out` with the bytes at `key` from `start` on; how many there were, None for no file.
+
+    From a directory they go straight to their place.
+    """
+    while isinstance(location, Within):
+        key = location.prefix + key
+        location = location.outer
+    if isinstance(location, LocalLocation):
+        return location.read_into(key, start, out)
+    data = location.get(key, start, len(out))
+    if data is not None:
+        out[: len(data)] = data
+    return None if data is None else len(data)
+
+
 class Within:
     """A directory of another location as a location of its own."""
 
     def __init__(self, outer: Location, prefix: str) -> None:
-        self._outer = outer
-        self._prefix = prefix.strip("/") + "/"
+        self.outer = outer
+        self.prefix = prefix.strip("/") + "/"
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """See `Location.get`."""
-        return self._outer.get(self._prefix + key, start, length)
+        return self.outer.get(self.prefix + key, start, length)
 
     def list(self, prefix: str) -> list[str]:
         """See `Location.list`."""
-        return self._outer.list(self._prefix + prefix)
+        return self.outer.list(self.prefix + prefix)
 
     def __repr__(self) -> str:
-        return f"Within({self._outer!r}, {self._prefix!r})"
+        return f"Within({self.outer!r}, {self.prefix!r})"
 
 
 def _read(descriptor: int, start: int, length: int | None) -> bytes:

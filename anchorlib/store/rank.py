@@ -127,7 +127,9 @@ class RankReader:
 
     def variants_of(self, rows: Array) -> list[Variant]:
         """The variants that these rows belong to, each once, in the order they were begun."""
-        return [self.catalogue.variants[n] for n in np.unique(self.column("variant")[rows])]
+        # No np.unique: it imports numpy.ma, which takes longer than to list a run.
+        numbers = sorted(set(self.column("variant")[rows].tolist()))
+        return [self.catalogue.variants[number] for number in numbers]
 
     def dtypes(self, rows: Array) -> list[str]:
         """The dtype of each of these rows."""
@@ -261,6 +263,8 @@ class RankReader:
     def _by_variant(self, rows: Array) -> list[tuple[StoredVariant, Array]]:
         """Each variant of these rows, and which places among them are its."""
         numbers = self.column("variant")[rows]
+        if len(numbers) and (numbers == numbers[0]).all():  # as nearly always
+            return [(self._stored(self._variant(int(rows[0]))), np.arange(len(rows)))]
         order = np.argsort(numbers, kind="stable")
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
         parts = np.split(order, cuts) if len(order) else []

@@ -10,7 +10,7 @@ import numpy as np
 
 from anchorlib.errors import StoreError
 from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key
-from anchorlib.store.location import Location
+from anchorlib.store.location import Location, read_into
 
 __all__ = ["StoredRows", "committed_rows"]
 
@@ -39,16 +39,22 @@ class StoredRows:
     def span(self, start: int, stop: int) -> Array:
         """The rows start … stop - 1, shape (stop - start, *shape)."""
         found = np.empty((stop - start, *self.shape), self.dtype)
-        place = start
+        if not found.nbytes:
+            return found
+        view = found.reshape(-1).view(np.uint8).data
+        place, width = start, self.nbytes
         while place < stop:
             chunk, slot = divmod(place, self.rows)
             count = min(self.rows - slot, stop - place)
-            found[place - start : place - start + count] = self._part(chunk, slot, count)
+            at = (place - start) * width
+            self._read(chunk, slot * width, view[at : at + count * width])
             place += count
         return found
 
     def pick(self, rows: Array) -> Array:
         """The given rows in the given order, shape (len(rows), *shape)."""
+        if len(rows) and _are_consecutive(rows):
+            return self.span(int(rows[0]), int(rows[-1]) + 1)
         found = np.empty((len(rows), *self.shape), self.dtype)
         chunks, slots = np.divmod(rows, self.rows)
         order = np.argsort(chunks, kind="stable")
@@ -75,14 +81,23 @@ class StoredRows:
         return self._elements(chunk, slot * self.nbytes, size).reshape(count, *self.shape)
 
     def _elements(self, chunk: int, start: int, size: int) -> Array:
+        found = np.empty(size // self.dtype.itemsize, self.dtype)
+        self._read(chunk, start, found.view(np.uint8).data)
+        return found
+
+    def _read(self, chunk: int, start: int, out: memoryview) -> None:
+        """Fills `out` with bytes of one chunk file."""
         key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
-        data = self.location.get(key, start, size)
-        if data is None and self.blank:
-            return np.zeros(size // self.dtype.itemsize, self.dtype)
-        if data is None or len(data) != size:
-            have = "is missing" if data is None else f"is {size - len(data)} bytes short"
+        size = read_into(self.location, key, start, out)
+        if size is None and self.blank:
+            out[:] = bytes(len(out))
+        elif size != len(out):
+            have = "is missing" if size is None else f"is {len(out) - size} bytes short"
             raise StoreError(f"{key} {have}: the store was damaged from outside")
-        return np.frombuffer(data, self.dtype)
+
+
+def _are_consecutive(rows: Array) -> bool:
+    return int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
 def committed_rows(location: Location, records: str, known: int = 0) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from anchorlib.errors import AnchorError
 from anchorlib.store import Location
+from anchorlib.store.location import read_into
 
 FILES = {
     "top": b"0123456789",
@@ -43,6 +44,17 @@ class LocationPromises:
     ) -> None:
         end = None if length is None else start + length
         assert location.get("top", start, length) == FILES["top"][start:end]
+
+    @pytest.mark.parametrize(("start", "size"), [(0, 3), (3, 7), (9, 5), (10, 2), (50, 2), (0, 0)])
+    def test_a_range_goes_straight_to_its_place(
+        self, location: Location, start: int, size: int
+    ) -> None:
+        out = bytearray(b"-" * size)
+        part = FILES["top"][start : start + size]
+        assert read_into(location, "top", start, memoryview(out)) == len(part)
+        assert bytes(out) == part.ljust(size, b"-")
+        for key in ("none", "run1.zarr", "top/below"):
+            assert read_into(location, key, 0, memoryview(bytearray(2))) is None
 
     def test_a_range_behind_the_end_is_empty(self, location: Location) -> None:
         assert location.get("top", 10) == b""
