@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
+from anchorlib.capture.hyperparameters import hyperparameters
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
@@ -40,6 +42,7 @@ class Watches:
         self._models: list[ModelWatch] = []
         self._names: dict[str, nn.Module] = {}  # what is recorded, and of which model
         self._optimizers: list[OptimizerWatch] = []
+        self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # their settings stand in the header
         self._step_hook = StepHook(observer, self._optimizers)
         self._undo: list[Callable[[], None]] = []
 
@@ -99,11 +102,20 @@ class Watches:
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
         self._observer.clock.bind(optimizer)
+        self._observer.guarded(lambda: self._tell_settings(optimizer))
         if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
             parameters = watch.parts.parameters
             self._optimizers.append(
                 OptimizerWatch(optimizer, parameters, self._observer, watch.plan)
             )
+
+    def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
+        """State in the header what the optimizer was told; as it is when it is first watched."""
+        if not self._settings.recording or optimizer in self._told:
+            return
+        for key, value in hyperparameters(optimizer, len(self._told)).items():
+            self._observer.recorder.header(key, value)
+        self._told.add(optimizer)
 
     def on_pass(self, at: At) -> None:
         """A pass begins."""

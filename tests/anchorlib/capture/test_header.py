@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch import nn
 import anchorlib
 from anchorlib.capture import active_session
 from anchorlib.capture.header import command
+from anchorlib.capture.hyperparameters import hyperparameters
 from tests.recording import recording
 
 
@@ -60,14 +63,23 @@ def train(*, compiled=None, dtype=None, scaler=None):
 def test_the_header_learns_what_training_used(how, learned):
     with recording() as seen:
         train(**how)
-    assert seen.sink.entries == learned
+    assert learnt(seen) == learned
+
+
+def learnt(seen):
+    """What the header learned of training, but for what `watch` says of the optimizer."""
+    return {
+        key: value
+        for key, value in seen.sink.entries.items()
+        if key.partition(".")[0] != "optimizer"
+    }
 
 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_the_header_learns_of_a_grad_scaler_that_scales(enabled):
     with recording() as seen:
         train(scaler=torch.amp.GradScaler("cpu", enabled=enabled))
-    assert seen.sink.entries == ({"amp.grad_scaler": True} if enabled else {})
+    assert learnt(seen) == ({"amp.grad_scaler": True} if enabled else {})
 
 
 def test_compare_tells_what_each_run_was_compiled_by(tmp_path):
@@ -77,3 +89,39 @@ def test_compare_tells_what_each_run_was_compiled_by(tmp_path):
     assert anchorlib.open_run("a", tmp_path).header()["torch.backend"] == "eager"
     differences = anchorlib.compare("a", "b", store=tmp_path).to_dict()["config_diff"]
     assert differences == {"torch.backend": ["eager", "aot_eager"]}
+
+
+def optimizer_of(groups, **options):
+    return torch.optim.Adam(
+        [{"params": [nn.Parameter(torch.zeros(1))], **group} for group in groups], **options
+    )
+
+
+def test_hyperparameters_are_told_once_where_groups_agree_and_one_by_one_where_not():
+    told = hyperparameters(optimizer_of([{}, {"lr": 0.5}], lr=0.25, betas=(0.5, 0.75)))
+    assert told["optimizer"] == "Adam"
+    assert told["optimizer.groups"] == 2
+    assert told["optimizer.lr"] == [0.25, 0.5]
+    assert told["optimizer.betas"] == [0.5, 0.75]
+    assert not {"optimizer.params", "optimizer.amsgrad", "optimizer.foreach"} & told.keys()
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_a_learning_rate_that_is_a_tensor_is_told_as_a_number():
+    told = hyperparameters(optimizer_of([{}], lr=torch.tensor(0.25), foreach=False), which=1)
+    assert told["optimizer2"] == "Adam"
+    assert told["optimizer2.lr"] == 0.25
+
+
+def test_compare_tells_that_an_optimizer_was_set_otherwise(tmp_path):
+    for run, rate in (("a", 0.25), ("b", 0.5)):
+        model = nn.Linear(2, 1)
+        with anchorlib.start(run, store=tmp_path) as session:
+            optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            session.watch(model, optimizer=optimizer)
+            session.watch(model, optimizer=optimizer)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert anchorlib.open_run("a", tmp_path).header()["optimizer"] == "SGD"
+    differences = anchorlib.compare("a", "b", store=tmp_path).config_diff
+    assert differences == {"optimizer.lr": (0.25, 0.5)}
