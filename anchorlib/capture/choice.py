@@ -13,6 +13,10 @@ from anchorlib.names import join, matches, parse, select, split
 __all__ = ["Choice"]
 
 _POPTORCH = re.compile(r"(Gradient|Accum|FinalReducedGradient|UpdatedVar|Accl[12]?)___")
+_OF_MODELS = (
+    "watch takes names of the model's modules, parameters and buffers; what anchor() marks needs "
+    "no watch, it is recorded by itself"
+)
 
 
 class Choice:
@@ -55,8 +59,9 @@ class Choice:
             found = select([text], known, open_kinds=open_kinds, open_outputs=True)
         except UnknownTensorError as fault:
             why = _why_not(text, parts, has_optimizer=has_optimizer)
-            if not why:
+            if not why and "did you mean" in str(fault):
                 raise
+            why = why or _OF_MODELS
             raise UnknownTensorError(f"{fault}; {why}") from None
         if not found:  # accepted for what only the first step can show: `opt.KEY`, `fc1:1`
             self._late[text] = False

@@ -380,6 +380,15 @@ def test_a_selector_that_matches_nothing_is_refused_and_nothing_is_registered(ne
     assert not net._forward_hooks
 
 
+def test_a_name_of_nothing_in_the_model_is_told_apart_from_an_anchors(net):
+    with recording() as run:
+        with pytest.raises(UnknownTensorError, match="what anchor\\(\\) marks needs no watch"):
+            run.session.watch(net, tensors=["fc1", "loss"])
+        with pytest.raises(UnknownTensorError, match="did you mean") as misspelt:
+            run.session.watch(net, tensors=["fc1.wieght"])
+        assert "anchor()" not in str(misspelt.value)
+
+
 def test_the_gradient_that_an_optimizer_consumes_needs_the_optimizer(net):
     with recording() as run, pytest.raises(UnknownTensorError, match="optimizer="):
         run.session.watch(net, tensors=["fc1.weight@delta"])
