@@ -240,7 +240,7 @@ class Series:
             )
 
     def _common(self) -> tuple[str, tuple[int, ...]]:
-        found = set(zip(self.dtypes, self.shapes, strict=True))
+        found = self._reader.forms(self._rows)
         if len(found) > 1:
             some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
             raise RaggedError(

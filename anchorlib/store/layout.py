@@ -166,12 +166,12 @@ def array_suffix(index: int) -> str:
 def rows_per_chunk(nbytes: int) -> int:
     """Records of `nbytes` in one chunk file.
 
-    From 256 KiB a record has a file of its own, written once. Smaller ones share: making a file
+    From 1 MiB a record has a file of its own, written once. Smaller ones share: making a file
     costs more than filling it, and readers pay for each one they open. But a file has its full
-    size from the start, so it holds no more than 128 KiB, or 8 records up to 512 KiB.
+    size from the start, so it holds no more than 128 KiB, or 16 records up to 1 MiB.
     """
     nbytes = max(nbytes, 1)
-    return min(max((128 << 10) // nbytes, min(8, (512 << 10) // nbytes), 1), 4096)
+    return min(max((128 << 10) // nbytes, min(16, (1 << 20) // nbytes), 1), 4096)
 
 
 def shape_rows(ndim: int) -> int:

@@ -127,9 +127,7 @@ class RankReader:
 
     def variants_of(self, rows: Array) -> list[Variant]:
         """The variants that these rows belong to, each once, in the order they were begun."""
-        # No np.unique: it imports numpy.ma, which takes longer than to list a run.
-        numbers = sorted(set(self.column("variant")[rows].tolist()))
-        return [self.catalogue.variants[number] for number in numbers]
+        return [stored.entry for stored, _ in self._by_variant(rows)]
 
     def dtypes(self, rows: Array) -> list[str]:
         """The dtype of each of these rows."""
@@ -150,6 +148,14 @@ class RankReader:
         parts = self._by_variant(rows)
         sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
         return set().union(*sets)
+
+    def forms(self, rows: Array) -> set[tuple[str, tuple[int, ...]]]:
+        """The different dtypes and shapes that these rows have together."""
+        return {
+            (stored.entry.dtype, shape)
+            for stored, places in self._by_variant(rows)
+            for shape in stored.shape_set(self.column("row")[rows[places]])
+        }
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
         """The different shapes of these rows, and for each row which of them is its."""
