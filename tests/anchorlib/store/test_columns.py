@@ -54,7 +54,9 @@ def blocks(every: list[list[Record]]) -> list[RowBlock]:
     for batch in every:
         for frame in encoder.encode(batch):
             for message in encoder.definitions[told : frame.definitions]:
-                decoder.define(parse_request(message).define)
+                defined = parse_request(message)
+                assert not isinstance(defined, Framed)
+                decoder.define(defined.define)
             told = frame.definitions
             request = parse_request(frame.message)
             assert isinstance(request, Framed)
@@ -73,7 +75,9 @@ def files(run: Path) -> dict[str, bytes]:
 
 @settings(max_examples=25)
 @given(batches())
-def test_both_ways_put_down_the_same_bytes(tmp_path_factory, every):
+def test_both_ways_put_down_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, every: list[list[Record]]
+) -> None:
     place = tmp_path_factory.mktemp("both")
     with Writer.open(place, "rows", 0) as rows, Writer.open(place, "block", 0) as block:
         for batch, one in zip(every, blocks(every), strict=True):
