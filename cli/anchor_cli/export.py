@@ -97,9 +97,10 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 
 def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Series]:
     """All that is selected, of every mode. Raises UnknownTensorError where that is nothing."""
-    from anchor_cli.selected import narrowed
+    from anchor_cli.selected import narrowed, settled
     from anchorlib.errors import UnknownTensorError
 
+    selection = settled(run, selectors, selection)
     infos = [i for i in run.tensors(*selectors) if selection.mode in (None, i.mode)]
     found = [one for info in infos for one in narrowed(run, info, selection).series]
     if not found:

@@ -67,12 +67,13 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     from anchor_cli.answer import WRITERS, Answer
     from anchor_cli.files import by_suffix, written_whole
     from anchor_cli.missing import answered, lost
-    from anchor_cli.selected import selected
+    from anchor_cli.selected import selected, settled
     from anchorlib.reading import open_run
 
     target = _target(as_format, scale)
     write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
     opened = open_run(run, store=store)
+    selection = settled(opened, tensor, selection)
     found = selected(opened, tensor, selection, gradients=True)
     answer = Answer.of(found, opened.name, tensor, target)
     if output is not None and write is not None:

@@ -14,7 +14,7 @@ from anchor_cli.selection import Selection
 
 __all__ = ["narrowing"]
 
-_STEPS = "Step A, or the steps from A up to, not with, B."
+_STEPS = "Step A, or the steps from A up to, not with, B; -1 is the last step, -3: the last three."
 _MODE = "Only this mode, where one tensor was recorded in several."
 _OPTIONS: dict[str, Any] = {
     "step": typer.Option("--step", metavar="A[:B]", help=_STEPS),

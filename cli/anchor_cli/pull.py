@@ -70,11 +70,13 @@ def pull_tensor(
     from anchor_cli.files import by_suffix
     from anchor_cli.formats import WRITERS
     from anchor_cli.missing import answered, lost
+    from anchor_cli.selected import settled
     from anchorlib.reading import open_run
 
     if output != "-":
         by_suffix(Path(output), WRITERS)  # before anything is read
     opened = open_run(run, store=store)
+    selection = settled(opened, [tensor], selection)
     found = _the_one(opened, tensor, selection)
     extract, left_out = _extract(found)
     if output != "-":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from anchor_cli.missing import lost
@@ -17,7 +17,7 @@ from anchorlib.query import gradients_first
 if TYPE_CHECKING:
     from anchorlib import Run, Series, TensorInfo
 
-__all__ = ["Selected", "narrowed", "selected"]
+__all__ = ["Selected", "narrowed", "selected", "settled"]
 
 Pair = tuple[str, str]
 
@@ -87,6 +87,19 @@ def selected(
         f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
         f"its records are of {steps_of(first, last)}"
     )
+
+
+def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:
+    """The selection with steps counted from 0: the last step is that of the tensors named.
+
+    Raises OptionError where no step is left.
+    """
+    if not selection.from_the_end:
+        return selection
+    try:
+        return selection.within(max(info.last_step for info in run.tensors(*selectors)))
+    except UnknownTensorError:  # `selected` says it, and why
+        return replace(selection, first=0, stop=None)
 
 
 def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[TensorInfo]:

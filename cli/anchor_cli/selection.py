@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchorlib.errors import OptionError
 
@@ -13,7 +13,8 @@ __all__ = ["Selection", "parse_steps"]
 class Selection:
     """Narrows a tensor's records; None leaves that coordinate open.
 
-    first, stop: half-open steps, as Python's range has them; stop None means to the end.
+    first, stop: half-open steps, as Python's slices have them; stop None means to the end, and
+        what is negative counts from the last step there is (`within`).
     mode: a mode's canonical text.
     """
 
@@ -50,6 +51,27 @@ class Selection:
             text,
         )
 
+    @property
+    def from_the_end(self) -> bool:
+        """Whether steps are counted from the last one there is."""
+        return self.first < 0 or (self.stop or 0) < 0
+
+    def within(self, last_step: int) -> Selection:
+        """The same with steps counted from 0, where `last_step` is the last there is.
+
+        Raises OptionError where no step is left.
+        """
+        if not self.from_the_end:
+            return self
+        first, stop = (
+            step if step is None or step >= 0 else max(last_step + 1 + step, 0)
+            for step in (self.first, self.stop)
+        )
+        if stop is not None and stop <= (first or 0):
+            told = f"{self}".partition(" --pass")[0]
+            raise OptionError(f"{told} selects nothing: the last step is {last_step}")
+        return replace(self, first=first or 0, stop=stop)
+
     def meets(self, first_step: int, last_step: int) -> bool:
         """Whether any of the steps first_step … last_step (both included) is selected."""
         return last_step >= self.first and (self.stop is None or first_step < self.stop)
@@ -70,15 +92,19 @@ class Selection:
 
 
 def parse_steps(text: str | None) -> tuple[int, int | None]:
-    """First step and the one after the last (None: open) of "A", "A:B", "A:", ":B"."""
+    """First step and the one after the last (None: open) of "A", "A:B", "A:", ":B".
+
+    Negative ones count from the last step there is, as in Python's slices.
+    """
     if text is None:
         return 0, None
     start, colon, end = text.strip().partition(":")
     if not colon:
-        return _step(start, text), _step(start, text) + 1
+        only = _step(start, text)
+        return only, None if only == -1 else only + 1
     first = _step(start, text) if start else 0
     stop = _step(end, text) if end else None
-    if stop is not None and stop <= first:
+    if stop is not None and (stop < 0) == (first < 0) and stop <= first:
         raise OptionError(
             f"--step {text} selects nothing: A:B is half-open, as Python's range, "
             "so B is greater than A"
@@ -95,8 +121,9 @@ def _number(option: str, text: str | None) -> int | None:
 
 
 def _step(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
         raise OptionError(
-            f"--step {whole!r}: give a step as in --step 5, or steps as in --step 5:10, 5: or :10"
+            f"--step {whole!r}: give a step as in --step 5, or steps as in --step 5:10, 5: or :10; "
+            "-1 is the last"
         )
     return int(text)

@@ -72,10 +72,11 @@ def show_stats(
     A narrow terminal shows the columns that fit; a pipe and --json have them all.
     """
     from anchor_cli.missing import answered, lost
-    from anchor_cli.selected import selected
+    from anchor_cli.selected import selected, settled
     from anchorlib.reading import open_run
 
     opened = open_run(run, store=store)
+    selection = settled(opened, tensor, selection)
     found = selected(opened, tensor, selection)
     if as_json:
         document([row for part in found for row in _entries(part)])

@@ -17,13 +17,17 @@ steps = st.integers(min_value=0, max_value=50)
     [
         (None, (0, None)), ("5", (5, 6)), ("5:10", (5, 10)), ("5:", (5, None)), (":10", (0, 10)),
         (":", (0, None)), ("0", (0, 1)), (" 3 ", (3, 4)),
+        ("-1", (-1, None)), ("-3", (-3, -2)), ("-3:", (-3, None)), (":-1", (0, -1)),
+        ("5:-1", (5, -1)),
     ],
 )  # fmt: skip
 def test_steps_are_half_open_as_pythons_range(text, meaning):
     assert parse_steps(text) == meaning
 
 
-@pytest.mark.parametrize("text", ["x", "1:2:3", "-1", "1.5", "5:5", "5:3", "", "²"])
+@pytest.mark.parametrize(
+    "text", ["x", "1:2:3", "--1", "-", "-1:-1", "-2:-3", "1.5", "5:5", "5:3", "", "²"]
+)
 def test_steps_that_cannot_be_are_refused_with_an_example(text):
     with pytest.raises(OptionError, match="--step"):
         parse_steps(text)
@@ -36,6 +40,20 @@ def test_a_span_is_met_where_any_of_its_steps_is_selected(first, more, one, two)
     span = range(min(one, two), max(one, two) + 1)
     wanted = range(first, 1000 if stop is None else stop)
     assert selection.meets(span[0], span[-1]) == bool(set(span) & set(wanted))
+
+
+@given(st.integers(-60, 60), st.none() | st.integers(-60, 60), steps)
+def test_negative_steps_count_from_the_last_as_in_a_slice(first, stop, last):
+    there = list(range(last + 1))
+    wanted = there[first:stop]
+    selection = Selection(first, stop)
+    if selection.from_the_end and not wanted:
+        with pytest.raises(OptionError, match=f"the last step is {last}$"):
+            selection.within(last)
+        return
+    selection = selection.within(last)
+    assert not selection.from_the_end
+    assert there[selection.first : selection.stop] == wanted
 
 
 def test_a_mode_is_taken_in_any_spelling_the_library_takes():

@@ -36,6 +36,12 @@ def test_json_has_every_column_and_where_it_is_from(store):
     assert (second["nan"], second["inf"], second["step"]) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(("text", "steps"), [("-1", [1]), ("-2:", [0, 1]), (":-1", [0])])
+def test_negative_steps_count_from_the_last(store, text, steps):
+    done = anchor("stats", "run1", "--store", store, "-t", "fc2.bias", "--step", text, "--json")
+    assert [row["step"] for row in done.json] == steps
+
+
 def test_figures_without_a_finite_element_are_null(store):
     done = anchor("stats", "run1", "--store", store, "-t", "fc2.bias", "--step", "1", "--json")
     assert [done.json[0][name] for name in ("min", "max", "sum", "l2")] == [None] * 4
