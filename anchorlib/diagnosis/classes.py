@@ -11,16 +11,16 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.comparison import Origin
 from anchorlib.diagnosis.envelope import Envelope
-from anchorlib.diagnosis.frontier import Frontier
+from anchorlib.diagnosis.frontier import EQUAL, UNMATCHED, Frontier
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.measuring import max_ulp
 from anchorlib.diagnosis.parentage import Role, plain
 from anchorlib.diagnosis.places import place_at
-from anchorlib.diagnosis.reasons import reason
+from anchorlib.diagnosis.reasons import of_b_alone, reason
 from anchorlib.diagnosis.segments import Segment, segments
 from anchorlib.diagnosis.severity import severity
 from anchorlib.diagnosis.skips import Skips, skips
-from anchorlib.names import join
+from anchorlib.names import escape, join
 
 __all__ = ["Judge"]
 
@@ -31,6 +31,11 @@ NOISY = 30.0
 """Times the usual noise of its kind at which a tensor is made of noise alone."""
 COVERED = 4.0
 """Times its noise that a difference may be."""
+
+_UNSEEN = (
+    "what led to it was not recorded",
+    "what the optimizer held before that step is not known of both: was its state restored?",
+)
 
 
 @dataclass(slots=True)
@@ -101,6 +106,7 @@ class Judge:
             max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
             why=reason(found, segment, measure, note, outside=outside),
             amongst=segment.amongst,
+            orphaned=bool(found.orphaned[row]) or bool(of_b_alone(found, row)),
         )
 
     def _pair(self, row: int) -> int:
@@ -119,7 +125,9 @@ class Judge:
             if opened:
                 return opened
         if self._unseen_window(row):
-            return "window_start", "what led to it was not recorded"
+            return "window_start", _UNSEEN[role == Role.OPTIMIZER]
+        if role == Role.OPTIMIZER and self.found.orphaned[row]:
+            return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row):
             return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
@@ -146,7 +154,28 @@ class Judge:
             return "window_start", "the step before was not recorded"
         if self._comes_after_computation(row):
             return self._computed(row, pair, measure)
-        return "starts_unequal", "nothing recorded came before it"
+        before = self._equal_before(row)
+        if before is None:
+            return "starts_unequal", "nothing recorded came before it"
+        if not measure.cosine_distance < UNRELATED:
+            return "starts_unequal", f"it is other data; at step {before} it was equal"
+        cls, note = self._computed(row, pair, measure)
+        since = f"it was equal at step {before} and has changed since"
+        return cls, "; ".join(filter(None, (since, note)))
+
+    def _equal_before(self, row: int) -> int | None:
+        """The step of the record before it of the same tensor, where that is equal in both."""
+        a = self.found.alignment.a
+        same = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
+        same = same[self.found.status[same] == EQUAL]
+        return int(a.step[same].max()) if len(same) else None
+
+    def _orphans(self, row: int) -> str:
+        """The parents of its step that A alone recorded."""
+        a = self.found.alignment.a
+        rows = [one for one in self.found.parents(row) if self.found.status[one] == UNMATCHED]
+        tensors = [a.tensors[a.tensor[one]] for one in rows]
+        return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _comes_after_computation(self, row: int) -> bool:
         """Whether computed values of the same pass were recorded before a loose one."""

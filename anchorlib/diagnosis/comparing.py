@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.aligning import align
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.classes import Judge
 from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin
@@ -20,6 +19,7 @@ from anchorlib.diagnosis.losses import losses
 from anchorlib.diagnosis.measuring import measure
 from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
 from anchorlib.diagnosis.places import place_at
+from anchorlib.diagnosis.selecting import aligned_runs
 from anchorlib.diagnosis.table import Table
 from anchorlib.diagnosis.tabling import table_of
 from anchorlib.diagnosis.verdict import Drift, drift, verdict
@@ -47,16 +47,17 @@ def compare(  # noqa: PLR0913 - the contract's arguments
 
     a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
     noise: runs that should be the same as `a` but for rounding (`anchor noise` makes them).
-    tensors: selectors of what to compare; origins are better told the more there is.
+    tensors: selectors of what to compare, by A's names or B's; origins are better told the more
+        there is.
     names: A's name of a tensor -> B's, where they differ.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError.
     """
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [one if isinstance(one, Run) else open_run(one, store) for one in (a, b, *noise)]
-    found = [table_of(run, selectors) for run in opened]
-    aligned = align(found[0], found[1], names=names or {})
-    return compare_tables(aligned, found[2:], progress=progress)
+    aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
+    others = [table_of(run, selectors) for run in opened[2:]]
+    return compare_tables(aligned, others, progress=progress)
 
 
 def compare_tables(

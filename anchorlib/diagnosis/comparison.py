@@ -54,6 +54,7 @@ class Origin:
         unknown.
     amongst: how many records of one segment this origin stands for (the same ops and parents,
         other steps or passes or elements of the segment), itself included.
+    orphaned: whether one run alone recorded some of what it was computed from.
     """
 
     place: Place
@@ -64,6 +65,7 @@ class Origin:
     max_ulp: int | None = None
     why: str = ""
     amongst: int = 1
+    orphaned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

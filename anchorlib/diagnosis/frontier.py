@@ -36,7 +36,8 @@ class Frontier:
     role: of the rows that differ, their `Role`.
     explained: whether something recorded explains a row that differs.
     lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
-    opening: whether the step before its own was not recorded.
+    orphaned: whether a parent of its own step was recorded in A alone.
+    opening: whether the step before its own was not recorded, or in A alone.
     """
 
     alignment: Alignment
@@ -47,10 +48,18 @@ class Frontier:
     explained: Array
     lacking: Array
     parameter_lacking: Array
+    orphaned: Array
     opening: Array
     block_of: Array
     place_of: Array
     layouts: dict[int, Layout] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> Array:
+        """Of each block whether B has any record of it."""
+        counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
+        found: Array = counts > 0
+        return found
 
     @property
     def origins(self) -> Array:
@@ -99,6 +108,7 @@ def frontier(alignment: Alignment) -> Frontier:
         explained=np.zeros(len(a), bool),
         lacking=np.zeros(len(a), bool),
         parameter_lacking=np.zeros(len(a), bool),
+        orphaned=np.zeros(len(a), bool),
         opening=np.zeros(len(a), bool),
         block_of=block_of,
         place_of=place_of,
@@ -172,6 +182,7 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
         unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
         found.explained[rows[:, children]] |= differs
         found.lacking[rows[:, children]] |= unknown
+        found.orphaned[rows[:, children]] |= unknown
 
 
 def _across(found: Frontier, layout: Layout, some: Array) -> None:
@@ -179,6 +190,7 @@ def _across(found: Frontier, layout: Layout, some: Array) -> None:
     blocks = found.blocks
     steps = blocks.step[some]
     before = blocks.find(blocks.rank[some], blocks.phase[some], steps - 1)
+    before = np.where(found.shared[np.maximum(before, 0)], before, -1)
     late = min(key[2] for key in layout.keys) > 0
     for block in some if late else some[(before < 0) & (steps > 0)]:
         found.opening[blocks.rows_of(block)] = True

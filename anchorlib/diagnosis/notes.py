@@ -34,7 +34,13 @@ def notes(
         told += _gaps(table)
     told += _guesses(alignment)
     told += _steps(alignment)
+    told += _ends(alignment)
     told += _flips(found)
+    if any(one.measure.measured == "shape" and one.cls == "starts_unequal" for one in origins):
+        told.append(
+            "the batches differ in size: what follows from them cannot be compared; what both runs "
+            "make of a whole step can (--tensor '*@updated')"
+        )
     if noise is not None and noise.horizon is not None:
         told.append(
             f"from step {noise.horizon} on the noise runs are a tenth apart: element by element, "
@@ -95,6 +101,21 @@ def _steps(alignment: Alignment) -> Iterable[str]:
     return [
         f"step n of {escape(alignment.a.run)} was compared with step n + {alignment.step_offset} "
         f"of {escape(alignment.b.run)}"
+    ]
+
+
+def _ends(alignment: Alignment) -> Iterable[str]:
+    """Where one run was trained further than the other."""
+    a, b = alignment.a, alignment.b
+    if not len(alignment):
+        return []
+    last_a, last_b = int(a.step.max()), int(b.step.max()) - alignment.step_offset
+    if last_a == last_b:
+        return []
+    short, long = (a, b) if last_a < last_b else (b, a)
+    return [
+        f"{escape(short.run)} ends at step {int(short.step.max())}; {escape(long.run)} goes on to "
+        f"step {int(long.step.max())}"
     ]
 
 

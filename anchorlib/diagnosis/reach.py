@@ -47,7 +47,7 @@ class Reach:
         """Whether anything differs in the scope of each of these rows."""
         rank, step = self._rank[rows], self._step[rows]
         pass_index, order = self._table.pass_index[rows], self._table.order[rows]
-        everywhere = self._passes.min(axis=0)[step]
+        everywhere = self._passes.min(axis=0, initial=NEVER)[step]
         steps = self._first_step < self._table.step[rows]
         answers = {
             Scope.STEPS: steps,

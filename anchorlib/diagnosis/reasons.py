@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.measures import Measure
 from anchorlib.diagnosis.parentage import Role
@@ -12,7 +14,10 @@ from anchorlib.diagnosis.statements import compiled
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
-__all__ = ["reason", "unrounding"]
+__all__ = ["of_b_alone", "reason", "unrounding"]
+
+PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
+CLEAR = 1e-3  # from which two factors are told from one another
 
 UNROUNDING = re.compile(
     r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Cat|Stack|Transpose|Permute|Expand"
@@ -58,11 +63,22 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
     if found.role[row] == Role.OPTIMIZER and not segment.ops:
         parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
-    if other := _otherwise(found, row):
-        parts.append(f"b computes it by {other}")
+    parts += _of_b(found, row, measure)
     if ranks := _ranks(found, segment):
         parts.append(ranks)
     return "; ".join(parts)
+
+
+def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
+    """What B does otherwise, as far as it can be told."""
+    parts = []
+    if other := _otherwise(found, row):
+        parts.append(f"B computes it by {other}")
+    if other := of_b_alone(found, row):
+        parts.append(f"B computes it from {other}, which A does not have")
+    if factor := _factor(measure):
+        parts.append(f"B is {factor:.6g} times A")
+    return parts
 
 
 def _after_backward(kind: str) -> str:
@@ -105,6 +121,31 @@ def _otherwise(found: Frontier, row: int) -> str:
     if not own or not other or own == other or compiled(own) or compiled(other):
         return ""
     return escape(", ".join(op for op in other if op not in own)) if set(other) - set(own) else ""
+
+
+def of_b_alone(found: Frontier, row: int) -> str:
+    """What B made the same value of that has no partner in A."""
+    alignment = found.alignment
+    tensor = alignment.a.tensors[alignment.a.tensor[row]]
+    if tensor.kind != "value" or not len(alignment.only_b):
+        return ""
+    names = {one.a: one.b for one in alignment.renamed}
+    site = (names.get(tensor.name, tensor.name), int(alignment.a.call[row]))
+    b = alignment.b
+    paired = {b.tensors[one].name for one in np.unique(b.tensor[alignment.b_row]).tolist()}
+    alone = {b.tensors[one].name for one in np.unique(b.tensor[alignment.only_b]).tolist()} - paired
+    told = [one for one in b.edges.get(tensor.rank, ()) if (one.name, one.call) == site]
+    parents = dict.fromkeys(parent.name for one in told[:1] for parent in one.parents)
+    return ", ".join(escape(name) for name in parents if name in alone)
+
+
+def _factor(measure: Measure) -> float:
+    """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program."""
+    if not (measure.cosine_distance <= PARALLEL and measure.value_a):
+        return 0.0
+    factor = measure.value_b / measure.value_a
+    apart = measure.error_eps * measure.eps
+    return factor if apart > CLEAR and abs(abs(factor - 1) / apart - 1) < CLEAR else 0.0
 
 
 def _ops(told: object, sites: list[tuple[str, int]]) -> tuple[str, ...]:

@@ -22,16 +22,24 @@ COUNTS = ("zero", "nan", "inf", "subnormal")
 SUMS = ("min", "max", "sum", "l2")
 
 
-def table_of(run: Run, selectors: Sequence[str] = ("*",), *, rank: int | None = None) -> Table:
+def table_of(
+    run: Run,
+    selectors: Sequence[str] = ("*",),
+    *,
+    rank: int | None = None,
+    chosen: set[tuple[str, str]] | None = None,
+) -> Table:
     """The records of a run that the selectors name, of one rank or of all, as of now.
 
+    chosen: the (name, kind) pairs themselves, instead of selectors.
     Of a run that is still written: what was committed when this was called.
     Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
     recorded nothing.
     """
     ranks = run.ranks if rank is None else [rank]
     parts = {one: run.rows(one) for one in ranks}
-    chosen = _chosen(run, selectors, [reader for reader, _ in parts.values()])
+    if chosen is None:
+        chosen = _chosen(run, selectors, [reader for reader, _ in parts.values()])
     making = _Making()
     for reader, rows in parts.values():
         making.add(reader, rows, chosen)

@@ -69,7 +69,8 @@ def _what(origin: Origin) -> str:
         origin.ops
     )
     made_of = "it was computed from" if origin.parents else "recorded before it"
-    equal = f"everything {made_of} is bit-identical"
+    both = " that both recorded" * origin.orphaned
+    equal = f"everything{both} {'of what ' * origin.orphaned}{made_of} is bit-identical"
     if origin.cls == "nonfinite":
         return f"{head}{ops} holds NaN or infinity in one run alone"
     words = {

@@ -511,3 +511,86 @@ def test_a_step_that_one_run_alone_skips_is_told(run):
     assert (found.verdict, found.origins[0].cls) == ("unexpected", "nonfinite")
     assert f"the scaler skipped the step in {run} only" in found.origins[0].why
     assert any(f"the scaler skipped step 1 in {run} only" in note for note in found.notes)
+
+
+def partial(run, keep, changes, **more):
+    """A run against one that has only some of its records, with changes."""
+    other = History()
+    other.edges = run.edges
+    other.records = [one for one in run.records if keep(one)]
+    return compare_tables(align(run.table(), replace(other.table(changes, "b"), **more)))
+
+
+def test_an_update_whose_gradient_a_alone_recorded_is_no_fault_of_the_optimizer():
+    run = chain(*NAMES, steps=2)
+    changes = {f"w_{name}@updated": FAR for name in "bcd"}
+    found = partial(run, lambda one: one.kind == "updated", changes)
+    assert told(found) == ["window_start w_b@updated 0 0"]
+    assert "w_b@grad" in found.origins[0].why
+    assert found.verdict == "suspect"
+    assert compared(run, changes).verdict == "unexpected"
+
+
+def test_what_differs_where_the_step_before_is_as_alone_is_a_window_start():
+    run = chain(*NAMES, steps=4)
+    changes = after(run, number(run, "w_b@value", 3), size=FAR)
+    found = partial(run, lambda one: one.step % 3 == 0, changes)
+    assert {origin.cls for origin in found.origins} == {"window_start"}
+    assert found.verdict == "suspect"
+
+
+def test_an_optimizer_whose_state_was_not_restored_is_asked_for_it():
+    run = chain(*NAMES, steps=4)
+    changes = after(run, number(run, "w_b@updated", 2), size=FAR)
+    found = partial(run, lambda one: one.step >= 2, changes)
+    assert told(found)[0] == "window_start w_b@updated 2 0"
+    assert "was its state restored?" in found.origins[0].why
+
+
+def test_what_b_computes_a_value_from_and_a_does_not_have_is_named():
+    run = chain(*NAMES)
+    b = History()
+    b.chain("input", "b")
+    b.made_of("drop", "b")
+    b.made_of("c", "drop", "w:w_c")
+    b.made_of("d", "c", "w:w_d")
+    b.records = list(run.records)
+    b.add("drop@value")
+    changes = after(run, number(run, "c@value"), but=("drop@value",), size=FAR)
+    found = compare_tables(align(run.table(), b.table(changes, "b")))
+    assert told(found)[0] == "not_rounding c@value 0 0"
+    assert "B computes it from drop, which A does not have" in found.origins[0].why
+    assert "everything that both recorded" in found.sentence
+
+
+def buffered(change):
+    """A buffer that autograd does not know, written between steps."""
+    run = History()
+    run.chain("input", "b")
+    base = bits("<f4")
+    for step in range(3):
+        run.add("input@value", step)
+        run.add("mean@value", step, raw=base * np.float32(1 + step))
+        run.add("b@value", step)
+    return compared(run, {"mean@value 1": change, "mean@value 2": change})
+
+
+def test_a_buffer_that_was_equal_and_is_updated_otherwise_is_no_unequal_start():
+    found = buffered(bits("<f4") * 3)
+    assert told(found) == ["not_rounding mean@value 1 0"]
+    assert "it was equal at step 0" in found.origins[0].why
+    assert "B is 1.5 times A" in found.origins[0].why
+    assert told(buffered(bits("<f4", seed=9))) == ["starts_unequal mean@value 1 0"]
+    assert told(buffered(ROUND)) == ["rounding mean@value 1 0"]
+
+
+def test_runs_without_records_are_incomparable():
+    nothing = History().table()
+    assert compare_tables(align(nothing, nothing)).verdict == "incomparable"
+
+
+def test_a_run_that_ends_before_the_other_says_so():
+    run = chain(*NAMES, steps=4)
+    found = partial(run, lambda one: one.step < 2, {})
+    assert found.verdict == "identical"
+    assert "b ends at step 1; a goes on to step 3" in found.notes
