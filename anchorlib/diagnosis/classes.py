@@ -29,6 +29,8 @@ UNRELATED = 0.3
 """Cosine distance from which two tensors are not variants of one another."""
 NOISY = 30.0
 """Times the usual noise of its kind at which a tensor is made of noise alone."""
+HALF, TURNED = 0.5, 0.1
+"""Half a tensor's error turns it by more than this cosine distance, unless it only scales it."""
 COVERED = 4.0
 """Times its noise that a difference may be."""
 
@@ -286,7 +288,11 @@ class Judge:
             return False
         a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
         own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
-        if not self.measures["error_eps"][at] * eps <= COVERED * own:
+        error = self.measures["error_eps"][at] * eps
+        if not error <= COVERED * own:
+            return False
+        if error >= HALF and not self.measures["cosine_distance"][at] >= TURNED:
+            # A multiple of it, or nothing at all: noise would point elsewhere.
             return False
         rows = self.found.alignment.a_row[self.measures.pair]
         kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]

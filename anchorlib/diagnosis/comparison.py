@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlib.diagnosis import showing
 from anchorlib.diagnosis.alignment import Alignment, Renaming
 from anchorlib.diagnosis.measures import Measure, Measures
-from anchorlib.diagnosis.places import Pair, Place, pairs_of
+from anchorlib.diagnosis.places import Pair, Place, columns_of, pairs_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,6 +153,15 @@ class Comparison:
             return iter(())
         return pairs_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
 
+    def columns(self) -> Iterator[dict[str, list[Any]]]:
+        """The same by columns, some thousand pairs at a time: names of Place, Pair and Measure.
+
+        A pair that is equal has None for its measures.
+        """
+        if self.alignment is None or self.measures is None:
+            return iter(())
+        return columns_of(self.alignment, self.measures, scores=self.scores, roles=self.roles)
+
     def __repr__(self) -> str:
         return showing.lines(self)
 
@@ -211,7 +220,7 @@ def origin_dict(origin: Origin) -> dict[str, Any]:
 
 def place_dict(place: Place) -> dict[str, Any]:
     """Coordinates by name."""
-    return {name: getattr(place, name) for name in Place.__slots__}
+    return {name: getattr(place, name) for name in Place._fields}
 
 
 def finite(value: Any) -> Any:

@@ -9,6 +9,8 @@ import numpy as np
 
 __all__ = ["Damage", "Measure", "Measures"]
 
+UNRELATED = 0.3
+"""Cosine distance from which two tensors are not variants of one another."""
 Array = np.ndarray[Any, Any]
 
 
@@ -52,6 +54,11 @@ class Measure(NamedTuple):
     value_a: float
     value_b: float
     measured: str
+
+    @property
+    def unrelated(self) -> bool:
+        """Whether b is no variant of a, nor of its negative: two tensors that share a name."""
+        return UNRELATED <= self.cosine_distance <= 2 - UNRELATED
 
 
 class Damage(NamedTuple):

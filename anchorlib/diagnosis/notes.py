@@ -32,6 +32,7 @@ def notes(
     for table in (alignment.a, alignment.b):
         told += _modes(table)
         told += _gaps(table)
+    told += _strangers(alignment)
     told += _guesses(alignment)
     told += _steps(alignment)
     told += _ends(alignment)
@@ -60,6 +61,23 @@ def few(lines: Sequence[str]) -> list[str]:
     """The first of them, and how many more there are."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
+
+
+def _strangers(alignment: Alignment) -> Iterable[str]:
+    """Why no record of the one has a partner in the other."""
+    a, b = alignment.a, alignment.b
+    if len(alignment):
+        return []
+    empty = [table for table in (a, b) if not len(table)]
+    if empty:
+        return [f"{escape(table.run)} holds no record of what was selected" for table in empty]
+    modes = [sorted({tensor.mode for tensor in table.tensors}) for table in (a, b)]
+    if not {t[:2] for t in a.tensors} & {t[:2] for t in b.tensors}:
+        return ["no tensor of one has a name of the other: --map says what is called otherwise"]
+    if set(modes[0]) & set(modes[1]):
+        return []
+    one, two = (f"{', '.join(those)} in {escape(t.run)}" for those, t in zip(modes, (a, b)))
+    return [f"the modes differ ({one}; {two}), and records of two modes are never compared"]
 
 
 def _guesses(alignment: Alignment) -> Iterable[str]:

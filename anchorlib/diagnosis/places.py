@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,15 +11,14 @@ from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.table import Table
 
-__all__ = ["Pair", "Place", "pairs_of", "place_at"]
+__all__ = ["COLUMNS", "Pair", "Place", "columns_of", "pairs_of", "place_at"]
 
 Array = np.ndarray[Any, Any]
 CHUNK = 4096
 """Pairs whose columns are turned into Python's numbers at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A record by its coordinates, as A counts them."""
 
     step: int
@@ -32,8 +30,7 @@ class Place:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """One matched pair, for tables and pages.
 
     order_b: where B has it. measure: None where the pair is equal. role: "" for equal pairs,
@@ -49,6 +46,13 @@ class Pair:
     measure: Measure | None
     role: str
     score: float | None
+
+
+COLUMNS = (
+    *Place._fields,
+    *("order", "order_b", "digest_a", "digest_b", "equal", "role", "score"),
+    *Measure._fields,
+)
 
 
 def place_at(table: Table, row: int) -> Place:
@@ -72,61 +76,66 @@ def pairs_of(
 
     scores: one for each measure. roles: one for each pair.
     """
+    for part in columns_of(alignment, measures, scores=scores, roles=roles):
+        places = map(Place, *(part[name] for name in Place._fields))
+        kept = map(_measure, zip(*(part[name] for name in Measure._fields), strict=True))
+        rest = (part[name] for name in ("order", "order_b", "equal", "digest_a", "digest_b"))
+        yield from map(Pair, places, *rest, kept, part["role"], part["score"])
+
+
+def columns_of(
+    alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
+) -> Iterator[dict[str, list[Any]]]:
+    """The same by columns, some thousand pairs at a time: `COLUMNS`, each a list.
+
+    A pair that is equal has None for its score and measures; a score that says nothing too.
+    """
     for start in range(0, len(alignment), CHUNK):
-        yield from _some(alignment, measures, scores, roles, slice(start, start + CHUNK))
+        part = slice(start, start + CHUNK)
+        one, two = alignment.a_row[part], alignment.b_row[part]
+        pairs = np.arange(start, start + len(one))
+        first, last = np.searchsorted(measures.pair, [start, start + len(one)])
+        at = measures.pair[first:last] - start
+        told = np.full(last - first, np.nan) if scores is None else scores[first:last]
+        judged = np.flatnonzero(~np.isnan(told))
+        yield {
+            **_places(alignment.a, one),
+            "order": alignment.a.order[one].tolist(),
+            "order_b": alignment.b.order[two].tolist(),
+            "equal": alignment.equal[part].tolist(),
+            "digest_a": _digests(alignment.a, one),
+            "digest_b": _digests(alignment.b, two),
+            "role": [""] * len(one) if roles is None else roles[pairs].tolist(),
+            "score": _spread(len(one), at[judged], told[judged]),
+            **{n: _spread(len(one), at, measures[n][first:last]) for n in Measure._fields},
+        }
 
 
-def _some(
-    alignment: Alignment,
-    measures: Measures,
-    scores: Array | None,
-    roles: Array | None,
-    part: slice,
-) -> Iterator[Pair]:
-    one, two = alignment.a_row[part], alignment.b_row[part]
-    pairs = np.arange(len(alignment))[part]
-    first, last = np.searchsorted(measures.pair, [pairs[0], pairs[-1] + 1])
-    columns = zip(*(measures[name][first:last].tolist() for name in Measure._fields), strict=True)
-    measured = dict(
-        zip(measures.pair[first:last].tolist(), (Measure(*row) for row in columns), strict=True)
-    )
-    told = [None] * (last - first) if scores is None else scores[first:last].tolist()
-    scored = dict(zip(measured, told, strict=True))
-    rows = zip(
-        pairs.tolist(),
-        _places(alignment.a, one),
-        alignment.a.order[one].tolist(),
-        alignment.b.order[two].tolist(),
-        alignment.equal[part].tolist(),
-        _digests(alignment.a, one),
-        _digests(alignment.b, two),
-        [""] * len(pairs) if roles is None else roles[part].tolist(),
-        strict=True,
-    )
-    for number, place, order, order_b, equal, digest_a, digest_b, role in rows:
-        score = scored.get(number)
-        yield Pair(
-            place=place,
-            order=order,
-            order_b=order_b,
-            equal=equal,
-            digest_a=digest_a,
-            digest_b=digest_b,
-            measure=measured.get(number),
-            role=role,
-            score=None if score is None or score != score else score,
-        )
+def _spread(count: int, places: Array, values: Array) -> list[Any]:
+    """A list of None but at some places."""
+    found: list[Any] = [None] * count
+    for place, value in zip(places.tolist(), values.tolist(), strict=True):
+        found[place] = value
+    return found
 
 
-def _places(table: Table, rows: Array) -> Iterator[Place]:
-    columns = (table.step, table.pass_index, table.call, table.phase, table.tensor)
-    for step, pass_index, call, phase, tensor in zip(
-        *(column[rows].tolist() for column in columns), strict=True
-    ):
-        own = table.tensors[tensor]
-        yield Place(step, pass_index, call, own.rank, table.phases[phase], own.name, own.kind)
+def _measure(values: tuple[Any, ...]) -> Measure | None:
+    return None if values[0] is None else Measure(*values)
 
 
-def _digests(table: Table, rows: Array) -> Iterator[str]:
-    for high, low in table.digest[rows].tolist():
-        yield f"{high:016x}{low:016x}"
+def _places(table: Table, rows: Array) -> dict[str, list[Any]]:
+    tensors = [table.tensors[number] for number in table.tensor[rows].tolist()]
+    return {
+        "step": table.step[rows].tolist(),
+        "pass_index": table.pass_index[rows].tolist(),
+        "call": table.call[rows].tolist(),
+        "rank": [tensor.rank for tensor in tensors],
+        "phase": [table.phases[number] for number in table.phase[rows].tolist()],
+        "name": [tensor.name for tensor in tensors],
+        "kind": [tensor.kind for tensor in tensors],
+    }
+
+
+def _digests(table: Table, rows: Array) -> list[str]:
+    text = table.digest[rows].astype(">u8").tobytes().hex()
+    return [text[start : start + 32] for start in range(0, len(text), 32)]

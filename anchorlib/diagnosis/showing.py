@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.diagnosis.measures import Measure
@@ -13,7 +12,7 @@ from anchorlib.reading import as_frame, html_table, html_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorlib.diagnosis.comparison import Comparison, Origin, Pair, Place
+    from anchorlib.diagnosis.comparison import Comparison, Origin, Place
 
 __all__ = ["frame", "html", "lines"]
 
@@ -54,19 +53,11 @@ def html(found: Comparison) -> str:
 def frame(found: Comparison) -> pd.DataFrame:
     """One row a matched pair, in A's order; a pair that is equal has no measures (NaN)."""
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
-    for pair in found.pairs():
-        for column, value in zip(columns.values(), _values(pair), strict=True):
-            column.append(value)
+    for part in found.columns():
+        for name, column in columns.items():
+            missing = float("nan") if name in Measure._fields and name != "measured" else None
+            column += [missing if value is None else value for value in part[name]]
     return as_frame(columns)
-
-
-def _values(pair: Pair) -> Iterator[Any]:
-    yield from (getattr(pair.place, name) for name in PLACE)
-    yield from (getattr(pair, name) for name in PAIR)
-    if pair.measure is None:
-        yield from (None if name == "measured" else float("nan") for name in Measure._fields)
-    else:
-        yield from pair.measure
 
 
 def _first(found: Comparison) -> list[str]:

@@ -12,6 +12,8 @@ from anchorlib.names import escape, join
 
 __all__ = ["sentence"]
 
+ROUNDABLE = 1000.0  # eps, beyond which an error is more easily read as a share
+
 
 def sentence(
     answer: str,
@@ -62,9 +64,11 @@ def _what(origin: Origin) -> str:
     place, size = origin.place, _size(origin)
     head = f"{_where(place)}: {_name(place)}"
     if origin.cls == "starts_unequal":
-        return f"{head} differs by {size} before anything was computed from it: {origin.why}"
+        return (
+            f"{head} differs by {size} before anything was computed from it: {_joined(origin.why)}"
+        )
     if origin.cls == "window_start":
-        return f"{head} already differs by {size} where the records begin: {origin.why}"
+        return f"{head} already differs by {size} where the records begin: {_joined(origin.why)}"
     ops = f" ({escape(', '.join(origin.ops[:3]))}{', …' * (len(origin.ops) > 3)})" * bool(
         origin.ops
     )
@@ -78,12 +82,19 @@ def _what(origin: Origin) -> str:
         "not_rounding": "more than rounding",
         "nondeterministic": "an operation that is not deterministic",
     }
-    why = f", {origin.why}" if origin.why and origin.cls == "not_rounding" else ""
+    why = f" ({_joined(origin.why)})" if origin.why and origin.cls == "not_rounding" else ""
     return f"{head}{ops} differs by {size} while {equal}: {words[origin.cls]}{why}"
+
+
+def _joined(why: str) -> str:
+    """Reasons as one part of the sentence, whose parts semicolons divide."""
+    return why.replace("; ", ", ")
 
 
 def _size(origin: Origin) -> str:
     measure = origin.measure
+    if measure.unrelated and measure.error_eps > ROUNDABLE:
+        return f"{measure.error_eps * measure.eps:.0%} of its norm"
     if np.isfinite(measure.error_eps):
         return f"{measure.error_eps:.3g} eps"
     if np.isfinite(measure.share_differing):

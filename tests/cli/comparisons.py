@@ -51,6 +51,11 @@ class Made(Comparison):
     def pairs(self) -> Iterator[Pair]:
         return iter(self.given)
 
+    def columns(self) -> Iterator[dict[str, list[Any]]]:
+        rows = [(*one.place, *one, *(one.measure or [None] * len(MEASURE))) for one in self.given]
+        names = (*Place._fields, *Pair._fields, *MEASURE._fields)
+        yield {name: [row[at] for row in rows] for at, name in enumerate(names)}
+
 
 def pair(name: str, *, step: int = 0, equal: bool = True, **rest: Any) -> Pair:
     """A pair; one that is not equal has MEASURE unless it is given another."""

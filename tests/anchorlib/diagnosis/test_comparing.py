@@ -198,6 +198,18 @@ def test_noise_runs_say_that_a_gradient_is_made_of_noise():
     assert told(compared(run, there[0], covered))[0].startswith("rounding")
 
 
+@pytest.mark.parametrize("factor", [0.0, 1 / 256])
+def test_a_noisy_gradient_that_is_scaled_down_is_no_noise(factor):
+    run = zero_by_theory(1e-3)
+    there = [{"bias@pass_grad": bits("<f4", seed=seed) * np.float32(1e-3)} for seed in (2, 3)]
+    covered = [
+        over(after(run, 0, size=size * ROUND), noise)
+        for size, noise in zip((2, 9), there, strict=True)
+    ]
+    scaled = {"bias@pass_grad": run.records[-1].raw * np.float32(factor)}
+    assert told(compared(run, scaled, covered)) == ["not_rounding bias@pass_grad 0 0"]
+
+
 def test_an_operation_that_differs_between_noise_runs_is_not_deterministic():
     run = chain(*NAMES)
     changes = after(run, number(run, "b@grad"))
