@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,10 @@ settings.load_profile("anchorlib")
 # Remote sessions spool below the user's cache: that of the tests is their own.
 _cache = tempfile.TemporaryDirectory(prefix="anchorlib-tests-")
 os.environ["XDG_CACHE_HOME"] = _cache.name
+
+# A shell's background job ignores Ctrl-C, and so would every command that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Left out of `make check`, part of `make test`: processes, compilers, faults by the thousand.
 SLOW = (
