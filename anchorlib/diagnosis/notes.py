@@ -76,7 +76,9 @@ def _strangers(alignment: Alignment) -> Iterable[str]:
         return ["no tensor of one has a name of the other: --map says what is called otherwise"]
     if set(modes[0]) & set(modes[1]):
         return []
-    one, two = (f"{', '.join(those)} in {escape(t.run)}" for those, t in zip(modes, (a, b)))
+    one, two = (
+        f"{', '.join(those)} in {escape(t.run)}" for those, t in zip(modes, (a, b), strict=True)
+    )
     return [f"the modes differ ({one}; {two}), and records of two modes are never compared"]
 
 
@@ -131,9 +133,10 @@ def _ends(alignment: Alignment) -> Iterable[str]:
     if last_a == last_b:
         return []
     short, long = (a, b) if last_a < last_b else (b, a)
+    died = " (left open by a process that died)" * short.left_open
     return [
-        f"{escape(short.run)} ends at step {int(short.step.max())}; {escape(long.run)} goes on to "
-        f"step {int(long.step.max())}"
+        f"{escape(short.run)} ends at step {int(short.step.max())}{died}; {escape(long.run)} goes "
+        f"on to step {int(long.step.max())}"
     ]
 
 

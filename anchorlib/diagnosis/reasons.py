@@ -17,6 +17,7 @@ from anchorlib.record import Edges
 __all__ = ["of_b_alone", "reason", "unrounding"]
 
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
+LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 CLEAR = 1e-3  # from which two factors are told from one another
 
 UNROUNDING = re.compile(
@@ -63,7 +64,7 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
     if found.role[row] == Role.OPTIMIZER and not segment.ops:
         parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
-    parts += _of_b(found, row, measure)
+    parts += _of_b(found, row, measure) or _seen_before(found, row, measure)
     if ranks := _ranks(found, segment):
         parts.append(ranks)
     return "; ".join(parts)
@@ -79,6 +80,23 @@ def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
     if factor := _factor(measure):
         parts.append(f"B is {factor:.6g} times A")
     return parts
+
+
+def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:
+    """That the operations are those of an earlier step, where the difference is of another kind.
+
+    Recording looks at the graph behind a tensor in the first steps alone.
+    """
+    large = measure.nonfinite or measure.error_eps > LARGE
+    alignment = found.alignment
+    a, step = alignment.a, int(alignment.a.step[row])
+    tensor = a.tensors[a.tensor[row]]
+    told = [one.step for one in a.edges.get(tensor.rank, ()) if one.name == tensor.name]
+    if not large or tensor.kind != "value" or not told or step - max(told) <= 1:
+        return []
+    return [
+        f"operations are those of step {max(told)}; what B did at step {step} was not looked at"
+    ]
 
 
 def _after_backward(kind: str) -> str:

@@ -42,6 +42,7 @@ class Table:
     edges: what is known of how values were computed, by rank.
     header: what the last attempt of each rank kept about itself, by rank.
     gaps: how many records were not recorded or lost their values, by (name, kind).
+    left_open: whether the process that wrote it died; False where that is not known.
     flags: what else is true of each record (`anchorlib.record.Flag`); None where nothing is known.
     gaps_from: the first step of any gap; None without gaps, or where it is not known.
     read: the raw storage of one record whose values are kept, in C order, in blocks of at most
@@ -75,6 +76,7 @@ class Table:
     stack: Callable[[Array], Array] | None = None
     gaps_from: int | None = None
     flags: Array | None = None
+    left_open: bool = False
 
     def __len__(self) -> int:
         return len(self.tensor)

@@ -50,7 +50,8 @@ def table_of(
         if chosen is None or key in chosen:
             gaps[key] = gaps.get(key, 0) + gap.count
             first = gap.first_step if first is None else min(first, gap.first_step)
-    return making.table(run.name, gaps, first)
+    left_open = run.state == "open" and run.live is False
+    return making.table(run.name, gaps, first, left_open=left_open)
 
 
 def _chosen(
@@ -109,7 +110,14 @@ class _Making:
         codes = [_code(self.shapes, shape) for shape in own]
         return {"shape": _coded(codes, which), "numel": _coded(sizes, which)}
 
-    def table(self, run: str, gaps: dict[tuple[str, str], int], gaps_from: int | None) -> Table:
+    def table(
+        self,
+        run: str,
+        gaps: dict[tuple[str, str], int],
+        gaps_from: int | None,
+        *,
+        left_open: bool,
+    ) -> Table:
         """All ranks together."""
         names = ("tensor", "phase", *SIGNED, "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)
@@ -144,6 +152,7 @@ class _Making:
             gaps_from=gaps_from,
             read=read,
             stack=stack,
+            left_open=left_open,
             **columns,
         )
         return table

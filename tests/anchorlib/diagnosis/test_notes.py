@@ -1,0 +1,74 @@
+"""What a comparison says of what it could not tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import anchorlib
+from anchorlib.store import Writer
+from tests.anchorlib.store.records import record
+
+
+def write(folder, run, *, name="x", steps=3, mode="all", died=False):
+    writer = Writer.open(folder, run, 0)
+    for step in range(steps):
+        raw = np.full(64, step, "<f4")
+        writer.write([record(name, step, raw, kind="value", mode=mode)])
+    if died:
+        writer.abandon()
+    else:
+        writer.close()
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_it_is_said_which_run_ends_earlier_and_whether_its_process_died(tmp_path, died):
+    write(tmp_path, "long", steps=6)
+    write(tmp_path, "short", steps=3, died=died)
+    found = anchorlib.compare("long", "short", store=tmp_path)
+    why = " (left open by a process that died)" * died
+    assert found.verdict == "identical"
+    assert list(found.notes) == [f"short ends at step 2{why}; long goes on to step 5"]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"mode": "sum:window=2"}, "the modes differ (all in a; sum:window=2 in b)"),
+        ({"name": "y"}, "no tensor of one has a name of the other"),
+        ({"steps": 0}, "b holds no record"),
+    ],
+)
+def test_it_is_said_why_runs_have_no_record_in_common(tmp_path, other, said):
+    write(tmp_path, "a")
+    write(tmp_path, "b", **other)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "incomparable"
+    assert any(note.startswith(said) for note in found.notes)
+
+
+def train(folder, run, fault=None):
+    """Four steps; from step 3 on `fault` is put behind tanh."""
+    torch.manual_seed(0)
+    first, last = nn.Linear(8, 64), nn.Linear(64, 4)
+    optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.1)
+    x = torch.randn(32, 8)
+    with anchorlib.start(run, store=folder) as session:
+        session.watch(nn.ModuleDict({"first": first, "last": last}), optimizer=optimizer)
+        for step in range(4):
+            hidden = anchorlib.anchor(torch.tanh(first(x)), "hidden")
+            if fault and step == 3:
+                hidden = fault(hidden)
+            last(hidden).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_operations_that_were_seen_steps_before_are_said_to_be(tmp_path):
+    train(tmp_path, "a")
+    train(tmp_path, "b", lambda hidden: hidden / (hidden - hidden))
+    origin = anchorlib.compare("a", "b", store=tmp_path).origins[0]
+    assert (origin.cls, origin.place.step, origin.place.name) == ("nonfinite", 3, "last")
+    assert "what B did at step 3 was not looked at" in origin.why
