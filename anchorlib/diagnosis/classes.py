@@ -30,7 +30,8 @@ UNRELATED = 0.3
 NOISY = 30.0
 """Times the usual noise of its kind at which a tensor is made of noise alone."""
 HALF, TURNED = 0.5, 0.1
-"""Half a tensor's error turns it by more than this cosine distance, unless it only scales it."""
+"""Noise of half a tensor is all that it is made of. As large an error turns it by more than this
+cosine distance, unless it only scales it."""
 COVERED = 4.0
 """Times its noise that a difference may be."""
 
@@ -291,11 +292,15 @@ class Judge:
         error = self.measures["error_eps"][at] * eps
         if not error <= COVERED * own:
             return False
-        if error >= HALF and not self.measures["cosine_distance"][at] >= TURNED:
-            # A multiple of it, or nothing at all: noise would point elsewhere.
+        # A multiple of it, or nothing at all: noise would point elsewhere.
+        turned = bool(self.measures["cosine_distance"][at] >= TURNED)
+        if error >= HALF and not turned:
             return False
         rows = self.found.alignment.a_row[self.measures.pair]
         kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
         alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
         usual = float(np.nanmedian(self.noise.relative[alike]))
-        return bool(self.noise.saturated[at] or own >= NOISY * max(usual, 0.5 * eps))
+        if usual >= HALF:
+            # All are noisy: that says nothing of this one, but that it came out otherwise does.
+            return turned
+        return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))

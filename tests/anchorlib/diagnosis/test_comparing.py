@@ -210,6 +210,13 @@ def test_a_noisy_gradient_that_is_scaled_down_is_no_noise(factor):
     assert told(compared(run, scaled, covered)) == ["not_rounding bias@pass_grad 0 0"]
 
 
+def test_where_everything_is_noisy_no_difference_is_excused_by_it():
+    run = chain(*NAMES)
+    noise = [after(run, 0, size=size) for size in (0.7, 0.9)]
+    changes = over(after(run, number(run, "c@grad"), size=0.2), {"c@grad 0": 0.2})
+    assert told(compared(run, changes, noise)) == ["not_rounding c@grad 0 0"]
+
+
 def test_an_operation_that_differs_between_noise_runs_is_not_deterministic():
     run = chain(*NAMES)
     changes = after(run, number(run, "b@grad"))
