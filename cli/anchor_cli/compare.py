@@ -128,9 +128,10 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         _write_page(found, (a, b), store, html)
     if as_json:
         document(found.to_dict())
-    elif "-" not in files.values():
+    told = not as_json and "-" not in files.values()
+    if told:
         emit(report(found, next_commands(found, (a, b), store), this_screen()))
-    return _exit(found, fail_on)
+    return _exit(found, fail_on, told=told)
 
 
 def _one_stdout(files: Mapping[str, str | None], *, json: bool) -> None:
@@ -168,9 +169,11 @@ def _more(lines: Sequence[str]) -> str:
     return f", and {len(lines) - 1} more" if len(lines) > 1 else ""
 
 
-def _exit(found: Comparison, fail_on: FailOn) -> ExitCode:
+def _exit(found: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
+    """The exit code; what the report has not told stands on stderr."""
     if found.verdict == "incomparable":
-        note(f"nothing to compare: {found.sentence}")
+        if not told:
+            note(f"nothing to compare: {found.sentence}")
         return ExitCode.USAGE
     if found.damaged:
         note(f"damaged: {found.damaged[0]}{_more(found.damaged)}")

@@ -145,7 +145,8 @@ def _origins(found: Comparison, width: int, screen: Screen) -> list[Section]:
     meaning = "nothing recorded before" if outside else "inputs equal, result not"
     text = f"{meaning}{_unit(found)}"
     head = titled(screen, "ORIGINS", text if len(text) + 9 <= width else text.partition(" (")[0])
-    return [listed(head, [_origin(one, width, screen) for one in found.origins], _MORE)]
+    entries = [_origin(one, width, screen) for one in found.origins]
+    return [listed(head, entries, _MORE, headed=True)]
 
 
 def _unit(found: Comparison) -> str:
@@ -191,11 +192,13 @@ def _far(one: Origin) -> str:
     """How far apart the two records are."""
     measure = one.measure
     parts = []
-    if not math.isnan(measure.error_eps):
+    if measure.unrelated:  # units of rounding say nothing of two things
+        parts.append("unrelated")
+    elif not math.isnan(measure.error_eps):
         parts.append(f"{figure(measure.error_eps)} eps")
     if not math.isnan(measure.share_differing):
         parts.append(f"{100 * measure.share_differing:.3g} % differ")
-    if one.max_ulp is not None:
+    if one.max_ulp is not None and not measure.unrelated:
         parts.append(f"max {one.max_ulp:,} ulp")
     return ", ".join(parts)
 
@@ -238,7 +241,7 @@ def _paired(found: Comparison) -> list[str]:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Section]:
-    """Lines to be pasted: never cut, broken where a shell allows it."""
+    """Lines to be pasted, and advice as comments: never cut, broken where a shell allows it."""
     if not commands:
         return []
     lines = [line for command in commands for line in _broken(command, width)]
@@ -246,6 +249,8 @@ def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Section]:
 
 
 def _broken(command: str, width: int) -> list[str]:
+    if command.startswith("# "):
+        return wrapped(command, width - len("NEXT  "), 3, "# ")
     lines = [""]
     for word in command.split(" "):
         joined = f"{lines[-1]} {word}".lstrip() if lines[-1] else word

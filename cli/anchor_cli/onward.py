@@ -15,44 +15,75 @@ if TYPE_CHECKING:
 __all__ = ["next_commands"]
 
 _DEFAULT = "anchors"
+_BLAMED = ("not_rounding", "nonfinite")
 _ANOTHER_START = 1000.0  # eps; no rerun that starts a rounding error away drifts so far
 
 
 def next_commands(found: Comparison, runs: tuple[str, str], store: str) -> list[str]:
     """What goes on from this verdict, to be pasted into a shell; nothing where all is well.
 
+    What no command does is said as a comment.
+
     runs: A and B as they were asked for: names, paths or URLs.
     """
-    if found.verdict == "suspect" and _settled_by_noise(found) and found.alignment is not None:
+    if found.verdict == "incomparable":
+        return [_line("names", run, store) for run in runs]
+    if found.verdict not in ("suspect", "unexpected"):
+        return []
+    blamed = any(one.cls in _BLAMED for one in found.origins)
+    if not blamed and (told := _outside(found, runs, store)):
+        return told
+    if found.verdict == "suspect" and not found.noise and found.alignment is not None:
         from anchorlib.diagnosis import noise_line
 
         place = _place_of(runs[0], store)
         return [noise_line(found.alignment.a, found.alignment.b, store=place)]
-    if found.verdict == "incomparable":
-        return [_line("names", run, store) for run in runs]
-    if found.verdict in ("suspect", "unexpected") and found.first is not None:
-        at = found.origins[0].place if found.origins else found.first.place
-        others = {one.a: one.b for one in found.renamed}
-        names = (at.name, others.get(at.name, at.name))
-        steps = (at.step, at.step + found.step_offset)
+    return _looking(found, runs, store)
+
+
+def _looking(found: Comparison, runs: tuple[str, str], store: str) -> list[str]:
+    """The lines that show the record to blame in both runs."""
+    if found.first is None:
+        return []
+    blamed = [one for one in found.origins if one.cls in _BLAMED] or list(found.origins)
+    at = blamed[0].place if blamed else found.first.place
+    others = {one.a: one.b for one in found.renamed}
+    names = (at.name, others.get(at.name, at.name))
+    steps = (at.step, at.step + found.step_offset)
+    return [
+        _line("stats", run, store, "--tensor", join(name, at.kind), "--step", str(step))
+        for run, name, step in zip(runs, names, steps, strict=True)
+    ]
+
+
+def _outside(found: Comparison, runs: tuple[str, str], store: str) -> list[str]:
+    """What to do where the runs began otherwise, or were recorded too late; else nothing."""
+    unequal = [one for one in found.origins if one.cls == "starts_unequal"]
+    if any(one.measure.measured == "shape" for one in unequal):
         return [
-            _line("stats", run, store, "--tensor", join(name, at.kind), "--step", str(step))
-            for run, name, step in zip(runs, names, steps, strict=True)
+            "# what both make of a whole step does not depend on how it was cut:",
+            _line("compare", runs[0], store, runs[1], "--tensor", "*@updated", other=runs[1]),
         ]
+    if any(not one.measure.error_eps <= _ANOTHER_START for one in unequal) or (
+        unequal and found.noise
+    ):
+        seeds = found.config_diff.get("torch.initial_seed")
+        if seeds is not None:
+            return [f"# give both the same seed (torch.manual_seed): now {seeds[0]} and {seeds[1]}"]
+        advice = "# give both the same checkpoint, and the same data in the same order"
+        return [advice, *_looking(found, runs, store)]
+    if found.origins and all(one.cls == "window_start" for one in found.origins):
+        return ["# record both again, every pass of the first steps, in mode All"]
     return []
 
 
-def _settled_by_noise(found: Comparison) -> bool:
-    """Whether noise runs are what lacks: not where they were given, or parameters are others."""
-    return not found.noise and not any(
-        one.cls == "starts_unequal" and one.measure.error_eps > _ANOTHER_START
-        for one in found.origins
-    )
+def _line(command: str, run: str, store: str, *words: str, other: str | None = None) -> str:
+    """One `anchor` line; what a shell would read is quoted, what a terminal would obey escaped.
 
-
-def _line(command: str, run: str, store: str, *words: str) -> str:
-    """One `anchor` line; what a shell would read is quoted, what a terminal would obey escaped."""
-    where = [] if store == _DEFAULT or _is_place(run) else ["--store", store]
+    other: a second run among the words.
+    """
+    placed = _is_place(run) and (other is None or _is_place(other))
+    where = [] if store == _DEFAULT or placed else ["--store", store]
     return escape(shlex.join(["anchor", command, run, *words, *where]))
 
 

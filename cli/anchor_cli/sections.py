@@ -58,12 +58,20 @@ def _all(sections: Sequence[Section], shown: Sequence[int]) -> list[str]:
     ]
 
 
-def listed(head: str, entries: Sequence[Sequence[str]], more: str) -> Section:
-    """A head and entries of one or more lines each; `more` says where the others are."""
+def listed(
+    head: str, entries: Sequence[Sequence[str]], more: str, *, headed: bool = False
+) -> Section:
+    """A head and entries of one or more lines each; `more` says where the others are.
+
+    headed: whether an entry's first line can do without the others: where one entry is left, that
+        line costs no more than to say so.
+    """
 
     def lines(count: int) -> list[str]:
         chosen = [line for entry in entries[:count] for line in entry]
         left = len(entries) - count
+        if left == 1 and (headed or len(entries[-1]) <= 1):
+            return [head, *chosen, *entries[-1][:1]]
         return [head, *chosen, *([f"  and {left:,} more: {more}"] if left else [])]
 
     return Section(len(entries), lines)

@@ -21,7 +21,7 @@ from anchor_cli.onward import next_commands
 from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Divergence, Growth, Origin, Place
-from tests.cli.comparisons import IDENTICAL, MEASURE, SUSPECT, UNEXPECTED, pair
+from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
 PLAIN = Screen()
@@ -221,6 +221,29 @@ def test_figures_of_an_origin_are_never_cut(compare):
     assert "\n    0.35 eps, 56.5 % differ, max 4 ulp\n" in text
 
 
+def test_units_of_rounding_are_not_told_of_tensors_that_have_nothing_in_common(compare):
+    other = MEASURE._replace(cosine_distance=0.9, error_eps=1.1e7)
+    text = compare(replace(SUSPECT, origins=(replace(ORIGIN, measure=other),))).out
+    assert "unrelated, 56.5 % differ\n" in text
+    assert "ulp" not in text
+
+
+def test_the_last_origin_is_named_where_that_costs_no_more_than_to_count_it(compare):
+    origins = [replace(ORIGIN, place=PLACE._replace(name=f"layer{i}")) for i in range(30)]
+    for count in range(1, 30):
+        text = compare(replace(SUSPECT, origins=tuple(origins[:count]))).out
+        assert "and 1 more" not in text
+    assert "more: --json has them all" in text
+
+
+def test_what_cannot_be_compared_is_told_once(compare):
+    found = replace(IDENTICAL, verdict="incomparable", sentence="The runs have nothing in common.")
+    done = compare(found)
+    assert (done.code, done.err) == (2, "")
+    assert done.out.count("nothing in common") == 1
+    assert "nothing in common" in compare(found, "--csv", "-").err
+
+
 def losses(*steps, more=()):
     """Records of the losses at these steps, and of what else was anchored at the first."""
     made = [record("loss", "value", BIAS, step=step) for step in steps]
@@ -343,6 +366,50 @@ def test_an_unexpected_origin_is_looked_at_in_both_runs():
         "anchor stats eager --tensor tanh3@grad --step 0 --store /runs",
         "anchor stats x/compiled.zarr --tensor tanh3@grad --step 0",
     ]
+
+
+def begun(cls, found=SUSPECT, **measure):
+    """A comparison whose one origin came from outside."""
+    origin = replace(found.origins[0], cls=cls, measure=MEASURE._replace(**measure))
+    return replace(found, origins=(origin,))
+
+
+@pytest.mark.parametrize("found", [SUSPECT, UNEXPECTED])
+def test_batches_of_other_sizes_are_compared_after_whole_steps(found):
+    found = begun("starts_unequal", found, error_eps=math.nan, measured="shape")
+    advice, line = next_commands(found, ("a.zarr", "b"), "/runs")
+    assert advice.startswith("# ")
+    assert line == "anchor compare a.zarr b --tensor '*@updated' --store /runs"
+
+
+def test_runs_that_began_otherwise_are_to_begin_alike():
+    found = begun("starts_unequal", error_eps=1e7)
+    advice, *lines = next_commands(found, ("a", "b"), "anchors")
+    assert advice == "# give both the same checkpoint, and the same data in the same order"
+    assert [line.split()[:3] for line in lines] == [["anchor", "stats", run] for run in "ab"]
+    seeds = replace(found, config_diff={"torch.initial_seed": (3, 4)})
+    (advice,) = next_commands(seeds, ("a", "b"), "anchors")
+    assert advice == "# give both the same seed (torch.manual_seed): now 3 and 4"
+
+
+def test_runs_recorded_too_late_are_to_be_recorded_from_the_start():
+    (advice,) = next_commands(begun("window_start"), ("a", "b"), "anchors")
+    assert "every pass of the first steps" in advice
+
+
+def test_a_bug_beside_another_start_is_what_is_looked_at():
+    found = begun("starts_unequal", UNEXPECTED, error_eps=1e7)
+    bug = replace(ORIGIN, cls="not_rounding", place=PLACE._replace(name="fc9"))
+    found = replace(found, origins=(*found.origins, bug))
+    assert "fc9@grad" in next_commands(found, ("a", "b"), "anchors")[0]
+
+
+def test_advice_is_a_comment_on_every_line_that_it_takes():
+    advice = "# " + "give both the same checkpoint " * 6
+    lines = report(SUSPECT, [advice], PLAIN)
+    place = next(i for i, line in enumerate(lines) if line.startswith("NEXT  # "))
+    assert len(lines) > place + 1
+    assert all(line.startswith("      # ") for line in lines[place + 1 :])
 
 
 def test_what_b_calls_otherwise_or_does_later_is_looked_at_there():
