@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 
 import numpy as np
@@ -102,6 +103,21 @@ def test_a_click_on_a_cell_shows_its_histogram_its_differences_and_values(visit,
     cell = visited.card("Selected cell")
     assert f"{tensor} at {step}" in cell.inner_text()
     assert cell.get_by_role("application").get_attribute("aria-roledescription") == "histogram"
+
+
+@pytest.mark.parametrize("width", [600, 900, 1020, 1300])
+def test_no_table_of_the_selected_cell_is_painted_over_another(visit, two, width):
+    visited = visit(two, viewport={"width": width, "height": 900})
+    visited.page.get_by_role("button", name="first difference", exact=True).click()
+    tables = visited.card("Selected cell").get_by_role("table").all()
+    boxes = [box for table in tables if (box := table.bounding_box())]
+    assert len(boxes) == 3
+    for one, other in itertools.combinations(boxes, 2):
+        apart = (
+            one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"],
+            one["y"] + one["height"] <= other["y"] or other["y"] + other["height"] <= one["y"],
+        )
+        assert any(apart)
 
 
 def test_the_values_around_the_worst_element_stand_beside_each_other(visit, two, store):
