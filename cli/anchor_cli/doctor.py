@@ -24,7 +24,7 @@ def examine(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]",
+            metavar="RUN",
             help="A run to look at as well: its name in the store, its path, or its URL.",
             show_default=False,
             autocompletion=complete.run_names,

@@ -47,7 +47,7 @@ def show_names(
     selector: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SELECTOR]...",
+            metavar="SELECTOR",
             help="Only the tensors these name, as 'fc*@grad'.",
             autocompletion=complete.selectors,
         ),

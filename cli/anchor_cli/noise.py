@@ -25,7 +25,7 @@ def make_noise(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND...]",
+            metavar="-- COMMAND",
             help="The command that recorded RUN. Left out: the one RUN's header names.",
             show_default=False,
         ),

@@ -36,7 +36,7 @@ def write_report(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Runs as names in the store, paths or URLs; the first is the reference.",
             show_default=False,
             autocompletion=complete.run_names,

@@ -35,7 +35,7 @@ def tail_run(
     selector: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SELECTOR]...",
+            metavar="SELECTOR",
             help="Only the tensors these name, as 'fc*@grad'.",
             autocompletion=complete.selectors,
         ),

@@ -27,7 +27,7 @@ def serve_page(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help="What to show at once; without, a list of the store's runs.",
             show_default=False,
             autocompletion=complete.run_names,

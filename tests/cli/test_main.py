@@ -339,3 +339,10 @@ def test_what_the_library_logs_is_a_line_like_any_other(store):
     assert done.stderr.startswith("anchor: ")
     assert "fc2.bias" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(app).commands))
+def test_the_usage_of_a_command_has_each_bracket_once(command):
+    usage = anchor(command, "--help").out.partition("\n\n")[0]
+    assert "[[" not in usage
+    assert "......" not in usage
