@@ -32,6 +32,7 @@ NOISY = 30.0
 HALF, TURNED = 0.5, 0.1
 """Noise of half a tensor is all that it is made of. As large an error turns it by more than this
 cosine distance, unless it only scales it."""
+FEW = 16  # elements, of which noise may well point the same way twice
 COVERED = 4.0
 """Times its noise that a difference may be."""
 
@@ -294,6 +295,7 @@ class Judge:
             return False
         # A multiple of it, or nothing at all: noise would point elsewhere.
         turned = bool(self.measures["cosine_distance"][at] >= TURNED)
+        turned |= bool(self.measures["numel"][at] < FEW)
         if error >= HALF and not turned:
             return False
         rows = self.found.alignment.a_row[self.measures.pair]

@@ -19,14 +19,16 @@ Array = np.ndarray[Any, Any]
 def losses(alignment: Alignment) -> Losses | None:
     """The tensor called loss, else the last scalar value that passes compute; None without one.
 
-    A step's loss is its last record, on the lowest rank, in training if it has any.
+    A step's loss is its last record, on the lowest rank whose losses differ, else on the lowest; in
+    training if it has any.
     """
     a, b = alignment.a, alignment.b
     scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
     pairs = np.flatnonzero(scalar)
     if not len(pairs):
         return None
-    pairs = pairs[_of(a, alignment.a_row[pairs], _chosen(a, alignment.a_row[pairs]))]
+    name = _chosen(a, alignment.a_row[pairs])
+    pairs = pairs[_of(a, alignment.a_row[pairs], name, ~alignment.equal[pairs])]
     rows_a, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
     step = a.step[rows_a]
     # The last of each step: records are in order of execution.
@@ -68,11 +70,12 @@ def _chosen(a: Table, rows: Array) -> str:
     return name
 
 
-def _of(a: Table, rows: Array, name: str) -> Array:
-    """Whether rows are records of that loss on the lowest rank, in training if there are any."""
+def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
+    """Whether rows are records of that loss on one rank, in training if there are any."""
     mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
     ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
-    mine &= ranks == ranks[mine].min()
+    parted = mine & differs
+    mine &= ranks == ranks[parted if parted.any() else mine].min()
     train = np.array([phase == "train" for phase in a.phases])[a.phase[rows]]
     found: Array = mine & train if (mine & train).any() else mine
     return found

@@ -210,6 +210,18 @@ def test_a_noisy_gradient_that_is_scaled_down_is_no_noise(factor):
     assert told(compared(run, scaled, covered)) == ["not_rounding bias@pass_grad 0 0"]
 
 
+def test_noise_of_one_element_points_the_same_way_by_chance():
+    run = zero_by_theory()
+    run.records = run.records[:-1]
+    run.add("bias@pass_grad", raw=np.array([1e-3], "<f4"))
+    there = [{"bias@pass_grad": np.array([size], "<f4")} for size in (3e-3, 2e-3, 4e-3)]
+    noise = [
+        over(after(run, 0, size=size * ROUND), one)
+        for size, one in zip((2, 9), there[1:], strict=True)
+    ]
+    assert told(compared(run, there[0], noise)) == ["rounding bias@pass_grad 0 0"]
+
+
 def test_where_everything_is_noisy_no_difference_is_excused_by_it():
     run = chain(*NAMES)
     noise = [after(run, 0, size=size) for size in (0.7, 0.9)]
@@ -352,6 +364,16 @@ def test_losses_part_later_than_tensors_do():
     assert (losses.name, losses.first_bit, losses.above_1e6, losses.above_1e3) == ("loss", 1, 1, 2)
     assert [step for step, _, _ in losses.values] == [0, 1, 2]
     assert losses.values[0][1:] == (1.0, 1.0)
+
+
+def test_the_losses_of_a_rank_that_alone_parts_are_those_that_part():
+    run = History()
+    for step in range(3):
+        for rank in range(3):
+            run.add("loss@value", step, rank=rank, raw=np.array(1.0 + step + rank, "<f4"))
+    losses = compared(run, {"loss@value 2 0 0 1": np.array(9, "<f4")}).losses
+    assert (losses.first_bit, losses.above_1e3) == (2, 2)
+    assert losses.values[0][1:] == (2.0, 2.0)
 
 
 def test_a_loss_that_becomes_nan_parts_there():

@@ -16,7 +16,6 @@ from tests.anchorlib.reading.runs import make_run, training
 from tests.anchorlib.store.records import record
 from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE
 
-
 said = Comparison.__repr__  # a dataclass made by hand has one of its own
 
 
