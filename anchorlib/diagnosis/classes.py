@@ -38,7 +38,7 @@ COVERED = 4.0
 
 _UNSEEN = (
     "what led to it was not recorded",
-    "what the optimizer held before that step is not known of both: was its state restored?",
+    "what the optimizer held before that step is not known of both (was its state restored?)",
 )
 
 

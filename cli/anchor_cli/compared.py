@@ -43,6 +43,7 @@ _PARENTS = 3
 _READABLE = 24  # columns that a name keeps before other things go to the next line
 _ALARMING = ("not_rounding", "nonfinite")
 _OUTSIDE = ("starts_unequal", "window_start")
+_APART = 2**30  # ulp: of float32 numbers of either sign, which are not near in any unit
 _MORE = "--json has them all"
 
 
@@ -198,7 +199,7 @@ def _far(one: Origin) -> str:
         parts.append(f"{figure(measure.error_eps)} eps")
     if not math.isnan(measure.share_differing):
         parts.append(f"{100 * measure.share_differing:.3g} % differ")
-    if one.max_ulp is not None and not measure.unrelated:
+    if one.max_ulp is not None and one.max_ulp < _APART and not measure.unrelated:
         parts.append(f"max {one.max_ulp:,} ulp")
     return ", ".join(parts)
 

@@ -73,8 +73,14 @@ def _outside(found: Comparison, runs: tuple[str, str], store: str) -> list[str]:
         advice = "# give both the same checkpoint, and the same data in the same order"
         return [advice, *_looking(found, runs, store)]
     if found.origins and all(one.cls == "window_start" for one in found.origins):
+        if not found.origins[0].orphaned and _of_optimizer(found.origins[0].place.kind):
+            return ["# was the optimizer's state restored where the run was resumed?"]
         return ["# record both again, every pass of the first steps, in mode All"]
     return []
+
+
+def _of_optimizer(kind: str) -> bool:
+    return kind in ("updated", "delta") or kind.startswith("opt.")
 
 
 def _line(command: str, run: str, store: str, *words: str, other: str | None = None) -> str:

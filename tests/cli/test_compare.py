@@ -226,6 +226,9 @@ def test_units_of_rounding_are_not_told_of_tensors_that_have_nothing_in_common(c
     text = compare(replace(SUSPECT, origins=(replace(ORIGIN, measure=other),))).out
     assert "unrelated, 56.5 % differ\n" in text
     assert "ulp" not in text
+    text = compare(replace(SUSPECT, origins=(replace(ORIGIN, max_ulp=2**31),))).out
+    assert "0.35 eps, 56.5 % differ\n" in text
+    assert "ulp" not in text
 
 
 def test_the_last_origin_is_named_where_that_costs_no_more_than_to_count_it(compare):
@@ -395,6 +398,10 @@ def test_runs_that_began_otherwise_are_to_begin_alike():
 def test_runs_recorded_too_late_are_to_be_recorded_from_the_start():
     (advice,) = next_commands(begun("window_start"), ("a", "b"), "anchors")
     assert "every pass of the first steps" in advice
+    found = begun("window_start")
+    updated = replace(found.origins[0], place=PLACE._replace(kind="updated"))
+    (advice,) = next_commands(replace(found, origins=(updated,)), ("a", "b"), "anchors")
+    assert "state restored" in advice
 
 
 def test_a_bug_beside_another_start_is_what_is_looked_at():
