@@ -163,9 +163,16 @@ class Judge:
             return "starts_unequal", "nothing recorded came before it"
         if not measure.cosine_distance < UNRELATED:
             return "starts_unequal", f"it is other data; at step {before} it was equal"
+        if not self._has_lineage(row):
+            return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
         cls, note = self._computed(row, pair, measure)
         since = f"it was equal at step {before} and has changed since"
         return cls, "; ".join(filter(None, (since, note)))
+
+    def _has_lineage(self, row: int) -> bool:
+        """Whether it is known of anything in A's rank what it was computed from."""
+        a = self.found.alignment.a
+        return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
         """The step of the record before it of the same tensor, where that is equal in both."""
