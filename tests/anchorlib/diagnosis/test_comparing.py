@@ -198,6 +198,34 @@ def test_noise_runs_say_that_a_gradient_is_made_of_noise():
     assert told(compared(run, there[0], covered))[0].startswith("rounding")
 
 
+def as_bfloat16(values):
+    return (np.ascontiguousarray(values, "<f4").view("<u4") >> 16).astype("<u2")
+
+
+def scale_gradient(terms):
+    """The gradient of a normalisation's scale, which a kernel summed in bfloat16."""
+    run = History()
+    run.edges[0] = [Edges("input", "train", 0, 0, (SIZE,), missing=("it has no graph",))]
+    run.made_of("norm", "input", "w:weight")
+    for tensor in ("weight", "input", "norm"):
+        run.add(f"{tensor}@value")
+    run.add("norm@grad", raw=as_bfloat16(1e-3 * bits("<f4", terms * SIZE)), dtype="bfloat16")
+    run.add("weight@pass_grad", raw=as_bfloat16(bits("<f4")), dtype="bfloat16")
+    return run
+
+
+@pytest.mark.parametrize(("terms", "cls"), [(16, "not_rounding"), (1024, "rounding")])
+def test_a_low_precision_sum_may_round_by_the_root_of_its_terms(terms, cls):
+    away = bits("<f4") + 10 * 2.0**-7 * bits("<f4", seed=1)
+    found = compared(scale_gradient(terms), {"weight@pass_grad": as_bfloat16(away)})
+    assert told(found) == [f"{cls} weight@pass_grad 0 0"]
+
+
+def test_a_low_precision_sum_that_is_a_multiple_is_no_rounding():
+    found = compared(scale_gradient(1024), {"weight@pass_grad": as_bfloat16(1.1 * bits("<f4"))})
+    assert told(found) == ["not_rounding weight@pass_grad 0 0"]
+
+
 @pytest.mark.parametrize("factor", [0.0, 1 / 256])
 def test_a_noisy_gradient_that_is_scaled_down_is_no_noise(factor):
     run = zero_by_theory(1e-3)
