@@ -11,6 +11,7 @@ demo: .venv/.ready  ## train on real digits, print names and a histogram, write 
 	@echo; $(BIN)/anchor hist demo --store anchors --tensor '$(GRADIENTS)' --as fp16
 	$(BIN)/anchor hist demo --store anchors --tensor '$(GRADIENTS)' -o gradients.png
 	@echo; echo "The run is in anchors/demo.zarr, the picture in gradients.png."
+	@echo "A page about it: .venv/bin/anchor report demo -o demo.html"
 	@echo "Look around: .venv/bin/anchor stats demo --tensor loss"
 
 check: check-style  ## what must pass before every commit
@@ -54,7 +55,7 @@ proto: .proto-venv/.ready  ## rewrite anchorlib/wire/v1 from proto/
 	  $$(find proto -name '*.proto')
 
 clean:
-	rm -rf .venv .proto-venv anchors gradients.png docs/_build dist
+	rm -rf .venv .proto-venv anchors gradients.png demo.html docs/_build dist
 
 .venv/.ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "anchorlib: $(PYTHON) is not installed; say which Python to use: make PYTHON=python3.12"; exit 1; }

@@ -1,0 +1,100 @@
+"""What other tools cost on the MLP of `benchmarks.training`, each used as its documentation shows.
+
+TensorBoard histograms of every tensor, wandb's `watch` (offline), rerun tensors into a file, and
+torchlens, which traces the forward pass alone. A tool that is not installed is left out and named:
+
+    pip install tensorboard wandb rerun-sdk torchlens
+    python -m benchmarks peers
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.figures import Figure, figure
+from benchmarks.timing import interleaved, ratio
+from benchmarks.training import Arm, Trained, mlp
+
+STEPS = 10
+
+
+def figures() -> Iterator[Figure]:
+    """One after the other, each beside unobserved steps."""
+    torch.set_num_threads(1)
+    for package, (words, make) in PEERS.items():
+        if find_spec(package) is None:
+            print(f"benchmarks: {package} is not installed and left out", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            plain, seen = (Trained(mlp, torch.randn(1000, 784)) for _ in range(2))
+            arms = {"plain": plain.steps(STEPS), "seen": make(seen, Path(folder))}
+            samples = interleaved(arms, rounds=5)
+            yield figure(f"MLP, {words}: wall", ratio(samples, "seen", "plain"))
+            found = ratio(samples, "seen", "plain", clock="thread")
+            yield figure(f"MLP, {words}: CPU of the training thread", found)
+
+
+def tensorboard(trained: Trained, folder: Path) -> Arm:
+    """A histogram of each tensor at each step."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(folder)
+    trained.hooked(lambda name, x: writer.add_histogram(name, x.detach()))
+    return trained.steps(STEPS)
+
+
+def wandb(trained: Trained, folder: Path) -> Arm:
+    """Gradients and parameters by `watch`, at each step."""
+    import wandb
+
+    os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    run = wandb.init(dir=folder)
+    run.watch(trained.model, log="all", log_freq=1)
+    return stepping(trained, lambda: run.log({"step": 1}))
+
+
+def rerun(trained: Trained, folder: Path) -> Arm:
+    """Each tensor at each step, into one file."""
+    import rerun
+
+    rerun.init("benchmarks")
+    rerun.save(folder / "run.rrd")
+    trained.hooked(lambda name, x: rerun.log(name, rerun.Tensor(x.detach().numpy())))
+    return trained.steps(STEPS)
+
+
+def torchlens(trained: Trained, _folder: Path) -> Arm:
+    """The forward pass traced before each step, outputs kept in memory."""
+    import torchlens
+
+    def trace() -> None:
+        torchlens.trace(trained.model, trained.inputs)
+
+    return stepping(trained, trace)
+
+
+def stepping(trained: Trained, also: Callable[[], object]) -> Arm:
+    """Steps with something beside each."""
+
+    def run() -> None:
+        for _ in range(STEPS):
+            also()
+            trained.step()
+
+    return run
+
+
+PEERS: dict[str, tuple[str, Callable[[Trained, Path], Any]]] = {
+    "tensorboard": ("TensorBoard histograms", tensorboard),
+    "wandb": ("wandb.watch, offline", wandb),
+    "rerun": ("rerun tensors", rerun),
+    "torchlens": ("torchlens, forward alone", torchlens),
+}
