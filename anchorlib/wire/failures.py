@@ -33,6 +33,10 @@ _PASSING: Final = _SILENT | {
 }
 
 
+_BROKEN: Final = "Stream removed"
+"""How gRPC begins what it says of a connection that broke, or that made no sense any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failed call.
@@ -53,8 +57,9 @@ def failure(address: Address, error: grpc.RpcError) -> Failure:
     """Reads the error of a call to the collector at `address`."""
     code, details = error.code(), error.details() or ""
     details = escape(" ".join(details.split())[:500])
+    broken = details.startswith(_BROKEN) and code not in _PERMANENT
     return Failure(
-        _sentence(address, code, details), code in _PERMANENT, code in _PASSING, told=True
+        _sentence(address, code, details), code in _PERMANENT, broken or code in _PASSING, told=True
     )
 
 
@@ -68,6 +73,8 @@ def _sentence(address: Address, code: grpc.StatusCode, details: str) -> str:
             f"no collector answers at {address} ({_cause(details)}); is `anchor serve` running "
             "there, and is the address right?"
         )
+    if details.startswith(_BROKEN) or code == grpc.StatusCode.DATA_LOSS:
+        return f"the line to {address} is bad: {details or code.name}"
     if code == grpc.StatusCode.UNAUTHENTICATED:
         details += "; set ANCHOR_TOKEN or ANCHOR_TOKEN_FILE"
     if code == grpc.StatusCode.UNIMPLEMENTED:
