@@ -84,7 +84,7 @@ def test_a_record_larger_than_a_frame_arrives_whole(collector, push):
 
 def test_frames_are_acknowledged_although_their_record_is_not_whole_yet(push):
     stream = push()
-    stream.push(record(0, 2**19))
+    stream.push(record(0, 3 * 2**19))
     assert stream.reply().HasField("resume")
     replies = [stream.reply().ack]
     while replies[-1].committed != 1:
