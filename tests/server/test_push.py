@@ -172,14 +172,16 @@ def test_a_writer_that_died_leaves_the_rank_to_the_next(collector, push):
 
 
 def test_a_run_that_exists_is_neither_resumed_nor_overwritten_unasked(collector, push):
-    Writer.open(collector.store, "run1", 0).close()
+    with Writer.open(collector.store, "run1", 0) as writer:
+        writer.write([record(0)])
     code, details = push().refusal()
     assert code == grpc.StatusCode.ALREADY_EXISTS
     assert "resume it, overwrite it" in details
 
 
 def test_overwrite_does_not_strike_twice_when_the_stream_breaks(collector, push):
-    Writer.open(collector.store, "run1", 0).close()
+    with Writer.open(collector.store, "run1", 0) as writer:
+        writer.write([record(0)])
     first = push(overwrite=True)
     first.push(record(0))
     first.acked(1)
