@@ -57,22 +57,17 @@ class Place:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
     def take(self, writer_id: bytes, *, resume: bool, overwrite: bool) -> RankReader:
-        """What is there, after making it if need be; raises RunExistsError.
-
-        A rank that was closed without a record is made anew: nothing of it is worth a refusal. One
-        that was left open is not, because its records may be on their way in a spool.
-        """
+        """What is there, after making it if need be; raises RunExistsError."""
         run = run_directory(self.store, self.run)
         found = self._found(damaged=overwrite)
         attempts = found.catalogue.attempts if found is not None else []
         same = bool(writer_id) and bool(attempts) and attempts[-1].writer_id == writer_id
-        empty = found is not None and not (same or resume) and _is_empty(found)
-        if attempts and not (same or resume or overwrite or empty):
+        if attempts and not (same or resume or overwrite):
             raise RunExistsError(
                 f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "
                 "start), or take another run name"
             )
-        if found is not None and attempts and (same or not (overwrite or empty)):
+        if found is not None and attempts and (same or not overwrite):
             return found
         create_rank(run, self.rank, self.tree)
         return RankReader(LocalLocation(run), self.rank)
@@ -86,12 +81,6 @@ class Place:
             if damaged:  # may be overwritten all the same
                 return None
             raise
-
-
-def _is_empty(reader: RankReader) -> bool:
-    """Whether it was closed, and holds nothing: no record, and no word of one that is missing."""
-    catalogue = reader.catalogue
-    return catalogue.state == "closed" and not reader.committed and not catalogue.gaps
 
 
 @contextmanager

@@ -74,6 +74,7 @@ def tail_run(
             closed = opened.state == "closed"  # before the look that then sees all there is
             said.tell(following)
             if closed:
+                opened.tensors(*selector or ())  # what names nothing by now is a mistake
                 return ExitCode.DONE
             time.sleep(interval)
 

@@ -61,6 +61,18 @@ def test_gaps_are_told_as_they_are_counted(tmp_path):
     assert done.err == "anchor: fc1@grad lacks 3 records: the queue was full\n"
 
 
+def test_a_selector_that_names_nothing_of_a_closed_run_is_a_mistake(tmp_path):
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        writer.write([record("weight")])
+    done = subprocess.run(
+        [*COMMAND, "tail", "run1", "wieght", "--store", tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "no tensor is named 'wieght'" in done.stderr
+    assert "did you mean 'weight'" in done.stderr
+
+
 def test_a_live_run_is_followed_in_the_order_of_arrival_until_it_is_closed(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
     writer.write([record("first")])

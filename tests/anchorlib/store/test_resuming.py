@@ -18,7 +18,6 @@ from anchorlib.errors import (
     RunExistsError,
     StoreError,
 )
-from anchorlib.record import Gap
 from anchorlib.store import LocalLocation, RunReader, Within, Writer
 from tests.anchorlib.store.records import assert_holds, floats, reader, record, written
 
@@ -29,27 +28,9 @@ def test_a_rank_that_exists_is_not_written_again_by_accident(tmp_path: Path) -> 
         Writer.open(tmp_path, "run1", 0)
 
 
-def test_a_rank_that_was_closed_without_a_record_is_taken_over_as_if_new(tmp_path: Path) -> None:
-    Writer.open(tmp_path, "run1", 0, header={"try": 0}).close()
-    with Writer.open(tmp_path, "run1", 0, header={"try": 1}) as writer:
-        writer.write([record("x", 0, floats(1))])
-    found = reader(tmp_path)
-    assert [attempt.header["try"] for attempt in found.catalogue.attempts] == [1]
-    assert found.raw(0).tolist() == [1.0]
-
-
-def test_an_empty_rank_that_was_left_open_is_refused_as_its_records_may_still_come(
-    tmp_path: Path,
-) -> None:
-    Writer.open(tmp_path, "run1", 0).abandon()
-    with pytest.raises(RunExistsError, match="overwrite=True of start"):
-        Writer.open(tmp_path, "run1", 0)
-
-
-def test_an_empty_rank_that_states_what_it_lost_is_refused(tmp_path: Path) -> None:
-    with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.gap([Gap("x", "value", "all", "queue full", 3, 0, 2)])
-    with pytest.raises(RunExistsError):
+def test_a_rank_without_a_record_is_refused_too_and_told_how_to_go_on(tmp_path: Path) -> None:
+    Writer.open(tmp_path, "run1", 0).close()
+    with pytest.raises(RunExistsError, match="resume=True or overwrite=True of start"):
         Writer.open(tmp_path, "run1", 0)
 
 
