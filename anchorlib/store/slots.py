@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,26 +20,55 @@ import numpy as np
 from anchorlib.store.layout import chunk_key
 from anchorlib.store.tree import sync_directory
 
-__all__ = ["ChunkFiles", "SlotArray", "open_files"]
+__all__ = ["ChunkFiles", "SlotArray"]
 
 Buffer = bytes | memoryview
 
 IOV_MAX = 1024  # buffers that one pwritev takes, on Linux and macOS
 
 
-def open_files() -> int:
-    """How many chunk files one writer keeps open: a quarter of what the process may, at most 4096.
+LEFT_TO_OTHERS = 8192
+MOST_OPEN = 16384
 
-    A step that goes round more series than that opens a file for each record.
+
+class Allowance:
+    """How many chunk files the writers of this process may keep open together.
+
+    One that needs more may have what others do not use; where all is used, each has an equal
+    share. A step that goes round more series than that opens a file for each record. What is left
+    to the process is 8,192 files, or three quarters of them where it may open fewer.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(max(soft // 4, 64), 4096) if soft != resource.RLIM_INFINITY else 4096
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writers = 0
+        self._open = 0
+
+    def allows(self, mine: int) -> bool:
+        """Whether a writer that has `mine` open may keep them all and open one more."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MOST_OPEN
+        if soft != resource.RLIM_INFINITY:
+            most = min(max(soft // 4, soft - LEFT_TO_OTHERS), MOST_OPEN)
+        return self._open < most or mine < most // max(self._writers, 1)
+
+    def count(self, files: int, writers: int = 0) -> None:
+        """So many more are open now, of so many more writers."""
+        with self._lock:
+            self._open += files
+            self._writers += writers
+
+
+SHARED = Allowance()
 
 
 class ChunkFiles:
-    """Open chunk files, at most `limit` of them; the one used longest ago is closed first."""
+    """Open chunk files; the one used longest ago is closed first.
 
-    def __init__(self, limit: int, *, fsync: bool = False) -> None:
+    limit: of those that are open at a time; None: what `SHARED` allows.
+    """
+
+    def __init__(self, limit: int | None, *, fsync: bool = False) -> None:
         self.fsync = fsync
         self._limit = limit
         self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
@@ -50,11 +80,28 @@ class ChunkFiles:
         if descriptor is not None:
             self._open.move_to_end(key)
             return descriptor
-        if len(self._open) >= self._limit:
-            os.close(self._open.popitem(last=False)[1])
+        self._make_room()
         descriptor = self._create(array, chunk)
         self._open[key] = descriptor
+        self._count(1)
         return descriptor
+
+    def _make_room(self) -> None:
+        while self._open and not self._has_room():
+            os.close(self._open.popitem(last=False)[1])
+            self._count(-1)
+
+    def _has_room(self) -> bool:
+        if self._limit is None:
+            return SHARED.allows(len(self._open))
+        return len(self._open) < self._limit
+
+    def _count(self, files: int) -> None:
+        """Is told after each opening and closing."""
+        if self._limit is None:
+            first = files > 0 and len(self._open) == 1
+            last = files < 0 and not self._open
+            SHARED.count(files, int(first) - int(last))
 
     def open(self, path: str) -> int:
         """Opens or makes one file; gives the others up where the process has too many open."""
@@ -88,6 +135,7 @@ class ChunkFiles:
         """Closes them all; the next write opens what it needs."""
         while self._open:
             os.close(self._open.popitem()[1])
+            self._count(-1)
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +168,19 @@ class SlotArray:
             if files.fsync:
                 files.sync(descriptor)
             done += len(batch)
+
+    def write_row(self, row: int, values: Buffer) -> None:
+        """Writes one row: what a step with many tensors comes to, again and again."""
+        if self.nbytes == 0:
+            return
+        if self.rows == 1:
+            self._write_file(row, values)
+            return
+        chunk, slot = divmod(row, self.rows)
+        descriptor = self.files.descriptor(self, chunk)
+        write_all(descriptor, (values,), slot * self.nbytes, self.nbytes)
+        if self.files.fsync:
+            self.files.sync(descriptor)
 
     def write_packed(self, start: int, packed: Buffer) -> None:
         """Writes consecutive rows that lie in one buffer already."""

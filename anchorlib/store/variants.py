@@ -124,8 +124,13 @@ class PlainVariant(OpenVariant):
 
     def write(self) -> None:
         """See `OpenVariant.write`."""
-        if self.pending and self.array is not None:
-            self.array.write(self.rows, [raw.data for raw in self.pending])
+        pending = self.pending
+        if not pending or self.array is None:
+            return
+        if len(pending) == 1:
+            self.array.write_row(self.rows, pending[0].data)
+        else:
+            self.array.write(self.rows, [raw.data for raw in pending])
 
     def write_packed(self, rows: bytes) -> None:
         """Writes rows that lie end to end behind the settled ones."""

@@ -34,7 +34,7 @@ from anchorlib.store.packing import Batch, Packer
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
 from anchorlib.store.series import SeriesShelf
-from anchorlib.store.slots import ChunkFiles, open_files
+from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import RowTable
 from anchorlib.store.tree import Tree, make_store
 
@@ -107,7 +107,7 @@ class Writer:
         self._reader = reader
         self._open = True
         self._pid = os.getpid()
-        self._files = ChunkFiles(open_files(), fsync=place.fsync)
+        self._files = ChunkFiles(None, fsync=place.fsync)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
         self._shelf = SeriesShelf(
