@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.figures import Figure, append_history, table
+from benchmarks.figures import Figure, append_history, machine, table
+from benchmarks.timing import touch_memory
 
 MODULES = ("calls", "training", "storing", "collecting", "reading", "comparing", "page", "scaling")
 PEERS = "peers"
@@ -38,7 +38,7 @@ def main() -> None:
     found: list[Figure] = []
     for name in names:
         found += measured(name)
-    print(f"\nload {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n\n{table(found)}")
+    print(f"\n{machine()}\n\n{table(found)}")
     if options.json:
         append_history(options.json, found)
 
@@ -62,6 +62,7 @@ def measured(name: str) -> list[Figure]:
 
 def alone(name: str) -> None:
     """Prints each figure as one JSON line."""
+    touch_memory()
     for one in importlib.import_module(f"benchmarks.{name}").figures():
         print(json.dumps(asdict(one)), flush=True)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.timing import Ratio
 
-__all__ = ["Figure", "append_history", "figure", "table"]
+__all__ = ["Figure", "append_history", "figure", "machine", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Figure:
     what: what is measured, against what.
     unit: "x" for a ratio, else the unit of all figures.
     at_most, at_least: the target; neither: for information.
+    why: what stands in the way, should the target be missed.
     """
 
     what: str
@@ -32,6 +38,7 @@ class Figure:
     high: float
     at_most: float | None = None
     at_least: float | None = None
+    why: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -55,9 +62,10 @@ def figure(
     *,
     at_most: float | None = None,
     at_least: float | None = None,
+    why: str = "",
 ) -> Figure:
     """A figure of measured values."""
-    return Figure(what, unit, ratio.median, ratio.low, ratio.high, at_most, at_least)
+    return Figure(what, unit, ratio.median, ratio.low, ratio.high, at_most, at_least, why)
 
 
 def number(value: float) -> str:
@@ -66,10 +74,11 @@ def number(value: float) -> str:
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """A Markdown table: what, target, figure, quartiles, whether the target is met."""
+    """A Markdown table: what, target, figure, quartiles, whether the target is met or why not."""
     lines = ["| what | target | figure | quartiles | |", "|---|---|---|---|---|"]
     for one in figures:
-        met = {True: "met", False: "**missed**", None: ""}[one.met]
+        missed = f"**missed**: {one.why}" if one.why else "**missed**"
+        met = {True: "met", False: missed, None: ""}[one.met]
         lines.append(
             f"| {one.what} | {one.target} | {number(one.value)} {one.unit} "
             f"| {number(one.low)} to {number(one.high)} | {met} |"
@@ -77,12 +86,39 @@ def table(figures: Iterable[Figure]) -> str:
     return "\n".join(lines)
 
 
+def machine() -> str:
+    """One line that says what the figures were measured on, and beside how much else."""
+    model = None
+    with suppress(OSError):
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    parts = [
+        f"{os.cpu_count()} cores{f' ({model[1]})' if model else ''}",
+        f"load {os.getloadavg()[0]:.1f}",
+        f"Python {platform.python_version()}",
+        *(f"{name} {version(name)}" for name in ("torch", "numpy")),
+        f"numba {version('numba')}" if find_spec("numba") else "no numba",
+        f"temporary files on {file_system(Path(tempfile.gettempdir()))}",
+    ]
+    return ", ".join(parts)
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that `path` is on, as Linux names it."""
+    found = {}
+    with suppress(OSError):
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, where, kind, *_ = line.split()
+            if path.resolve().is_relative_to(where):
+                found[where] = kind
+    return found[max(found, key=len)] if found else "a file system not known"
+
+
 def append_history(path: Path, figures: Iterable[Figure]) -> None:
     """One JSON line for this run: when, on what, and every figure."""
     entry = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
-        "machine": platform.machine(),
+        "machine": machine(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
         "command": sys.argv[1:],

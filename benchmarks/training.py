@@ -27,6 +27,7 @@ import anchorlib
 from benchmarks.figures import Figure, figure
 from benchmarks.timing import interleaved, ratio
 
+FLOOR = "clones, one thread, one raw file"
 Arm = Callable[[], None]
 Keep = Callable[[str, torch.Tensor], None]
 
@@ -204,30 +205,32 @@ def of_mlp(folder: Path) -> Iterator[Figure]:
 
 def others(folder: Path, make: Callable[[], Trained], steps: int) -> Iterator[Figure]:
     """The same records kept in other ways."""
-    floor, saved, appended = (
-        Floor(folder / "floor"),
-        Saved(folder / "saved"),
-        Appended(folder / "zarr"),
-    )
-    models = {name: make() for name in ("plain", "floor", "saved", "zarr")}
-    models["floor"].hooked(floor.keep)
+    saved, appended = Saved(folder / "saved"), Appended(folder / "zarr")
+    models = {name: make() for name in ("plain", "saved", "zarr")}
     models["saved"].hooked(saved.keep)
     models["zarr"].hooked(appended.keep)
-
-    def floored() -> None:
-        models["floor"].steps(steps)()
-        floor.settle()
-
-    arms = {name: models[name].steps(steps) for name in ("plain", "saved", "zarr")}
-    samples = interleaved({**arms, "floor": floored}, rounds=3)
+    arms = {name: models[name].steps(steps) for name in models}
+    samples = interleaved({**arms, "floor": floored(folder, make, steps)}, rounds=3)
     for name, words in (
-        ("floor", "clones, one thread, one raw file"),
+        ("floor", FLOOR),
         ("saved", "torch.save per tensor"),
         ("zarr", "zarr resize and assignment"),
     ):
         yield figure(f"MLP, {words}: wall", ratio(samples, name, "plain"))
         found = ratio(samples, name, "plain", clock="thread")
         yield figure(f"MLP, {words}: CPU of the training thread", found)
+
+
+def floored(folder: Path, make: Callable[[], Trained], steps: int) -> Arm:
+    """Steps whose records go to the floor, until all are in its file."""
+    floor, trained = Floor(folder / "floor"), make()
+    trained.hooked(floor.keep)
+
+    def run() -> None:
+        trained.steps(steps)()
+        floor.settle()
+
+    return run
 
 
 def of_transformer(folder: Path) -> Iterator[Figure]:
@@ -241,3 +244,8 @@ def of_transformer(folder: Path) -> Iterator[Figure]:
         yield figure(f"transformer, {mode}: wall", ratio(samples, mode, "plain"), at_most=wall)
         found = ratio(samples, mode, "plain", clock="thread")
         yield figure(f"transformer, {mode}: CPU of the training thread", found, at_most=thread)
+    plain = make().steps(2)
+    samples = interleaved({"plain": plain, "floor": floored(folder, make, 2)}, rounds=4)
+    yield figure(f"transformer, {FLOOR}: wall", ratio(samples, "floor", "plain"))
+    found = ratio(samples, "floor", "plain", clock="thread")
+    yield figure(f"transformer, {FLOOR}: CPU of the training thread", found)
