@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.layouts import blocks, elements, layout_of, parts
 from anchorlib.summary.tally import FloatTally, IntegerTally
 
@@ -52,6 +53,9 @@ def _count(raw: np.ndarray[Any, Any], name: str) -> Log2Histogram:
         for block in blocks(flat):
             integers.add(elements(block, kind))
         return integers.histogram()
+    scan = SCANS.get(layout, flat)
+    if scan is not None:
+        return scan.tally(flat, kind).histogram(kind)
     floats = FloatTally(layout)
     for _finite in floats.add(flat, kind):
         pass

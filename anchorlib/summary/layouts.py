@@ -73,6 +73,10 @@ class Layout:
             return float(struct.unpack("<f", struct.pack("<I", pattern))[0])
         return magnitude * 2.0**self.lowest_exponent * (-1.0 if pattern & self.sign else 1.0)
 
+    def ordered(self, number: int) -> float:
+        """The value of an integer that orders as the values do: 0.0 is 0, -0.0 is -1."""
+        return self.value(number if number >= 0 else self.sign - 1 - number)
+
 
 def _layout(bits: int, mantissa: int) -> Layout:
     floating, unsigned, signed = (np.dtype(f"<{code}{bits // 8}") for code in "fui")

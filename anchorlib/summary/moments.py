@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anchorlib.summary.layouts import Layout
     from anchorlib.summary.tally import Finite
 
-__all__ = ["FloatMoments", "IntegerMoments", "Moments"]
+__all__ = ["NONE", "SAFE", "FloatMoments", "IntegerMoments", "Moments"]
 
 Moments = tuple[float, float, float, float]
 """min, max, sum, l2; all nan where there is no element."""
@@ -60,7 +60,7 @@ class FloatMoments:
         """min, max, sum, l2. A sum or l2 beyond float64's range is inf."""
         if self._low is None:
             return NONE
-        low, high = self._value(self._low), self._value(self._high)
+        low, high = self._layout.ordered(self._low), self._layout.ordered(self._high)
         total, shift = _join(self._sums, 1)
         squares, square_shift = _join(self._squares, 2)
         return low, high, _scaled(total, -shift), _scaled(math.sqrt(squares), -square_shift)
@@ -74,9 +74,6 @@ class FloatMoments:
         low = sign - 1 - unsigned if unsigned >= sign else int(patterns.min())
         high = signed if signed >= 0 else sign - 1 - int(patterns.min())
         return low, high
-
-    def _value(self, ordered: int) -> float:
-        return self._layout.value(ordered if ordered >= 0 else self._layout.sign - 1 - ordered)
 
     def _shift(self, magnitude: int) -> int:
         exponent = (magnitude >> self._layout.mantissa) - self._layout.bias

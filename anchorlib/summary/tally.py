@@ -46,6 +46,19 @@ class FloatTally:
         self._low: np.ndarray[Any, Any] | None = None  # subnormals, by the length of the mantissa
         self._inf = 0
 
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        signed_fields: np.ndarray[Any, Any],
+        low: np.ndarray[Any, Any] | None,
+        inf: int,
+    ) -> FloatTally:
+        """From counters: by sign and exponent field, of subnormals by top bit, of infinities."""
+        tally = cls(layout)
+        tally._signed_fields, tally._low, tally._inf = signed_fields, low, inf
+        return tally
+
     def add(self, flat: np.ndarray[Any, Any], kind: DType) -> Iterator[Finite]:
         """Counts elements of `parts`; yields what is finite in them, block by block."""
         if kind.name != "float32" or flat.size < PAIRED:

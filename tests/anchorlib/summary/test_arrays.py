@@ -17,6 +17,8 @@ from anchorlib.errors import UnknownDTypeError
 from anchorlib.summary import Log2Histogram, as_storage, log2_histogram, summarise
 from tests.strategies import stored
 
+pytestmark = pytest.mark.usefixtures("path_taken")
+
 
 def to_torch(raw, name):
     """A tensor of these bits."""

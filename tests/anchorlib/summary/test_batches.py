@@ -14,6 +14,8 @@ from anchorlib.summary import batches, summarise, summarise_all
 from tests import oracle
 from tests.strategies import stored
 
+pytestmark = pytest.mark.usefixtures("path_taken")
+
 
 @settings(max_examples=300)
 @given(st.lists(stored(), max_size=12), st.booleans(), st.sampled_from([1, 7, 256]))

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from anchorlib.summary import Log2Histogram, log2_histogram
 from tests.strategies import dtype_names, storage_arrays
 
+pytestmark = pytest.mark.usefixtures("path_taken")
+
 ONE = Log2Histogram({-3: 2, 5: 1}, zero=4, nan=3, inf=2, subnormal=1)
 
 

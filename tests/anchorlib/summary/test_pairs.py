@@ -14,6 +14,11 @@ from anchorlib.summary.layouts import CHUNK
 from anchorlib.summary.pairs import PAIRED, counts_of_pairs
 from tests import oracle
 
+pytestmark = [
+    pytest.mark.usefixtures("path_taken"),
+    pytest.mark.parametrize("path_taken", ["numpy"], indirect=True),
+]
+
 ODD = {
     "nan": np.nan,
     "inf": -np.inf,

@@ -20,6 +20,8 @@ from anchorlib.summary import Log2Histogram, digest, layouts, summarise
 from tests import oracle
 from tests.strategies import PART, from_patterns, mantissa_bits, stored
 
+pytestmark = pytest.mark.usefixtures("path_taken")
+
 REAL_FLOATS = [name for name, kind in DTYPES.items() if kind.family == "float"]
 NARROW = [name for name in REAL_FLOATS if DTYPES[name].storage.itemsize <= 2]
 COMPLEX = list(PART)

@@ -1,0 +1,187 @@
+"""The scan of `kernels`, in this process once it has scanned enough to be worth it.
+
+    WORTH bytes scanned ─▶ a child compiles it, compares it with numpy ─▶ linked: one call an array
+
+Until then, without the extra `fast`, and where anything goes wrong, there is none, and callers do
+the same in numpy. Nobody waits for it: the child takes about three seconds at low priority, and
+linking what it printed 30 ms.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from anchorlib.dtypes import DTYPES
+from anchorlib.summary import layouts
+from anchorlib.summary.compiling import Compiling, linked
+from anchorlib.summary.layouts import BLOCK, DOUBLE, SCRATCH, SINGLE, blocks, elements
+from anchorlib.summary.moments import NONE, SAFE, FloatMoments
+from anchorlib.summary.tally import FloatTally
+
+if TYPE_CHECKING:
+    from anchorlib.dtypes import DType
+    from anchorlib.summary.compiling import Function
+    from anchorlib.summary.layouts import Layout
+    from anchorlib.summary.moments import Moments
+
+__all__ = ["SCANS", "Scan", "Scans", "compared"]
+
+Array = np.ndarray[Any, Any]
+
+WORTH: Final = 1 << 29
+"""Bytes after which a process has the scan compiled: numpy takes half a second for them."""
+
+LEAST: Final = 1 << 10
+"""Elements from which on it pays to call it."""
+
+COUNT_ONLY: Final = -1
+
+NAMES: Final = {"single": ("float32", SINGLE), "double": ("float64", DOUBLE)}
+
+
+class _Room(threading.local):
+    """What a thread's scans of one layout add to."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.counts = np.zeros((4, 2 * layout.fields), np.int64)
+        self.counted = np.zeros(layout.mantissa + 1, np.int64)
+        self.ends = np.zeros(3, np.int64)
+        self.sums = np.zeros(2, np.float64)
+        self._none = (layout.sign - 1, -layout.sign, 0)
+        arrays = (self.counts, self.counted, self.ends, self.sums, SCRATCH.double)
+        self.addresses = [array.ctypes.data for array in arrays]
+        self._unused = np.zeros(2, np.int64)  # where a result and an exception would be put
+        self.unused = [self._unused.ctypes.data, self._unused.ctypes.data + 8]
+
+    def clear(self) -> None:
+        """As before the first scan."""
+        self.counts.fill(0)
+        self.counted.fill(0)
+        self.ends[:] = self._none
+        self.sums.fill(0)
+
+
+class Scan:
+    """The scan of one layout; what it finds is what FloatTally and FloatMoments find in numpy."""
+
+    def __init__(self, layout: Layout, function: Function) -> None:
+        self._layout = layout
+        self._function = function
+        self._room = _Room(layout)
+
+    def tally(self, flat: Array, kind: DType) -> FloatTally:
+        """The exponents of elements of `parts`."""
+        self._add(flat, kind, COUNT_ONLY)
+        return self._tally()
+
+    def both(self, flat: Array, kind: DType) -> tuple[FloatTally, Moments] | None:
+        """The moments too; None where a block needs a scale, which the scan does not know."""
+        self._add(flat, kind, SAFE)
+        low, high, unsafe = self._room.ends.tolist()
+        if unsafe:
+            return None
+        if low > high:
+            return self._tally(), NONE
+        total, squares = self._room.sums.tolist()
+        ends = self._layout.ordered(low), self._layout.ordered(high)
+        return self._tally(), (*ends, 0.0 + total, math.sqrt(squares))
+
+    def _add(self, flat: Array, kind: DType, safe: int) -> None:
+        self._room.clear()
+        if kind.storage == self._layout.floating:
+            self._call(flat, safe)
+            return
+        for block in blocks(flat):
+            self._call(elements(block, kind), safe)
+
+    def _call(self, values: Array, safe: int) -> None:
+        room, address = self._room, values.ctypes.data
+        self._function(
+            *room.unused, address, address, values.size, layouts.BLOCK, safe, *room.addresses
+        )
+
+    def _tally(self) -> FloatTally:
+        room = self._room
+        inf = int(room.counted[-1])
+        low = room.counted[:-1].copy() if room.counted.any() else None
+        return FloatTally.of(self._layout, room.counts.sum(axis=0), low, inf)
+
+
+class Scans:
+    """The scans of a process, or the reason why it has none."""
+
+    def __init__(self) -> None:
+        self._ready: dict[str, Scan] = {}
+        self._seen = 0
+        self._lock = threading.Lock()
+        self._compiling: Compiling | None = None
+        self.fault: str | None = None
+
+    def get(self, layout: Layout, flat: Array) -> Scan | None:
+        """The scan for an array that lies in that layout, if there is one and it pays."""
+        if self._ready:
+            name = "double" if layout is DOUBLE else "single"
+            return self._ready[name] if flat.size >= LEAST and flat.flags.aligned else None
+        if self.fault is None:
+            self._seen += flat.nbytes
+            if self._seen >= WORTH and self._lock.acquire(blocking=False):
+                try:
+                    self._go_on(wait=False)
+                finally:
+                    self._lock.release()
+        return None
+
+    def load(self) -> str | None:
+        """Waits until they are there; the reason where they cannot be."""
+        with self._lock:
+            while not self._ready and self.fault is None:
+                self._go_on(wait=True)
+        return self.fault
+
+    def _go_on(self, *, wait: bool) -> None:
+        try:
+            if self._compiling is None:
+                self._compiling = Compiling()
+            code = self._compiling.code(wait=wait)
+            if code is not None:
+                self._ready = _linked(code)
+        except Exception as fault:  # noqa: BLE001  # whatever it is, numpy does the same
+            self.fault = f"{type(fault).__name__}: {fault}"
+
+
+def _linked(code: bytes) -> dict[str, Scan]:
+    functions = linked(code, NAMES)
+    return {name: Scan(layout, functions[name]) for name, (_, layout) in NAMES.items()}
+
+
+def compared(code: bytes) -> None:
+    """Raises ArithmeticError where a scan of that object file does not say what numpy says.
+
+    Another numpy may add in another order, or a compiler contract what it must not.
+    """
+    scans, random = _linked(code), np.random.default_rng(0)
+    for name, (dtype, layout) in NAMES.items():
+        for size in (1, 7, 9, 129, 1001, BLOCK + 1003):
+            values = random.standard_normal(size).astype(layout.floating)
+            for rare in ([], [0.0], [np.nan, -np.inf, layout.value(3), -0.0]):
+                values[: len(rare)] = rare[:size]
+                _agree(scans[name], values, DTYPES[dtype], layout)
+
+
+def _agree(scan: Scan, values: Array, kind: DType, layout: Layout) -> None:
+    tally, moments = FloatTally(layout), FloatMoments(layout)
+    with np.errstate(all="ignore"):
+        for finite in tally.add(values, kind):
+            moments.add(finite)
+    found = scan.both(values, kind)
+    # As text: nan is nan there, and -0.0 is not 0.0.
+    numpys = repr((tally.histogram(kind), moments.result()))
+    if found is None or repr((found[0].histogram(kind), found[1])) != numpys:
+        raise ArithmeticError("what was compiled adds in another order than numpy")
+
+
+SCANS: Final = Scans()

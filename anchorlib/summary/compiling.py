@@ -1,0 +1,87 @@
+"""Has `kernels` compiled by a process of its own, and links what that prints."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["Compiling", "Function", "linked"]
+
+Function = Callable[..., int]
+
+SCRIPT = Path(__file__).with_name("kernels.py")
+
+MARK = b"\nanchorlib.summary.kernels\n"
+"""What `kernels` prints first; then a SHA-256 of SEAL bytes, then the object file."""
+
+SEAL = 32
+
+
+class Compiling:
+    """The process that compiles, begun. It prints an object file of 14 kB."""
+
+    def __init__(self) -> None:
+        if find_spec("numba") is None:
+            raise ModuleNotFoundError("numba is not installed")
+        self._owner = os.getpid()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", str(SCRIPT)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # which holds all of it: nobody reads before it has ended
+            stderr=subprocess.PIPE,
+        )
+        atexit.register(self._stop)
+
+    def code(self, *, wait: bool) -> bytes | None:
+        """The object file; None while it is compiled. Raises ChildProcessError if it never comes.
+
+        Not to be asked for again after either.
+        """
+        if self._owner != os.getpid():
+            raise ChildProcessError("it was begun by the process that this one was forked from")
+        if not wait and self._process.poll() is None:
+            return None
+        printed, told = self._process.communicate()
+        atexit.unregister(self._stop)
+        # Whatever a site's own start-up prints comes before the mark.
+        sealed = printed.rpartition(MARK)[2]
+        seal, code = sealed[:SEAL], sealed[SEAL:]
+        if self._process.returncode or sha256(code).digest() != seal:
+            last_line = told.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ChildProcessError(last_line or "nothing was compiled")
+        return code
+
+    def _stop(self) -> None:
+        if self._owner == os.getpid():
+            self._process.kill()
+            self._process.communicate()
+
+
+def linked(code: bytes, names: Iterable[str]) -> dict[str, Function]:
+    """The functions of those names in an object file of `kernels`. They run without the GIL.
+
+    They stay in memory to the end of the process, where a thread may still be inside one.
+    LLVM ends a process whose object file is not sound: give it what a `Compiling` gave.
+    """
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    pointer, count = ctypes.c_void_p, ctypes.c_int64
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *[pointer] * 4, *[count] * 3, *[pointer] * 5)
+    addresses = {name: engine.get_function_address(name) for name in names}
+    engine.detach()
+    if not all(addresses.values()):
+        raise LookupError("a function was not compiled")
+    return {name: prototype(address) for name, address in addresses.items()}

@@ -1,0 +1,294 @@
+"""The scan of float32 and float64 as machine code. Run as a script it prints it, an object file.
+
+A process that records never imports numba, nor compiles: both hold the interpreter's lock, in
+pieces of up to a quarter of a second. `compiled` runs this file beside it and links what it prints.
+
+Every figure is what the numpy path finds, bit for bit. Sums are therefore numpy's (pairwise
+summation, `loops_utils.h.src`: eight accumulators for up to 128 elements, halves above), and
+nothing may be reordered or contracted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+MARK = b"\nanchorlib.summary.kernels\n"
+LANES = 8
+LEAF = 128
+
+
+@intrinsic
+def rows(_context: Any, values: Any, _start: Any, _stop: Any) -> Any:
+    """The sums of values and of squares of values[start:stop], a multiple of eight elements.
+
+    In vectors, which are not found in a loop over eight sums: that takes six times as long.
+    """
+    element, index, result = values.dtype, numba.intp, numba.types.UniTuple(numba.float64, 2)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        base, start, stop = arguments
+        narrow = ir.VectorType(context.get_data_type(element), LANES)
+        wide = ir.VectorType(ir.DoubleType(), LANES)
+
+        def row(first: Any) -> Any:
+            place = builder.bitcast(builder.gep(base, [first]), narrow.as_pointer())
+            loaded = builder.load(place, typ=narrow, align=element.bitwidth // 8)
+            return loaded if narrow == wide else builder.fpext(loaded, wide)
+
+        def add(sums: Any, more: Any) -> None:
+            builder.store(builder.fadd(builder.load(sums, typ=wide), more), sums)
+
+        one, step = row(start), ir.Constant(start.type, LANES)
+        total = cgutils.alloca_once_value(builder, one)
+        squares = cgutils.alloca_once_value(builder, builder.fmul(one, one))
+        second = builder.add(start, step)
+        with cgutils.for_range_slice(builder, second, stop, step, inc=True) as (first, _):
+            one = row(first)
+            add(total, one)
+            add(squares, builder.fmul(one, one))
+        both = [_across(builder, builder.load(sums, typ=wide)) for sums in (total, squares)]
+        return context.make_tuple(builder, result, both)
+
+    return result(values, index, index), generate
+
+
+def _across(builder: Any, lanes: Any) -> Any:
+    """((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7))."""
+    parts = [builder.extract_element(lanes, ir.IntType(32)(lane)) for lane in range(LANES)]
+    while len(parts) > 1:
+        parts = [builder.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+@numba.njit(error_model="numpy")
+def pairwise(values: Any, start: int, stop: int) -> tuple[float, float]:
+    """The sums of values and of squares of values[start:stop]."""
+    size = stop - start
+    if size > LEAF:
+        middle = start + ((size // 2) & -LANES)
+        total, squares = pairwise(values, start, middle)
+        more, more_squares = pairwise(values, middle, stop)
+        return total + more, squares + more_squares
+    total = squares = -0.0
+    whole = start + (size & -LANES)
+    if size >= LANES:
+        total, squares = rows(values, start, whole)
+    for i in range(whole, stop):
+        wide = np.float64(values[i])
+        total += wide
+        squares += wide * wide
+    return total, squares
+
+
+class Bits(NamedTuple):
+    """A float's layout, as constants of the integers' own width."""
+
+    floating: Any
+    unsigned: Any
+    signed: Any
+    mantissa: int
+    fields: int
+    bias: int
+    magnitude: Any
+    infinity: Any
+    normal: Any
+    largest: Any
+    smallest: Any
+
+    @classmethod
+    def of(cls, floating: Any, unsigned: Any, signed: Any, mantissa: int) -> Bits:
+        """From the types of its width, and the bits of the mantissa."""
+        width = 8 * np.dtype(floating).itemsize
+        ones = (1 << (width - 1)) - 1
+        return cls(
+            floating, unsigned, signed, mantissa,
+            fields=1 << (width - 1 - mantissa), bias=ones >> mantissa >> 1,
+            magnitude=unsigned(ones), infinity=unsigned(ones >> mantissa << mantissa),
+            normal=unsigned(1 << mantissa), largest=signed(ones), smallest=signed(-ones - 1),
+        )  # fmt: skip
+
+
+def count_of(bits: Bits) -> Any:
+    """count(patterns, start, stop, counts): adds to counts[4][sign and exponent field]."""
+    shift, table = bits.unsigned(bits.mantissa), 2 * bits.fields
+
+    @numba.njit(error_model="numpy")
+    def count(patterns: Any, start: int, stop: int, counts: Any) -> None:
+        # In four tables: adding to the counter of the element before waits for it.
+        whole = start + ((stop - start) & -4)
+        for i in range(start, whole, 4):
+            counts[patterns[i] >> shift] += 1
+            counts[table + (patterns[i + 1] >> shift)] += 1
+            counts[2 * table + (patterns[i + 2] >> shift)] += 1
+            counts[3 * table + (patterns[i + 3] >> shift)] += 1
+        for i in range(whole, stop):
+            counts[patterns[i] >> shift] += 1
+
+    return count
+
+
+def extremes_of(bits: Bits) -> Any:
+    """extremes(patterns, start, stop): lowest, highest, and whether anything is for `rare`.
+
+    Of finite elements, as integers that order as they do.
+    """
+    unsigned, signed, magnitude, infinity = bits[1], bits[2], bits.magnitude, bits.infinity
+    largest, smallest, normal = bits.largest, bits.smallest, bits.normal
+    top, one = signed(8 * np.dtype(signed).itemsize - 1), unsigned(1)
+
+    @numba.njit(error_model="numpy")
+    def extremes(patterns: Any, start: int, stop: int) -> tuple[int, int, bool]:
+        low, high, odd = largest, smallest, False
+        for i in range(start, stop):
+            pattern = signed(patterns[i])
+            ordered = signed(pattern ^ (signed(pattern >> top) & largest))
+            absolute = unsigned(patterns[i] & magnitude)
+            outside = absolute >= infinity
+            low = min(low, largest if outside else ordered)
+            high = max(high, smallest if outside else ordered)
+            # Less one, zero is the largest number.
+            odd |= outside | (unsigned(absolute - one) < unsigned(normal - one))
+        return low, high, odd
+
+    return extremes
+
+
+def rare_of(bits: Bits) -> Any:
+    """rare(values, patterns, start, stop, counted, wide): copies what is finite; how many.
+
+    Into wide. counted: subnormals by their top bit, and then infinities.
+    """
+    unsigned, magnitude, infinity, normal = bits[1], bits.magnitude, bits.infinity, bits.normal
+    mantissa = bits.mantissa
+    # 0: subnormal float64 are copied as they are. No float64 has an exact unit for them.
+    unit = 2.0 ** (1 - bits.bias - mantissa) if bits.floating is np.float32 else 0.0
+
+    @numba.njit(error_model="numpy")
+    def rare(values: Any, patterns: Any, start: int, stop: int, counted: Any, wide: Any) -> int:
+        kept = 0
+        for i in range(start, stop):
+            absolute = unsigned(patterns[i] & magnitude)
+            if absolute >= infinity:
+                counted[mantissa] += absolute == infinity
+                continue
+            wide[kept] = values[i]
+            if 0 < absolute < normal:
+                top = 0
+                while absolute >> unsigned(top + 1):
+                    top += 1
+                counted[top] += 1
+                if unit:  # a thread that flushes subnormals has just made it zero
+                    value = np.int64(absolute) * unit
+                    wide[kept] = value if absolute == patterns[i] else -value
+            kept += 1
+        return kept
+
+    return rare
+
+
+def scan_of(bits: Bits) -> Any:
+    """The C function that scans floats of one layout.
+
+    scan(values, patterns, size, block, safe, counts, counted, ends, sums, wide) adds `size`
+    elements, given twice. safe: exponents, up or down, whose squares need no scale; -1: only count.
+    counts and counted are int64, as above. ends: lowest, highest, and 1 where a block needs a
+    scale; nothing is of use then. sums: of values, of squares. wide: float64, for a block.
+    """
+    mantissa, bias = bits.mantissa, bits.bias
+    count, extremes, rare = count_of(bits), extremes_of(bits), rare_of(bits)
+
+    def scan(  # noqa: PLR0913 - there are no objects here
+        values: Any, patterns: Any, size: int, block: int, safe: int,
+        counts: Any, counted: Any, ends: Any, sums: Any, wide: Any,
+    ) -> None:  # fmt: skip
+        zero: Any = np.int64(0)
+        start = zero
+        while start < size:
+            stop = min(start + block, size)
+            count(patterns, start, stop, counts)
+            low, high, odd = extremes(patterns, start, stop)
+            kept = rare(values, patterns, start, stop, counted, wide) if odd else stop - start
+            if safe >= 0 and kept:
+                ends[0], ends[1] = min(ends[0], low), max(ends[1], high)
+                field = max(high, -1 - low) >> mantissa
+                if abs(field - bias) > safe and (field or odd):  # all zeros need none
+                    ends[2] = 1
+                    return
+                if odd:
+                    total, squares = pairwise(wide, zero, kept)
+                else:
+                    total, squares = pairwise(values, start, stop)
+                sums[0] += total
+                sums[1] += squares
+            start = stop
+
+    return numba.cfunc(_signature(bits), error_model="numpy")(scan)
+
+
+def _signature(bits: Bits) -> Any:
+    """Of a scan."""
+    number, pattern = (numba.from_dtype(np.dtype(kind)) for kind in bits[:2])
+    size, real = numba.int64, numba.float64
+    arrays = map(numba.types.CPointer, (number, pattern, size, size, size, real, real))
+    numbers, patterns, *more = arrays
+    return numba.void(numbers, patterns, size, size, size, *more)
+
+
+def machine_code(functions: dict[str, Any]) -> bytes:
+    """An object file for this processor that has each function under its name.
+
+    Called as numba's own functions call each other: result and exception first, a status returned.
+    Raises ValueError where one calls anything from outside, which nobody would link to it.
+    """
+    module = llvm.parse_assembly("")
+    for name, function in functions.items():
+        part = llvm.parse_assembly(function.inspect_llvm())
+        # The wrapper is for callers from C; it calls the interpreter to print an exception.
+        part.get_function(function.native_name).linkage = "internal"
+        part.get_function(function.native_name.removeprefix("cfunc.")).name = name
+        module.link_in(part)
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        codemodel="jitdefault",
+        jit=True,
+    )
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    symbols = [*module.functions, *module.global_variables]
+    foreign = [one.name for one in symbols if one.is_declaration]
+    if foreign := [name for name in foreign if not name.startswith("llvm.")]:
+        raise ValueError(f"it needs {', '.join(foreign)}")
+    return bytes(machine.emit_object(module))
+
+
+def main() -> None:
+    """Prints the object file once it was used here. Training beside it comes first."""
+    if hasattr(os, "nice"):
+        os.nice(10)
+    single = Bits.of(np.float32, np.uint32, np.int32, 23)
+    double = Bits.of(np.float64, np.uint64, np.int64, 52)
+    code = machine_code({"single": scan_of(single), "double": scan_of(double)})
+    # LLVM ends the process where it cannot link, and so does an instruction that is not known.
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    compared = import_module("anchorlib.summary.compiled").compared
+    compared(code)
+    sys.stdout.buffer.write(MARK + sha256(code).digest() + code)
+
+
+if __name__ == "__main__":
+    main()

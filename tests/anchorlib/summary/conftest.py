@@ -1,0 +1,32 @@
+"""Both ways to a summary: numpy's, and what `kernels` compiles."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from anchorlib.summary import compiled
+
+LOADED = compiled.Scans()
+
+
+@contextmanager
+def path(name):
+    """Everything is summarised that way inside, arrays of one element too."""
+    with ExitStack() as stack:
+        if name == "compiled":
+            assert LOADED.load() is None
+            stack.enter_context(patch.object(compiled, "LEAST", 1))
+        scans = LOADED._ready if name == "compiled" else {}
+        stack.enter_context(patch.object(compiled.SCANS, "_ready", scans))
+        stack.enter_context(patch.object(compiled.SCANS, "fault", "so that none is compiled"))
+        yield
+
+
+@pytest.fixture(scope="module", params=["numpy", "compiled"])
+def path_taken(request):
+    """A module that uses it runs in both ways."""
+    with path(request.param):
+        yield
