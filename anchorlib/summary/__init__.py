@@ -12,13 +12,17 @@ batches    summarise_all: many small arrays in one pass
 arrays     anything array-like as raw storage; log2_histogram, the user's door
 shares     how the elements would land in a narrower float: `anchor hist --as`
 scales     what to multiply them by first, so that least is lost
+compiled   tally and moments in one call an array, where the extra `fast` is installed
+compiling  a process beside this one that compiles `kernels`
 
-Pure numpy. Everything is decided by bits, never by float arithmetic, wherever a thread that
-flushes subnormals (`torch.set_flush_denormal(True)`) would get another answer.
+Numpy, and compiled code that says the same to the last bit. Everything is decided by bits, never by
+float arithmetic, wherever a thread that flushes subnormals (`torch.set_flush_denormal(True)`) would
+get another answer.
 """
 
 from anchorlib.summary.arrays import as_storage, log2_histogram
 from anchorlib.summary.batches import summarise_all
+from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
 from anchorlib.summary.scales import ScaleRange, scales_for
@@ -26,6 +30,7 @@ from anchorlib.summary.shares import FORMATS, Shares, shares_as
 
 __all__ = [
     "FORMATS",
+    "SCANS",
     "Log2Histogram",
     "ScaleRange",
     "Shares",

@@ -70,9 +70,10 @@ def _document(run: str | None, store: str, findings: Sequence[Finding]) -> dict[
 
 def _surroundings(store: str) -> Iterator[Finding]:
     from anchor_cli.destinations import spools, storage
-    from anchor_cli.surroundings import environment, packages
+    from anchor_cli.surroundings import environment, packages, summaries
 
     yield from packages()
+    yield from summaries()
     yield from environment()
     yield from storage(store)
     yield from spools(store)

@@ -12,7 +12,7 @@ from anchor_cli.finding import Finding
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import check_run_name, escape, parse, suggest
 
-__all__ = ["EMULATE", "TESTED_TORCH", "environment", "packages", "without_password"]
+__all__ = ["EMULATE", "TESTED_TORCH", "environment", "packages", "summaries", "without_password"]
 
 TESTED_TORCH = "2.13"
 SHOWN = ("torch", "numpy", "zarr", "grpcio", "protobuf")
@@ -43,6 +43,21 @@ def packages() -> Iterator[Finding]:
             f"{torch} is not {TESTED_TORCH}, the version that was tested",
             "compare an observed run with an unobserved one before relying on it",
         )
+
+
+def summaries() -> Iterator[Finding]:
+    """Whether summaries and histograms are compiled here. Tries it, which takes seconds."""
+    from anchorlib.summary import SCANS
+
+    numba = _version("numba")
+    if numba is None:
+        text = "by numpy; with numba (pip install 'anchorlib[fast]') in a third of the time"
+        yield Finding("ok", "summaries", text)
+    elif fault := SCANS.load():
+        text = f"by numpy, as numba {numba} compiles nothing here ({escape(fault)})"
+        yield Finding("beware", "summaries", text, "pip install -U 'anchorlib[fast]'")
+    else:
+        yield Finding("ok", "summaries", f"compiled by numba {numba}")
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

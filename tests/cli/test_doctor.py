@@ -15,6 +15,7 @@ from anchor_cli.surroundings import VARIABLES
 from anchor_server import Collector
 from anchorlib.record import Edges, Flag, Gap, Parent
 from anchorlib.store import Writer
+from anchorlib.summary import SCANS
 from tests.anchorlib.sinks.spooling import Written
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
@@ -297,3 +298,20 @@ def test_broken_wins_over_gaps(tmp_path, monkeypatch):
     make_run(tmp_path, [record()], gaps=[Gap("x", "grad", "all", "queue full", 3, 1, 4)])
     monkeypatch.setenv("ANCHOR_ON_FULL", "explode")
     assert doctor("run1", "--store", tmp_path)[0] == 1
+
+
+def test_it_says_whether_summaries_are_compiled(tmp_path, monkeypatch):
+    version = metadata.version("numba")
+    _, found = doctor("--store", tmp_path)
+    assert found["ok", "summaries"]["text"] == f"compiled by numba {version}"
+
+    monkeypatch.setattr(SCANS, "load", lambda: "OSError: no \x1b[31mroom")
+    code, found = doctor("--store", tmp_path)
+    assert code == 0
+    assert found["beware", "summaries"]["text"] == (
+        f"by numpy, as numba {version} compiles nothing here (OSError: no \\x1b[31mroom)"
+    )
+
+    monkeypatch.setattr(surroundings, "_version", lambda name: None if name == "numba" else "9")
+    _, found = doctor("--store", tmp_path)
+    assert "anchorlib[fast]" in found["ok", "summaries"]["text"]
