@@ -1,14 +1,16 @@
 """What other tools cost on the MLP of `benchmarks.training`, each used as its documentation shows.
 
-TensorBoard histograms of every tensor, wandb's `watch` (offline), rerun tensors into a file, and
-torchlens, which traces the forward pass alone. A tool that is not installed is left out and named:
+TensorBoard histograms of every tensor, wandb's `watch` (offline), rerun tensors into a file,
+msprobe's tensors of modules, and torchlens and nnsight, which see the forward pass alone. A tool
+that is not installed is left out and named:
 
-    pip install tensorboard wandb rerun-sdk torchlens
+    pip install tensorboard wandb rerun-sdk mindstudio-probe torchlens nnsight
     python -m benchmarks peers
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -71,6 +73,44 @@ def rerun(trained: Trained, folder: Path) -> Arm:
     return trained.steps(STEPS)
 
 
+def msprobe(trained: Trained, folder: Path) -> Arm:
+    """Inputs, outputs and gradients of every module at each step, a file each."""
+    from msprobe.pytorch import PrecisionDebugger
+
+    settings = folder / "config.json"
+    about = {"task": "tensor", "level": "L0", "dump_path": str(folder), "rank": [], "step": []}
+    settings.write_text(json.dumps(about | {"tensor": {"data_mode": ["all"]}}))
+    debugger = PrecisionDebugger(config_path=str(settings))
+
+    def run() -> None:
+        for _ in range(STEPS):
+            debugger.start(model=trained.model)
+            trained.step()
+            debugger.stop()
+            debugger.step()
+
+    return run
+
+
+def nnsight(trained: Trained, _folder: Path) -> Arm:
+    """Outputs of the forward pass, kept in memory for the step."""
+    from nnsight import NNsight, save
+
+    model = NNsight(trained.model)
+
+    def run() -> None:
+        for _ in range(STEPS):
+            trained.optimizer.zero_grad()
+            with model.trace(trained.inputs):
+                kept = save([])
+                for place in range(5):
+                    kept.append(model[place].output)
+            kept[-1].square().mean().backward()
+            trained.optimizer.step()
+
+    return run
+
+
 def torchlens(trained: Trained, _folder: Path) -> Arm:
     """The forward pass traced before each step, outputs kept in memory."""
     import torchlens
@@ -96,5 +136,7 @@ PEERS: dict[str, tuple[str, Callable[[Trained, Path], Any]]] = {
     "tensorboard": ("TensorBoard histograms", tensorboard),
     "wandb": ("wandb.watch, offline", wandb),
     "rerun": ("rerun tensors", rerun),
+    "msprobe": ("msprobe tensors of modules", msprobe),
+    "nnsight": ("nnsight, forward alone, in memory", nnsight),
     "torchlens": ("torchlens, forward alone", torchlens),
 }
