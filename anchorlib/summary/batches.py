@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from anchorlib import dtypes
+from anchorlib.summary.compiled import SCANS, Pieces
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.layouts import BLOCK, SINGLE, elements, layout_of, parts
 from anchorlib.summary.rows import Summary, summarise
@@ -77,25 +78,15 @@ def _of_floats(raws: list[Array], kind: DType) -> list[Summary | None]:
     """The summaries; None where an array has a NaN, an infinity or a subnormal float32."""
     flat = [parts(_checked(raw, kind), kind)[0] for raw in raws]
     real = parts(raws[0], kind)[1]
-    sizes = np.array([part.size for part in flat])
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    bounds = np.cumsum([0, *(part.size for part in flat)])
     values = elements(np.concatenate(flat), real)
-    patterns = values.view(SINGLE.unsigned)
-    fields = (patterns >> SINGLE.mantissa).astype(np.int64) & (SINGLE.fields - 1)
-    fields += np.repeat(np.arange(len(raws)) * SINGLE.fields, sizes)
-    counts = np.bincount(fields, minlength=len(raws) * SINGLE.fields)
-    counts = counts.reshape(len(raws), SINGLE.fields)
-    odd = counts[:, -1] > 0
-    if counts[:, 0].any():
-        # Without the sign, and less one: zero wraps round to the largest number.
-        subnormal = (patterns << 1) - 1 < (2 << SINGLE.mantissa) - 1
-        odd |= np.logical_or.reduceat(subnormal, starts)
-    moments = _moments(values, starts, sizes)
-    histograms = _histograms(counts, real)
+    found = (SCANS.pieces or _pieces)(values, bounds)
+    moments = _moments(found)
+    histograms = _histograms(found.counts, real)
     return [
         None if is_odd else Summary(xxhash.xxh3_128_digest(part.data), *row, histogram)
         for is_odd, part, row, histogram in zip(
-            odd.tolist(), flat, moments, histograms, strict=True
+            found.odd.tolist(), flat, moments, histograms, strict=True
         )
     ]
 
@@ -106,36 +97,55 @@ def _checked(raw: Array, kind: DType) -> Array:
     return raw
 
 
-def _moments(
-    values: Array, starts: Array, sizes: Array
-) -> Iterator[tuple[float, float, float, float]]:
-    """min, max, sum and l2 of each piece that begins at one of `starts`."""
-    signed = values.view(SINGLE.signed)
-    ordered = signed ^ ((signed >> 31) & 0x7FFFFFFF)  # integers that order as the floats do
-    ends = []
-    for extreme in (np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts)):
-        back = extreme ^ ((extreme >> 31) & 0x7FFFFFFF)
-        ends.append(back.view(SINGLE.floating).astype(np.float64).tolist())
+def _pieces(values: Array, bounds: Array) -> Pieces:
+    """What `SCANS.pieces` finds, by numpy."""
+    starts, sizes = bounds[:-1], np.diff(bounds)
+    patterns = values.view(SINGLE.unsigned)
+    fields = (patterns >> SINGLE.mantissa).astype(np.int64) & (SINGLE.fields - 1)
+    fields += np.repeat(np.arange(sizes.size) * SINGLE.fields, sizes)
+    counts = np.bincount(fields, minlength=sizes.size * SINGLE.fields)
+    counts = counts.reshape(sizes.size, SINGLE.fields)
+    odd = counts[:, -1] > 0
+    if counts[:, 0].any():
+        # Without the sign, and less one: zero wraps round to the largest number.
+        subnormal = (patterns << 1) - 1 < (2 << SINGLE.mantissa) - 1
+        odd |= np.logical_or.reduceat(subnormal, starts)
+    ordered = _ordered(values.view(SINGLE.signed))
+    low, high = np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts)
     wide = values.astype(np.float64)
     sums = _sums(wide, sizes)
-    squares = _sums(np.square(wide, out=wide), sizes)
-    for low, high, total, square in zip(*ends, sums, squares, strict=True):
+    return Pieces(counts, odd, low, high, sums, _sums(np.square(wide, out=wide), sizes))
+
+
+def _ordered(patterns: Array) -> Array:
+    """Integers that order as the floats of these bits do; of such integers, the bits."""
+    ordered: Array = patterns ^ ((patterns >> 31) & 0x7FFFFFFF)
+    return ordered
+
+
+def _moments(found: Pieces) -> Iterator[tuple[float, float, float, float]]:
+    """min, max, sum and l2 of each piece."""
+    ends = [
+        _ordered(end).view(SINGLE.floating).astype(np.float64) for end in (found.low, found.high)
+    ]
+    columns = (*ends, found.sums, found.squares)
+    for low, high, total, square in zip(*(column.tolist() for column in columns), strict=True):
         yield low, high, 0.0 + total, math.sqrt(square)
 
 
-def _sums(wide: Array, sizes: Array) -> list[float]:
+def _sums(wide: Array, sizes: Array) -> Array:
     """The sum of each piece, pieces of one size together.
 
     Not by `np.add.reduceat`: it adds in another order than `sum` does, which its last bit shows.
     """
-    found: list[float] = []
+    found: list[Array] = []
     start = 0
     cuts = np.flatnonzero(np.diff(sizes)) + 1
     for alike in np.split(sizes, cuts):
         end = start + len(alike) * alike[0]
-        found += wide[start:end].reshape(len(alike), alike[0]).sum(axis=1).tolist()
+        found.append(wide[start:end].reshape(len(alike), alike[0]).sum(axis=1))
         start = end
-    return found
+    return np.concatenate(found)
 
 
 def _histograms(counts: Array, kind: DType) -> Iterator[Log2Histogram]:

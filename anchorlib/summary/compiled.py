@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from anchorlib.summary.moments import NONE, SAFE, FloatMoments
 from anchorlib.summary.tally import FloatTally
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anchorlib.dtypes import DType
     from anchorlib.summary.compiling import Function
     from anchorlib.summary.layouts import Layout
     from anchorlib.summary.moments import Moments
 
-__all__ = ["SCANS", "Scan", "Scans", "compared"]
+__all__ = ["SCANS", "Pieces", "Scan", "Scans", "compared"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +42,9 @@ LEAST: Final = 1 << 10
 
 COUNT_ONLY: Final = -1
 
-NAMES: Final = {"single": ("float32", SINGLE), "double": ("float64", DOUBLE)}
+ORDER: Final = "what was compiled adds in another order than numpy"
+
+LAYOUTS: Final = {"single": SINGLE, "double": DOUBLE}
 
 
 class _Room(threading.local):
@@ -111,11 +115,44 @@ class Scan:
         return FloatTally.of(self._layout, room.counts.sum(axis=0), low, inf)
 
 
+class Pieces(NamedTuple):
+    """What is found in each of many small arrays of float32.
+
+    counts: [array][exponent field]. odd: whether it has a NaN, an infinity or a subnormal; its
+    other figures are of no use then. low, high: as int32 that order as the values do.
+    """
+
+    counts: Array
+    odd: Array
+    low: Array
+    high: Array
+    sums: Array
+    squares: Array
+
+
+def _pieces_by(function: Function) -> Callable[[Array, Array], Pieces]:
+    def pieces(values: Array, bounds: Array) -> Pieces:
+        number = bounds.size - 1
+        counts = np.zeros((number, SINGLE.fields), np.int64)
+        ends, sums = np.empty((number, 3), np.int64), np.empty((number, 2))
+        unused = np.empty(2, np.int64)
+        first, second, at, bounds_at, counts_at, ends_at, sums_at = (
+            array.ctypes.data for array in (unused, unused[1:], values, bounds, counts, ends, sums)
+        )
+        function(first, second, at, at, bounds_at, number, counts_at, ends_at, sums_at)
+        low, high, odd = ends.T
+        return Pieces(counts, odd > 0, low.astype("<i4"), high.astype("<i4"), *sums.T)
+
+    return pieces
+
+
 class Scans:
     """The scans of a process, or the reason why it has none."""
 
     def __init__(self) -> None:
         self._ready: dict[str, Scan] = {}
+        self.pieces: Callable[[Array, Array], Pieces] | None = None
+        """values (float32), where each array begins and the last one ends (int64) -> Pieces."""
         self._seen = 0
         self._lock = threading.Lock()
         self._compiling: Compiling | None = None
@@ -148,14 +185,15 @@ class Scans:
                 self._compiling = Compiling()
             code = self._compiling.code(wait=wait)
             if code is not None:
-                self._ready = _linked(code)
+                self._ready, self.pieces = _linked(code)
         except Exception as fault:  # noqa: BLE001  # whatever it is, numpy does the same
             self.fault = f"{type(fault).__name__}: {fault}"
 
 
-def _linked(code: bytes) -> dict[str, Scan]:
-    functions = linked(code, NAMES)
-    return {name: Scan(layout, functions[name]) for name, (_, layout) in NAMES.items()}
+def _linked(code: bytes) -> tuple[dict[str, Scan], Callable[[Array, Array], Pieces]]:
+    functions = linked(code, {"single": 12, "double": 12, "pieces": 9})
+    scans = {name: Scan(layout, functions[name]) for name, layout in LAYOUTS.items()}
+    return scans, _pieces_by(functions["pieces"])
 
 
 def compared(code: bytes) -> None:
@@ -163,13 +201,17 @@ def compared(code: bytes) -> None:
 
     Another numpy may add in another order, or a compiler contract what it must not.
     """
-    scans, random = _linked(code), np.random.default_rng(0)
-    for name, (dtype, layout) in NAMES.items():
+    (scans, pieces), random = _linked(code), np.random.default_rng(0)
+    for name, layout in LAYOUTS.items():
         for size in (1, 7, 9, 129, 1001, BLOCK + 1003):
             values = random.standard_normal(size).astype(layout.floating)
             for rare in ([], [0.0], [np.nan, -np.inf, layout.value(3), -0.0]):
                 values[: len(rare)] = rare[:size]
-                _agree(scans[name], values, DTYPES[dtype], layout)
+                _agree(scans[name], values, DTYPES[f"float{8 * values.itemsize}"], layout)
+    values, bounds = random.standard_normal(700).astype("<f4"), np.array([0, 300, 700])
+    sums = [values[:300].astype("<f8").sum(), values[300:].astype("<f8").sum()]
+    if pieces(values, bounds).sums.tolist() != sums:
+        raise ArithmeticError(ORDER)
 
 
 def _agree(scan: Scan, values: Array, kind: DType, layout: Layout) -> None:
@@ -181,7 +223,7 @@ def _agree(scan: Scan, values: Array, kind: DType, layout: Layout) -> None:
     # As text: nan is nan there, and -0.0 is not 0.0.
     numpys = repr((tally.histogram(kind), moments.result()))
     if found is None or repr((found[0].histogram(kind), found[1])) != numpys:
-        raise ArithmeticError("what was compiled adds in another order than numpy")
+        raise ArithmeticError(ORDER)
 
 
 SCANS: Final = Scans()

@@ -7,7 +7,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,8 +64,11 @@ class Compiling:
             self._process.communicate()
 
 
-def linked(code: bytes, names: Iterable[str]) -> dict[str, Function]:
-    """The functions of those names in an object file of `kernels`. They run without the GIL.
+def linked(code: bytes, arguments: Mapping[str, int]) -> dict[str, Function]:
+    """The functions of those names in an object file of `kernels`, and how many arguments each has.
+
+    Addresses and numbers, given as int; first two places of 8 bytes, for a result and an exception
+    that never are. They run without the GIL.
 
     They stay in memory to the end of the process, where a thread may still be inside one.
     LLVM ends a process whose object file is not sound: give it what a `Compiling` gave.
@@ -78,10 +81,13 @@ def linked(code: bytes, names: Iterable[str]) -> dict[str, Function]:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    pointer, count = ctypes.c_void_p, ctypes.c_int64
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *[pointer] * 4, *[count] * 3, *[pointer] * 5)
-    addresses = {name: engine.get_function_address(name) for name in names}
+    addresses = {name: engine.get_function_address(name) for name in arguments}
     engine.detach()
     if not all(addresses.values()):
         raise LookupError("a function was not compiled")
-    return {name: prototype(address) for name, address in addresses.items()}
+    # On 64-bit machines an address is passed as such an integer is.
+    types = {name: [ctypes.c_int64] * number for name, number in arguments.items()}
+    return {
+        name: ctypes.CFUNCTYPE(ctypes.c_int32, *types[name])(address)
+        for name, address in addresses.items()
+    }

@@ -234,16 +234,41 @@ def scan_of(bits: Bits) -> Any:
                 sums[1] += squares
             start = stop
 
-    return numba.cfunc(_signature(bits), error_model="numpy")(scan)
+    return _c_function(bits, scan, "size size size integers integers integers reals reals")
 
 
-def _signature(bits: Bits) -> Any:
-    """Of a scan."""
-    number, pattern = (numba.from_dtype(np.dtype(kind)) for kind in bits[:2])
-    size, real = numba.int64, numba.float64
-    arrays = map(numba.types.CPointer, (number, pattern, size, size, size, real, real))
-    numbers, patterns, *more = arrays
-    return numba.void(numbers, patterns, size, size, size, *more)
+def pieces_of(bits: Bits) -> Any:
+    """The C function that scans many small arrays which lie one behind the other.
+
+    pieces(values, patterns, bounds, number, counts, ends, sums): the array i lies from bounds[i]
+    to bounds[i + 1]. counts[number][exponent field] begins as zeros. ends[number]: lowest, highest,
+    and 1 for an array with something for `rare`, whose moments are of no use then.
+    sums[number]: of values, of squares.
+    """
+    shift, fields, last = bits.unsigned(bits.mantissa), bits.fields, bits.unsigned(bits.fields - 1)
+    extremes = extremes_of(bits)
+
+    def pieces(  # noqa: PLR0913 - as above
+        values: Any, patterns: Any, bounds: Any, number: int, counts: Any, ends: Any, sums: Any
+    ) -> None:
+        for piece in range(number):
+            start, stop = bounds[piece], bounds[piece + 1]
+            for i in range(start, stop):
+                counts[piece * fields + ((patterns[i] >> shift) & last)] += 1
+            low, high, odd = extremes(patterns, start, stop)
+            ends[3 * piece], ends[3 * piece + 1], ends[3 * piece + 2] = low, high, odd
+            sums[2 * piece], sums[2 * piece + 1] = pairwise(values, start, stop)
+
+    return _c_function(bits, pieces, "integers size integers integers reals")
+
+
+def _c_function(bits: Bits, function: Any, more: str) -> Any:
+    """Compiled for values, patterns, and the arguments whose types are named in `more`."""
+    numbers, patterns = (numba.from_dtype(np.dtype(kind)) for kind in bits[:2])
+    size, array = numba.int64, numba.types.CPointer
+    types = {"size": size, "integers": array(size), "reals": array(numba.float64)}
+    arguments = [array(numbers), array(patterns), *map(types.__getitem__, more.split())]
+    return numba.cfunc(numba.void(*arguments), error_model="numpy")(function)
 
 
 def machine_code(functions: dict[str, Any]) -> bytes:
@@ -282,7 +307,9 @@ def main() -> None:
         os.nice(10)
     single = Bits.of(np.float32, np.uint32, np.int32, 23)
     double = Bits.of(np.float64, np.uint64, np.int64, 52)
-    code = machine_code({"single": scan_of(single), "double": scan_of(double)})
+    code = machine_code(
+        {"single": scan_of(single), "double": scan_of(double), "pieces": pieces_of(single)}
+    )
     # LLVM ends the process where it cannot link, and so does an instruction that is not known.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     compared = import_module("anchorlib.summary.compiled").compared

@@ -19,8 +19,9 @@ def path(name):
         if name == "compiled":
             assert LOADED.load() is None
             stack.enter_context(patch.object(compiled, "LEAST", 1))
-        scans = LOADED._ready if name == "compiled" else {}
-        stack.enter_context(patch.object(compiled.SCANS, "_ready", scans))
+        of = LOADED if name == "compiled" else compiled.Scans()
+        stack.enter_context(patch.object(compiled.SCANS, "_ready", of._ready))
+        stack.enter_context(patch.object(compiled.SCANS, "pieces", of.pieces))
         stack.enter_context(patch.object(compiled.SCANS, "fault", "so that none is compiled"))
         yield
 
