@@ -35,6 +35,7 @@ __all__ = [
     "ModeSpec",
     "Sum",
     "Summary",
+    "idle",
     "parse_mode",
     "parse_modes",
 ]
@@ -262,18 +263,16 @@ class Fold(Generic[X, P]):
 
     def idle(self, step: int) -> bool:
         """Whether nothing observed in `step` can be selected, so that it need not be observed."""
-        mode = self.mode
-        return isinstance(mode, EveryN) and mode.unit == "step" and not self.wants(step)
+        return idle(self.mode, step)
 
     def wants(self, step: int) -> bool:
         """Count one observation made in `step`; whether the mode selects it."""
         mode = self.mode
         if not isinstance(mode, EveryN):
             return True
-        assert mode.n is not None
         if mode.unit == "step":
-            into = step if mode.window is None else _into(step, mode.window)
-            return (into + 1) % mode.n == 0
+            return _is_due(mode, step)
+        assert mode.n is not None
         if (
             mode.window is not None
             and (k := _window_of(step, mode.window)) != self._counting_window
@@ -318,6 +317,17 @@ class Fold(Generic[X, P]):
         if held.refused is None:
             self._arithmetic.add(held.kept, x)
         held.count += 1  # last: what could not be added is not counted as part of the sum
+
+
+def idle(mode: Mode, step: int) -> bool:
+    """Whether `mode` can select nothing that is observed in `step`."""
+    return isinstance(mode, EveryN) and mode.unit == "step" and not _is_due(mode, step)
+
+
+def _is_due(mode: EveryN, step: int) -> bool:
+    assert mode.n is not None
+    into = step if mode.window is None else _into(step, mode.window)
+    return (into + 1) % mode.n == 0
 
 
 def _window_of(step: int, window: Window) -> int:

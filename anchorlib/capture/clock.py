@@ -119,11 +119,11 @@ class Clock:
                 self._eval_roots = max(0, self._eval_roots - 1)
 
     def call(self, name: Hashable, *, backward: bool = False) -> At:
-        """An observation of `name`: its coordinates. One made inside backward opens no pass.
+        """An observation of `name`: its coordinates. One made inside backward opens no pass."""
+        return self.count((name,), backward=backward)
 
-        name: what is counted, or something with `counters`, all of which it advances alike.
-        """
-        counters = getattr(name, "counted", None) or getattr(name, "counters", None) or (name,)
+    def count(self, counters: tuple[Hashable, ...], *, backward: bool = False) -> At:
+        """The same of what has several counters, all of which it advances alike."""
         with self._lock:
             phase = self.phase if self._phases or self._eval_roots else TRAIN
             passes = self._passes.get(phase) or self._current()
@@ -131,11 +131,12 @@ class Clock:
                 self._open(passes)
             calls = passes.calls
             if len(counters) == 1:
-                n = calls.get(counters[0], 0)
+                counter = counters[0]
+                n = calls.get(counter, 0)
+                calls[counter] = n + 1
             else:
                 n = max(calls.get(counter, 0) for counter in counters)
-            for counter in counters:
-                calls[counter] = n + 1
+                calls.update(dict.fromkeys(counters, n + 1))
             # A NamedTuple's own constructor costs as much as all the rest.
             return _tuple(At, (self.step, passes.index, n, phase))
 

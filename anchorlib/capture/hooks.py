@@ -82,6 +82,7 @@ class Anchors:
         self._observer = observer
         self._modes = modes
         self._wanted = wanted
+        self._default: dict[str, Plan] = {}  # of anchors that are given no mode
         self._plans: dict[tuple[str, object], Plan] = {}
         self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
         self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
@@ -93,11 +94,17 @@ class Anchors:
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
                 return
             raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
+        plan = self._default.get(name) if mode is None else None
+        self._observer.value(plan or self._found(name, mode), x, grad=grad)
+
+    def _found(self, name: str, mode: ModeSpec | None) -> Plan:
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
             plan = self._plans[name, given] = self._plan(name, given)
-        self._observer.value(plan, x, key=plan, grad=grad)
+            if given is None:
+                self._default[name] = plan
+        return plan
 
     def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
         name = check_name(name)

@@ -41,6 +41,7 @@ _OPAQUE: Final = "CheckpointFunctionBackward"
 
 Owner = tuple[object, str, At]  # whose mark, the tensor's name, where it was observed
 Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
+Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
 
 
 class Found(NamedTuple):
@@ -76,32 +77,46 @@ class LineageTracker:
         self.parameters |= {id(tensor): name for name, tensor in parameters.items()}
         self._generation += 1
 
-    def see(self, plan: Plan, x: torch.Tensor, at: At, node: Any, *, grad: bool = True) -> None:
+    def see(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        at: At,
+        node: Any,
+        *,
+        grad: bool = True,
+        shape: torch.Size | None = None,
+    ) -> None:
         """`x`, made by `node`, was observed at `at`; `grad`: its gradient is asked for.
 
-        Raises nothing.
+        shape: that of `x`, where somebody has asked it for that. Raises nothing.
         """
         try:
-            _step, pass_index, call, phase = at
-            here = (pass_index, call, phase, x.shape)
-            if plan.sites.get(here) != self._generation:
-                site = (plan.name, phase, pass_index, call, tuple(x.shape))
-                seen = self._seen.get(site)
-                if seen is None or seen[0] != self._generation:
-                    follows = grad and bool(plan.streams("grad", phase))
-                    if _wrapped(x) or not (follows or plan.streams("value", phase)):
-                        return
-                    self._look(site, x, at, follows=follows)
-                else:
-                    plan.sites[here] = self._generation
+            here = (at[1:], x.shape if shape is None else shape)
+            known = plan.sites.get(here) == self._generation
+            if not (known or self._visit(plan, x, at, here, grad=grad)):
+                return
             if node is not None:
                 number = x.output_nr
-                key = (_MARK, number) if number else _MARK
-                node.metadata[key] = (self._token, plan.name, at)
+                node.metadata[(_MARK, number) if number else _MARK] = (self._token, plan.name, at)
             elif x.requires_grad:
                 self._mark_leaf(x, (self._token, plan.name, at))
         except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
             self._warn(plan.name, fault)
+
+    def _visit(self, plan: Plan, x: torch.Tensor, at: At, here: Here, *, grad: bool) -> bool:
+        """Look at a place that is not known for good yet; whether `x` is to be marked."""
+        _step, pass_index, call, phase = at
+        site = (plan.name, phase, pass_index, call, tuple(x.shape))
+        seen = self._seen.get(site)
+        if seen is not None and seen[0] == self._generation:
+            plan.sites[here] = self._generation
+            return True
+        follows = grad and bool(plan.streams("grad", phase))
+        if _wrapped(x) or not (follows or plan.streams("value", phase)):
+            return False
+        self._look(site, x, at, follows=follows)
+        return True
 
     def _look(self, site: Site, x: torch.Tensor, at: At, *, follows: bool) -> None:
         name = site[0]

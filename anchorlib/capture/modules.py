@@ -23,7 +23,7 @@ from anchorlib.capture.parts import plain_inside
 from anchorlib.capture.streams import Plan, Stream
 from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.errors import UnsupportedError
-from anchorlib.modes import Mode
+from anchorlib.modes import Mode, idle
 from anchorlib.summary import digest
 
 __all__ = ["ModelWatch"]
@@ -47,6 +47,8 @@ class ModelWatch:
         self._hooked: set[str] = set()
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
+        # The step in whose forward, which is running now, modules need not be observed.
+        self._resting: int | None = None
 
     # -- what is recorded
 
@@ -92,6 +94,10 @@ class ModelWatch:
         """Whether the value and the gradient of `name` are recorded."""
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
+    def rests(self, step: int) -> bool:
+        """Whether nothing that is observed in `step` can be selected."""
+        return all(idle(mode, step) for choice in self.choices for mode in choice.modes)
+
     def _any(self, name: str) -> bool:
         """Whether an output of the module `name`, or a further one, may be recorded."""
         return bool(self._chosen(name, "value") or self._chosen(name, "grad")) or any(
@@ -122,6 +128,8 @@ class ModelWatch:
             return
         if self._observer.closed or recomputing():
             return
+        step = self._observer.clock.step
+        self._resting = step if self.rests(step) else None
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
         if self._any(name):
             for leaf, tensor in named_leaves(name, list(args)):
@@ -138,9 +146,9 @@ class ModelWatch:
         if self._observer.closed:
             return
         # An exception inside the forward arrives here as an output of None.
-        for leaf, tensor in named_leaves(self._root_name, output):
-            self._observe(leaf, tensor)
+        self._see(self._root_name, output)
         if not recomputing():
+            self._resting = None
             self.leave(training=root.training)
 
     def enter(self, *, training: bool, gradients: bool) -> None:
@@ -162,22 +170,29 @@ class ModelWatch:
         return next(reversed(self.parts.modules))
 
     def _output_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
+        clock = self._observer.clock
+
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
                 if recording():
                     self._trace(name, output)
-                return
-            if self._observer.closed:
-                return
-            for leaf, tensor in named_leaves(name, output):
-                self._observe(leaf, tensor)
+            elif self._resting != clock.step and not self._observer.closed:
+                self._see(name, output)
 
         return hook
+
+    def _see(self, name: str, output: Any) -> None:
+        """Observe what a module gave."""
+        if type(output) is torch.Tensor:
+            self._observe(name, output)
+            return
+        for leaf, tensor in named_leaves(name, output):
+            self._observe(leaf, tensor)
 
     def _observe(self, name: str, tensor: torch.Tensor) -> None:
         plan = self.plan(name)
         try:
-            self._observer.value(plan, tensor, key=plan)
+            self._observer.value(plan, tensor)
         except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
             self._observer.fault(name, "value", fault)
 
@@ -197,7 +212,7 @@ class ModelWatch:
 
     def on_pass(self, at: At) -> None:
         """Record the values that a pass starts with: the first of a step, or changed ones."""
-        if self._observer.closed:
+        if self._observer.closed or self.rests(at.step):
             return
         try:
             for name, tensor in self._state():

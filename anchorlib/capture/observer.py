@@ -7,7 +7,7 @@ the rule that nothing of ours is raised inside a user's forward, backward or opt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,7 +56,20 @@ class GradientHook:
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> None:
         """Record `gradient`; with no plan, only note that this pass has one."""
-        self._observer.gradient(self._plan, self.at, gradient)
+        # As `Observer.gradient` does it, in fewer calls.
+        observer, plan, at = self._observer, self._plan, self.at
+        if observer.closed or gradient is None:
+            return
+        try:
+            observer.clock.gradient(at)
+            if plan is None:
+                return
+            _, grads, _, only = plan.routes.get(at[3]) or plan.route(at[3])
+            recorder, note = observer.recorder, observer.note
+            if only is None or recorder.quick(only, at, gradient, note) is None:
+                recorder.observe(grads, at, gradient, note)
+        except Exception as fault:  # noqa: BLE001  # inside backward
+            observer.fault(plan.name if plan else "", "grad", fault)
 
 
 class LeafHook(GradientHook):
@@ -91,52 +104,55 @@ class Observer:
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
-    def value(
-        self, plan: Plan, x: torch.Tensor, *, key: Hashable = None, grad: bool = True
+    def value(  # noqa: C901  # the common case without calls that it does not need
+        self, plan: Plan, x: torch.Tensor, *, grad: bool = True
     ) -> None:
-        """Observe `x` in the forward pass. `key` tells uses of one name apart for counting calls.
+        """Observe `x` in the forward pass.
 
         Raises UnsupportedError alone: for a tensor that no anchor can record.
         """
         try:
-            key = plan.name if key is None else key
             backward = _graph_task() != -1
-            if backward and self._repeated(plan, key, x, wanted=grad):
+            if backward and self._repeated(plan, x, wanted=grad):
                 return
-            at = self.clock.call(key, backward=backward)
+            at = self.clock.count(plan.counted or plan.counters, backward=backward)
             if not (backward or _grad_enabled()):
-                self.unfollowed.remember(key, at)
-            streams = plan.streams("value", at.phase)
-            if streams:
-                self.recorder.observe(streams, at, x)
+                self.unfollowed.remember(plan, at)
+            values, grads, only, only_grad = plan.routes.get(at[3]) or plan.route(at[3])
+            shape = None if only is None else self.recorder.quick(only, at, x)
+            if values and shape is None:
+                self.recorder.observe(values, at, x)
             node = x.grad_fn
-            if node is not None or x.requires_grad:
-                self._follow(plan, x, at, node, wanted=grad)
-            self.lineage.see(plan, x, at, node, grad=grad)
-            if type(node).__name__ == COMPILED_NODE and grad and plan.streams("grad", at.phase):
+            if node is not None and grad and only_grad is not None:
+                register_hook(x, node, GradientHook(self, plan, at))
+            elif node is not None or x.requires_grad:
+                self._follow(plan, x, at, node, grads if grad else ())
+            self.lineage.see(plan, x, at, node, grad=grad, shape=shape)
+            if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
                 self.outside(node, plan.name)
         except UnsupportedError:
             raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self.fault(plan.name, "value", fault)
 
-    def _repeated(self, plan: Plan, key: Hashable, x: torch.Tensor, *, wanted: bool) -> bool:
+    def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
         """Whether activation checkpointing repeats a call here, whose value is recorded already."""
         what = repetition()
         if what is not Repetition.UNFOLLOWED:
             return what is Repetition.FOLLOWED
-        at = self.unfollowed.take(key)
+        at = self.unfollowed.take(plan)
         if at is None:
             self._miss(plan, x, wanted=wanted)
         elif not torch.is_grad_enabled():  # a checkpoint in a checkpoint: it will be back
-            self.unfollowed.remember(key, at)
+            self.unfollowed.remember(plan, at)
         elif x.requires_grad:
-            self._follow(plan, x, at, x.grad_fn, wanted=wanted)
+            self._follow(plan, x, at, x.grad_fn, plan.streams("grad", at.phase) if wanted else ())
         return True
 
     def _miss(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> None:
         now = self.clock.now()
-        if wanted and x.requires_grad and plan.streams("grad", now.phase):
+        streams = plan.streams("grad", now.phase)
+        if wanted and x.requires_grad and not _all_idle(streams, now.step):
             self.recorder.skip(plan.name, "grad", _UNKNOWN, now.step)
 
     def forget_calls(self) -> None:
@@ -150,7 +166,8 @@ class Observer:
         try:
             self.clock.gradient(at)
             if plan is not None:
-                self.recorder.observe(plan.streams("grad", at.phase), at, gradient, self.note)
+                _, grads, _, _ = plan.routes.get(at.phase) or plan.route(at.phase)
+                self.recorder.observe(grads, at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # the same inside backward
             self.fault(plan.name if plan else "", "grad", fault)
 
@@ -172,9 +189,10 @@ class Observer:
         if streams and not self.closed:
             self.recorder.observe(streams, at, x, note)
 
-    def _follow(self, plan: Plan, x: torch.Tensor, at: At, node: Any, *, wanted: bool) -> None:
+    def _follow(
+        self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]
+    ) -> None:
         """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
-        streams = plan.streams("grad", at.phase) if wanted else ()
         recorded: Plan | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
             if not self.clock.wants_gradient_hook():

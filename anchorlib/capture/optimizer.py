@@ -74,8 +74,10 @@ class OptimizerWatch:
         parameters: Mapping[str, torch.nn.Parameter],
         observer: Observer,
         plan: Callable[[str], Plan],
+        rests: Callable[[int], bool],
     ) -> None:
         self._optimizer = ref(optimizer)
+        self._rests = rests  # whether nothing is selected in a step
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.parameters = {name: p for name, p in parameters.items() if id(p) in held}
         self._observer = observer
@@ -110,6 +112,8 @@ class OptimizerWatch:
         self._gradients_due = True
         self._values.clear()
         at = self._at()
+        if self._rests(at.step):
+            return
         for name, parameter in self.parameters.items():
             if _due(self._plan(name).streams("delta", at.phase), at.step):
                 self._values[name] = parameter.detach().clone()
@@ -119,6 +123,8 @@ class OptimizerWatch:
         if not self._gradients_due:
             return
         self._gradients_due = False
+        if self._rests(self._observer.clock.step):
+            return
         optimizer = self._optimizer()
         self._note = NO_NOTE if optimizer is None else fused_note(optimizer)
         self._record_gradients(self._note)
@@ -143,6 +149,11 @@ class OptimizerWatch:
         """The optimizer has stepped."""
         self._gradients()
         at = self._at()
+        if not self._rests(at.step):
+            self._record_updates(at)
+        self._count()
+
+    def _record_updates(self, at: At) -> None:
         for name, parameter in self.parameters.items():
             plan = self._plan(name)
             self._observer.kind(plan, "updated", at, parameter, self._note)
@@ -152,7 +163,6 @@ class OptimizerWatch:
                     change = parameter.detach() - before
                 self._observer.kind(plan, "delta", at, change, self._note)
             self._record_state(plan, at, parameter)
-        self._count()
 
     def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
         optimizer = self._optimizer()

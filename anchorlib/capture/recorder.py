@@ -8,6 +8,7 @@ summary) waits for the queue's drain thread.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -35,6 +36,9 @@ from anchorlib.sinks import RecordQueue
 
 __all__ = ["Recorder"]
 
+_now = time.time_ns
+_tuple = tuple.__new__
+
 
 class Recorder:
     """Applies modes, makes records, hands them to the queue. Safe to call from any thread."""
@@ -44,12 +48,12 @@ class Recorder:
         self._pool = pool
         self._arithmetic = TorchArithmetic(pool)
         self._lock = queue.lock
+        self._offer = queue.offer
         self._streams: dict[tuple[str, str, str, str], Stream] = {}
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
         self._seen: dict[tuple[str, str, str], Seen] = {}
         self._order = 0
-        self.bytes = 0
         self.skipped: Counter[str] = Counter()
         self._header: dict[str, Any] = {}
 
@@ -71,22 +75,46 @@ class Recorder:
         self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
     ) -> None:
         """Record `x` as it is now, in each stream that selects it."""
-        if len(streams) == 1 and streams[0].at_once:
-            kept = quick_copy(x)
-            if kept is not None:
-                with self._lock:
-                    self._order = (order := self._order) + 1
-                    self._put(streams[0], at, Emitted(streams[0], at, order, kept, note), kept)
-                return
+        only = streams[0] if len(streams) == 1 and streams[0].at_once else None
+        if only is not None and self.quick(only, at, x, note) is not None:
+            return
         with self._lock:
             wanted = [stream for stream in streams if stream.fold.wants(at.step)]
             if not wanted:
+                return
+            only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
+            if only is not None and self.quick(only, at, x, note) is not None:
                 return
             if not is_plain(x):
                 self._observe_unusual(wanted, at, x, note)
                 return
             for stream in wanted:
                 self._take(stream, at, x, note)
+
+    def quick(
+        self, stream: Stream, at: At, x: torch.Tensor, note: Note = NO_NOTE
+    ) -> torch.Size | None:
+        """Record an ordinary tensor, as most are, in a stream that selects it; its shape.
+
+        None of any other, which is left to `observe`.
+
+        In one place, and as `_emit` and `_put` do it: each step away costs.
+        """
+        copy = quick_copy(x, self._pool)
+        if copy is None:
+            return None
+        _, dtype, shape, nbytes = copy
+        with self._lock:
+            self._order = (order := self._order) + 1
+            # NamedTuple's own constructor is a function of Python.
+            item = _tuple(Emitted, (stream, at, order, _now(), copy, self._pool, nbytes, note, 1))
+            if shape != stream.shape or dtype is not stream.dtype:
+                self._reshaped(stream, at.step, dtype, shape)
+            stream.records += 1
+            stream.last_step = at[0]
+            if not self._offer(item):
+                self._queue.put(item)
+        return shape
 
     def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
         """Observe what is no plain array: its parts, its local shard, or nothing at all."""
@@ -142,24 +170,25 @@ class Recorder:
         self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
     ) -> None:
         tensor = snapshot.tensor
-        emitted = Emitted(stream, at, order, tensor, note, count, snapshot)
-        self._put(stream, at, emitted, tensor)
+        item = Emitted(stream, at, order, _now(), snapshot, self._pool, tensor.nbytes, note, count)
+        self._put(item, tensor.dtype, tensor.shape)
 
-    def _put(self, stream: Stream, at: At, emitted: Emitted, tensor: torch.Tensor) -> None:
-        nbytes = emitted.nbytes
-        self.bytes += nbytes
-        seen = stream.seen
-        if seen is None:
+    def _put(self, item: Emitted, dtype: torch.dtype, shape: torch.Size) -> None:
+        stream, step = item.stream, item.at.step
+        if shape != stream.shape or dtype is not stream.dtype:
+            self._reshaped(stream, step, dtype, shape)
+        stream.records += 1
+        stream.last_step = step
+        self._queue.put(item)
+
+    def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
+        """The next record of `stream` is its first, or the first of another shape or dtype."""
+        stream.tally()
+        if stream.seen is None:
             key = (stream.name, stream.kind, stream.mode)
-            seen = stream.seen = self._seen.setdefault(key, Seen(tensor, at.step))
-        seen.records += 1
-        seen.last_step = at.step
-        if stream.values:
-            seen.nbytes += nbytes
-        if tensor.shape != seen.shape:
-            seen.merge(tensor.shape)
-        if not self._queue.offer(emitted):
-            self._queue.put(emitted)
+            stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
+        stream.seen.merge(shape)
+        stream.shape, stream.dtype = shape, dtype
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count an observation of no particular mode that could not be recorded."""
@@ -200,4 +229,16 @@ class Recorder:
     def tensors(self, rank: int) -> list[TensorInfo]:
         """What was emitted so far, in the order of first records."""
         with self._lock:
+            self._tally()
             return [seen.info(key, rank) for key, seen in self._seen.items()]
+
+    @property
+    def bytes(self) -> int:
+        """How much was emitted so far."""
+        with self._lock:
+            self._tally()
+            return sum(seen.weight for seen in self._seen.values())
+
+    def _tally(self) -> None:
+        for stream in self._streams.values():
+            stream.tally()

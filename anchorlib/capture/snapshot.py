@@ -6,6 +6,8 @@ Small tensors are cloned. Large ones are copied into pooled buffers, whose pages
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,22 +23,24 @@ from anchorlib.errors import UnsupportedError
 
 __all__ = [
     "BufferPool",
+    "QuickCopy",
     "Snapshot",
     "TorchArithmetic",
     "dtype_name",
     "is_plain",
     "plain",
     "quick_copy",
+    "quick_raw",
     "skip_reason",
     "to_raw",
     "undisturbed",
 ]
 
 _POOLED_BYTES = 32 << 10  # from here on a clone may have to fetch fresh pages
+_MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, and others may go on
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
 _tracing_state = torch._C._get_tracing_state  # noqa: SLF001
-_STRIDED = torch.strided
 _PARTED = {
     torch.jagged,
     torch.sparse_coo,
@@ -76,6 +80,26 @@ _STORED_AS = {
     torch.complex32: torch.int32,
 }
 
+# Dtypes whose elements are stored as their bytes lie in memory, and what numpy is to take them
+# for. Complex ones are not among them: the bytes of a lazy conjugate are not its values.
+_QUICK = {
+    dtype: torch.empty(0, dtype=_STORED_AS.get(dtype, dtype)).numpy().dtype
+    for dtype in _STORED
+    if not dtype.is_complex
+}
+
+# Bytes, or a buffer of the pool that may be longer; dtype, shape and how many bytes.
+QuickCopy = tuple[bytes | torch.Tensor, torch.dtype, torch.Size, int]
+
+# The memory of this process as one array of chars: a slice of it is a copy, made in a third of the
+# time that ctypes.string_at takes. Only what belongs to a tensor is ever sliced.
+_memory: Any = (ctypes.c_char * sys.maxsize).from_address(0)
+
+# ctypes.memmove gives Python's lock away for the time; to get it back takes longer than to copy.
+_move = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
+
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
@@ -102,25 +126,48 @@ def _has_values(x: torch.Tensor) -> bool:
     return not (x.is_meta or capturing)
 
 
-def quick_copy(x: torch.Tensor) -> torch.Tensor | None:
-    """A copy of a small ordinary array on the CPU, as `Snapshot` would make it; None of others.
+def quick_copy(x: torch.Tensor, pool: BufferPool) -> QuickCopy | None:
+    """The bytes of an ordinary array on the CPU, as `QuickCopy`; None of any other.
 
-    It is what most observations need, without the steps that theirs never take.
+    It is what most observations need, without the steps that theirs never take: no operation of
+    torch runs, each of which costs more than copying a small array, and hands Python's lock to
+    another thread.
     """
-    if (  # `is_plain`, without the call
-        type(x) in _PLAIN
-        and x.is_cpu
-        and x.layout is _STRIDED
-        and x.dtype in _STORED
-        and not x.is_nested
-        and x.nbytes < _POOLED_BYTES
-        and _tracing_state() is None
-        and not (_wrapped(x) or _dispatch_modes() or _function_modes())
-    ):
-        x = x.data if x.requires_grad else x  # no node in a graph, and cheaper than detach()
-        # To say what the layout is to be costs as much as to ask what it is.
-        return x.clone() if x.is_contiguous() else x.clone(memory_format=torch.contiguous_format)
+    try:
+        if (
+            type(x) in _PLAIN
+            and not _function_modes()
+            and x.is_cpu
+            and (dtype := x.dtype) in _QUICK
+            and x.is_contiguous()
+            and not x.is_neg()
+            and _tracing_state() is None
+            # What has no memory of its own has no address either: it is 0, or asking raises.
+            and (address := x.data_ptr())
+        ):
+            shape = x.shape  # first: nested tensors have memory, but no shape
+            nbytes = x.nbytes
+            if nbytes < _POOLED_BYTES:
+                return _memory[address : address + nbytes], dtype, shape, nbytes
+            if nbytes < _MANY_BYTES or torch.get_num_threads() == 1:
+                return _pooled(address, nbytes, pool), dtype, shape, nbytes
+    except RuntimeError:
+        pass
     return None
+
+
+def _pooled(address: int, nbytes: int, pool: BufferPool) -> torch.Tensor:
+    buffer = pool.take(nbytes)
+    move = _move if nbytes < _MANY_BYTES else ctypes.memmove
+    move(buffer.data_ptr(), address, nbytes)
+    return buffer
+
+
+def quick_raw(copy: QuickCopy) -> np.ndarray[Any, Any]:
+    """The raw storage array of what `quick_copy` gave; shares its memory."""
+    kept, dtype, shape, _ = copy
+    memory = kept if isinstance(kept, bytes) else kept.numpy()
+    return np.ndarray(shape, _QUICK[dtype], memory)
 
 
 def skip_reason(x: torch.Tensor) -> str | None:
@@ -209,11 +256,12 @@ class Snapshot:
     wide: in the dtype that sums are taken in, on the tensor's own device.
     """
 
-    __slots__ = ("_buffer", "_pool", "tensor")
+    __slots__ = ("_buffer", "_pool", "_raw", "tensor")
 
     def __init__(self, x: torch.Tensor, pool: BufferPool, *, wide: bool = False) -> None:
         self._pool = pool
         self._buffer: torch.Tensor | None = None
+        self._raw: np.ndarray[Any, Any] | None = None
         with undisturbed():
             self.tensor = _widened(plain(x)) if wide else self._copy(plain(x))
 
@@ -226,6 +274,13 @@ class Snapshot:
         with torch.no_grad():
             kept.copy_(x)
         return kept
+
+    def raw(self) -> np.ndarray[Any, Any]:
+        """Its raw storage on the CPU; shares its memory where it is there already."""
+        if self._raw is None:
+            tensor = self.tensor
+            self._raw = to_raw(tensor if tensor.device.type == "cpu" else tensor.cpu())
+        return self._raw
 
     def release(self) -> None:
         """Nobody reads `tensor` any more."""

@@ -38,11 +38,15 @@ NO_NOTE = Note()
 
 
 class Stream:
-    """The observations of one tensor and kind, in one mode and phase."""
+    """The observations of one tensor and kind, in one mode and phase.
+
+    shape, dtype: of its last record; None before the first.
+    records, last_step: of those with this shape and dtype; `tally` takes them up.
+    """
 
     __slots__ = (
-        *("fold", "kind", "mode", "name", "note", "order", "placements", "seen", "values"),
-        "at_once",
+        *("at_once", "dtype", "fold", "holds", "kind", "last_step", "mode", "name"),
+        *("note", "order", "placements", "records", "seen", "shape", "values"),
     )
 
     def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
@@ -52,27 +56,43 @@ class Stream:
         self.values = not isinstance(mode, Summary)
         self.at_once = isinstance(mode, All | Summary)  # each observation is a record
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
+        self.holds = self.fold.holds
         self.note = NO_NOTE  # of the last observation folded
         self.order = 0  # the same
-        self.seen: Seen | None = None
         self.placements: tuple[tuple[int, int], ...] = ()  # of the last observation, if sharded
+        self.seen: Seen | None = None
+        self.shape: torch.Size | None = None
+        self.dtype: torch.dtype | None = None
+        self.records = self.last_step = 0
+
+    def tally(self) -> None:
+        """Add the records since the last time to what the session lists."""
+        seen, shape, dtype = self.seen, self.shape, self.dtype
+        if seen is not None and shape is not None and dtype is not None and self.records:
+            nbytes = shape.numel() * dtype.itemsize * self.records
+            seen.weight += nbytes
+            seen.nbytes += nbytes if self.values else 0
+            seen.records += self.records
+            seen.last_step = max(seen.last_step, self.last_step)
+            self.records = 0
 
 
 class Seen:
-    """What was emitted of one tensor, kind and mode so far; the session's own listing."""
+    """What was emitted of one tensor, kind and mode so far; the session's own listing.
 
-    __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records", "shape")
+    weight: bytes that were copied. nbytes: those of them that are kept.
+    """
 
-    def __init__(self, tensor: torch.Tensor, step: int) -> None:
-        self.dtype = dtype_name(tensor.dtype)
-        self.shape = tensor.shape  # of the last record
-        self.common: tuple[int | None, ...] | None = tuple(tensor.shape)
+    __slots__ = (*("common", "dtype", "first_step", "last_step", "nbytes", "records", "weight"),)
+
+    def __init__(self, dtype: torch.dtype, shape: torch.Size, step: int) -> None:
+        self.dtype = dtype_name(dtype)
+        self.common: tuple[int | None, ...] | None = tuple(shape)
         self.first_step = self.last_step = step
-        self.records = self.nbytes = 0
+        self.records = self.nbytes = self.weight = 0
 
     def merge(self, shape: torch.Size) -> None:
         """A record has another shape than the one before it."""
-        self.shape = shape
         if self.common is None or len(self.common) != len(shape):
             self.common = None
             return
@@ -93,13 +113,21 @@ class Seen:
         )
 
 
+# The streams of values, those of gradients; and of each the one that takes whatever comes.
+Route = tuple[tuple[Stream, ...], tuple[Stream, ...], Stream | None, Stream | None]
+
+
+def _only(streams: tuple[Stream, ...]) -> Stream | None:
+    return streams[0] if len(streams) == 1 and streams[0].at_once else None
+
+
 class Plan:
     """What is recorded of one name: for each kind and phase, its streams.
 
     make: the streams of a kind and phase. modes: those that uses of the name are counted by.
     """
 
-    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "sites")
+    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "routes", "sites")
 
     def __init__(
         self,
@@ -111,9 +139,10 @@ class Plan:
         self._make = make
         self._modes = modes
         self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
+        self.routes: dict[str, Route] = {}  # by phase
         self.counted: tuple[tuple[str, str], ...] = ()
-        # Where the tensor was seen: pass, call, phase and shape, and the tracker's generation.
-        self.sites: dict[tuple[int, int, str, torch.Size], int] = {}
+        # Where lineage has seen the tensor (see there), and in which generation.
+        self.sites: dict[tuple[tuple[object, ...], torch.Size], int] = {}
 
     @property
     def counters(self) -> tuple[tuple[str, str], ...]:
@@ -131,7 +160,14 @@ class Plan:
             found = self._streams[kind, phase] = self._make(kind, phase)
             return found
 
+    def route(self, phase: str) -> Route:
+        """Where values and gradients go in `phase`; `routes` has those that were asked for."""
+        values, grads = self.streams("value", phase), self.streams("grad", phase)
+        found = self.routes[phase] = (values, grads, _only(values), _only(grads))
+        return found
+
     def forget(self) -> None:
         """What is recorded has changed: ask again."""
+        self.routes.clear()
         self._streams.clear()
         self.counted = ()

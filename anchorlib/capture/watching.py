@@ -106,7 +106,7 @@ class Watches:
         if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
             parameters = watch.parts.parameters
             self._optimizers.append(
-                OptimizerWatch(optimizer, parameters, self._observer, watch.plan)
+                OptimizerWatch(optimizer, parameters, self._observer, watch.plan, watch.rests)
             )
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:

@@ -142,13 +142,14 @@ class RecordQueue:
 
     def offer(self, item: Deferred) -> bool:
         """Take `item` over if there is room; whether there was. `lock` is held."""
-        held = self._bytes + item.nbytes
+        before = self._bytes
+        held = before + item.nbytes
         if held > self._limit:
             return False
         self._waiting.append(item)
         self._taken += 1
         self._bytes = held
-        if held >= _WAKE_BYTES:
+        if held >= _WAKE_BYTES > before:  # past it the drain thread looks before it waits
             self._changed.notify_all()
         return True
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -54,10 +54,11 @@ class Watched(Protocol):
 class _Execution:
     """One execution of a graph."""
 
-    __slots__ = ("at", "repeated", "seen")
+    __slots__ = ("at", "node", "repeated", "seen")
 
     def __init__(self, at: dict[int, At]) -> None:
         self.at = at
+        self.node = -1  # the newest node that was seen while it ran
         self.seen: set[int] = set()  # sites that have come
         self.repeated: set[int] = set()  # sites that backward has run again
 
@@ -65,18 +66,18 @@ class _Execution:
 class Executions:
     """The executions of one session.
 
-    key_of: what tells calls of a place from calls of others; None where they are not counted.
+    plan_of: the plan of a name and of the text of its modes; None where calls are not counted.
     """
 
     def __init__(
         self,
         observer: Observer,
-        key_of: Callable[[str, str], Hashable | None],
+        plan_of: Callable[[str, str], Plan | None],
         watched: Mapping[int, Watched],
     ) -> None:
         self._observer = observer
         self._clock = observer.clock
-        self._key_of = key_of
+        self._plan_of = plan_of
         self._watched = watched
         self._phases: list[AbstractContextManager[None]] = []
         self._running: dict[tuple[int, int], _Execution] = {}
@@ -106,8 +107,10 @@ class Executions:
         It repeats forward, or it stands in a custom Function.backward.
         """
         if place.backward:
-            key = self._key_of(place.name, place.modes)
-            return (None, False) if key is None else (self._clock.call(key, backward=True), True)
+            plan = self._plan_of(place.name, place.modes)
+            if plan is None:
+                return None, False
+            return self._clock.count(plan.counters, backward=True), True
         # What ran without gradients has none to be told where.
         execution = self._repeated(program, site) if place.gradients else None
         return (None if execution is None else execution.at.get(site)), False
@@ -157,12 +160,12 @@ class Executions:
     def _call(self, place: Place) -> At | None:
         if not place.name:
             return self._clock.now()
-        key = self._key_of(place.name, place.modes)
-        if key is None:
+        plan = self._plan_of(place.name, place.modes)
+        if plan is None:
             return None
-        at = self._clock.call(key)
+        at = self._clock.count(plan.counters)
         if not place.gradients:
-            self._observer.unfollowed.remember(key, at)
+            self._observer.unfollowed.remember(plan, at)
         return at
 
     # -- backward
@@ -172,15 +175,18 @@ class Executions:
 
         Within it gradients are disabled. A graph that DDP has split has several.
         """
-        recent = self._recent.setdefault(program.number, {})
-        if torch.is_grad_enabled() or recent.get(_sequence() - 1) is execution:
+        node = _sequence() - 1
+        if node == execution.node or torch.is_grad_enabled():
             return
-        recent[_sequence() - 1] = execution
+        execution.node = node
+        recent = self._recent.setdefault(program.number, {})
+        recent[node] = execution
         if len(recent) > _REMEMBERED:
             del recent[next(iter(recent))]
 
     def _of_node(self, program: Program) -> _Execution | None:
-        return self._recent.get(program.number, {}).get(_node_number())
+        recent = self._recent.get(program.number)
+        return None if recent is None else recent.get(_node_number())
 
     def _repeated(self, program: Program, site: int) -> _Execution | None:
         """The execution that activation checkpointing runs again."""
@@ -206,8 +212,8 @@ class Executions:
         at: dict[int, At] = {}
         for other, event in enumerate(program.events):
             if isinstance(event, Place):
-                call = self._key_of(event.name, event.modes)
-                found = None if call is None else self._observer.unfollowed.take(call)
+                plan = self._plan_of(event.name, event.modes)
+                found = None if plan is None else self._observer.unfollowed.take(plan)
                 if found is not None:
                     at[other] = found
         if not at:

@@ -11,7 +11,7 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -59,10 +59,12 @@ class CompiledObserver:
         self._warned: set[str] = set()
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
+        # Places in forward that were observed once, and what there is to know of them.
+        self._ordinary: dict[Spot, tuple[Program, Plan]] = {}
 
     # -- called by operators
 
-    def value(self, x: torch.Tensor | None, spot: Spot) -> Sequence[int]:
+    def value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
         """Observe `x` (None: its place alone counts); its `where`.
 
         Raises UnsupportedError alone: for a tensor that no anchor can record.
@@ -71,15 +73,10 @@ class CompiledObserver:
             self._declared.pop(spot.name, None)
         try:
             with self._lock:
-                program = program_of(spot)
-                at, new = self._place(program, spot)
-                if at is None:
-                    return NOWHERE
-                if program is not None and program.number not in self._ran:
-                    self._run_first(program)
-                if new:
-                    self._see(x, at, program, spot)
-                return self._where(at)
+                known = self._ordinary.get(spot)
+                if known is not None and x is not None and not in_backward():
+                    return self._ordinary_value(x, spot, *known)
+                return self._any_value(x, spot)
         except UnsupportedError as fault:
             if not spot.modes.startswith("watch:"):
                 raise
@@ -87,6 +84,40 @@ class CompiledObserver:
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self._observer.fault(spot.name, "value", fault)
         return NOWHERE
+
+    def _any_value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
+        """The same, whatever there is to know of the place."""
+        program = program_of(spot)
+        at, new = self._place(program, spot)
+        if at is None:
+            return NOWHERE
+        if program is not None and program.number not in self._ran:
+            self._run_first(program)
+        if new:
+            self._see(x, at, program, spot)
+            self._know(program, spot)
+        return self._where(at)
+
+    def _ordinary_value(
+        self, x: torch.Tensor, spot: Spot, program: Program, plan: Plan
+    ) -> tuple[int, ...]:
+        """The same of a place that has nothing special, without asking for each such thing."""
+        at = self._executions.forward(program, spot.site)
+        if at is None:
+            return NOWHERE
+        _, _, only, _ = plan.routes.get(at.phase) or plan.route(at.phase)
+        quick = self._observer.recorder.quick
+        if only is None or x.dtype in _LOW or quick(only, at, x) is None:
+            self._see(x, at, program, spot)
+        return self._where(at)
+
+    def _know(self, program: Program | None, spot: Spot) -> None:
+        """Remember `spot`, which was observed once, if all of its gradients can be followed."""
+        if program is None or not spot.name or spot.site in program.lost:
+            return
+        plan = self._plan(spot.name, spot.modes)
+        if plan is not None:
+            self._ordinary[spot] = (program, plan)
 
     def _run_first(self, program: Program) -> None:
         """A graph runs for the first time in this session: the header says what it was made by."""
@@ -98,9 +129,16 @@ class CompiledObserver:
 
     def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
         """Observe the gradient of what was observed at `where`."""
-        program = program_of(spot)
+        known = self._ordinary.get(spot)
+        program = program_of(spot) if known is None else known[0]
         with self._lock:
             at = None if program is None else self._executions.gradient(program, spot.site)
+            if at is not None and known is not None:
+                plan = known[1]
+                _, _, _, only = plan.routes.get(at.phase) or plan.route(at.phase)
+                if only is not None:
+                    self._observer.gradient(plan, at, g)
+                    return
             if at is None and (at := self._at(where)) is None and int(where[0]) >= 0:
                 return  # its forward belongs to another session
             self._gradient(g, at, program, spot)
@@ -183,7 +221,9 @@ class CompiledObserver:
         """The coordinates of an operator that runs now, and whether it is to be recorded."""
         if program is None:  # the graph was traced in another process
             plan = self._plan(spot.name, spot.modes) if spot.name else None
-            return (None, False) if plan is None else (self._observer.clock.call(plan), True)
+            return (
+                (None, False) if plan is None else (self._observer.clock.count(plan.counters), True)
+            )
         if not in_backward():
             return self._executions.forward(program, spot.site), True
         event = program.events[spot.site]
@@ -191,7 +231,7 @@ class CompiledObserver:
             return self._executions.backward(program, spot.site, event)
         return None, False
 
-    def _where(self, at: At) -> Sequence[int]:
+    def _where(self, at: At) -> tuple[int, ...]:
         if at.phase not in self._phases:
             self._phases.append(at.phase)
         return (self._serial, at.step, at.pass_index, at.call, self._phases.index(at.phase))
