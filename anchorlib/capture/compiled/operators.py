@@ -18,6 +18,9 @@ from torch.library import Library, register_fake, register_vmap
 __all__ = ["define"]
 
 _VERSION = 1
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  # no public names
+_function_modes = torch._C._len_torch_function_stack  # noqa: SLF001
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
 _library = Library("anchorlib", "FRAGMENT")
 _TAGS = (
     torch.Tag.cudagraph_unsafe,  # inductor runs them between CUDA graphs, not inside
@@ -45,7 +48,29 @@ def define(
         # What vmap made is observed as it is, with its batch dimensions; nothing comes back.
         return operator(*arguments), None
 
+    _enter_directly(operator, kernel)
     register_fake(f"anchorlib::{full}", fake, lib=_library)
     register_vmap(f"anchorlib::{full}", batched, lib=_library)
     has_side_effect(operator)
     return operator
+
+
+def _enter_directly(operator: Any, kernel: Callable[..., Any]) -> None:
+    """Let Python code that calls `operator` with an ordinary tensor enter `kernel` itself.
+
+    The dispatcher would take the arguments apart and put them together again, only to do the same.
+    It is still needed by whatever traces (modes), batches (functorch) or is written in C++.
+    """
+    dispatched = operator._op  # noqa: SLF001  # what `operator(...)` calls
+
+    def enter(*arguments: Any) -> Any:
+        first = arguments[0]
+        if (
+            type(first) is torch.Tensor
+            and not (_dispatch_modes() or _function_modes())
+            and not _wrapped(first)
+        ):
+            return kernel(*arguments)
+        return dispatched(*arguments)
+
+    operator._op = enter  # noqa: SLF001
