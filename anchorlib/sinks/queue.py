@@ -32,7 +32,9 @@ _log = logging.getLogger("anchorlib")
 # Small records wait this long for company, so that one hand-over serves many of them: while the
 # drain thread is at work, Python runs nothing of the training's.
 _LINGER = 0.05
-_WAKE_BYTES = 1 << 20
+# So much does not wait, where the queue has room for four times as much. Each time the drain thread
+# wakes up it takes Python's lock from a training that has better to do.
+_WAKE_BYTES = 16 << 20
 _BATCH_BYTES = 8 << 20
 _SUMMARIES = 4096  # that may wait where values find no room: about 8 MiB
 _BATCH_RECORDS = 2048
@@ -103,6 +105,7 @@ class RecordQueue:
     ) -> None:
         self._sink = sink
         self._limit = limit_bytes
+        self._urgent = min(_WAKE_BYTES, max(1, limit_bytes // 4))
         self._on_full = on_full
         self._on_start = on_start
         self.lock = threading.RLock()  # entering it costs less than entering the condition
@@ -120,9 +123,7 @@ class RecordQueue:
         self._gaps_told = 0
         self._edges: list[Edges] = []
         self._header: dict[str, Any] = {}
-        self.records = 0
-        self._put_bytes = 0
-        self._lost = 0
+        self.records = self._put_bytes = self._lost = 0
         self.blocked_seconds = 0.0
         self._thread = threading.Thread(target=self._drain, name="anchorlib-drain", daemon=True)
         self._thread.start()
@@ -149,7 +150,7 @@ class RecordQueue:
         self._waiting.append(item)
         self._taken += 1
         self._bytes = held
-        if held >= _WAKE_BYTES > before:  # past it the drain thread looks before it waits
+        if held >= self._urgent > before:  # past it the drain thread looks before it waits
             self._changed.notify_all()
         return True
 
@@ -320,7 +321,7 @@ class RecordQueue:
 
     def _is_urgent(self) -> bool:
         """Whether what waits is to be handed over now."""
-        return self._bytes >= _WAKE_BYTES or self._done < self._due or self._closing
+        return self._bytes >= self._urgent or self._done < self._due or self._closing
 
     def _next_batch(self) -> list[Deferred]:
         batch: list[Deferred] = []
