@@ -6,6 +6,7 @@
 collector     the gRPC server and its life
 push          one stream: what it says, in which order, and what it is answered
 inbox         a stream's requests, read ahead
+memory        memory that is used again
 room          memory for records that come in fragments
 ranks         who writes which rank
 files         the reader's service

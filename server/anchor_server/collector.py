@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2_grpc
 from anchor_server.auth import BearerToken, ServerTLS
 from anchor_server.files import ReaderService
 from anchor_server.health import WATCHERS, HealthService
+from anchor_server.memory import keep_memory
 from anchor_server.ports import listener
 from anchor_server.push import PushService
 from anchor_server.ranks import Ranks
@@ -96,6 +97,7 @@ class Collector:
 
     def start(self) -> None:
         """Serve from now on, on threads of its own."""
+        keep_memory()
         self._server.start()
         self._health.say(serving=True)
 
