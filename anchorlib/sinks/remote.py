@@ -56,7 +56,7 @@ _JOIN_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 1.0  # of a close before it says that it waits
 _FIRST_PAUSE: Final = 0.5
 _LAST_PAUSE: Final = 5.0
-_REFUSALS: Final = 5  # after which what is left stays for `anchor push`
+_REFUSALS: Final = 5  # one after another, after which what is left stays for `anchor push`
 _VALUES_SHARE: Final = 7 / 8  # of the room; the rest is kept for summaries
 
 # Reasons of gaps.
@@ -206,7 +206,9 @@ class RemoteSink:
             )
 
     def _keep(self, frame: Encoded, *, more: bool) -> None:
-        if self._spool is not None:
+        if self._spool is None:
+            frame = frame.joined()
+        else:
             self._spool.frames.store(frame, more=more)
         with self._changed:
             self._outbox.append(frame)
@@ -441,7 +443,8 @@ class RemoteSink:
             try:
                 begun = Delivery(work, self.address, self._credentials, self._changed, self._warn)
             except CollectorError as fault:
-                refusals += str(fault).startswith("the collector at")  # else it was not reached
+                reached = str(fault).startswith("the collector at")
+                refusals = refusals + 1 if reached else 0
                 if refusals >= _REFUSALS:
                     raise
                 with self._changed:

@@ -24,7 +24,7 @@ from anchorlib.sinks.spool_holes import Holes
 from anchorlib.sinks.spool_place import LABEL, SpoolLabel, SpoolLock, limit_of
 from anchorlib.sinks.spool_reading import SpoolNotes, read_notes
 from anchorlib.sinks.spool_segments import Segments
-from anchorlib.sinks.spool_writer import SEGMENT_BYTES, SpoolWriter
+from anchorlib.sinks.spool_writer import SEGMENT_SIZE, SegmentSize, SpoolWriter
 from anchorlib.wire import Encoder, Hello, PushRequest, sealed
 
 __all__ = ["OwnedSpool", "WrittenSpool", "make_spool"]
@@ -107,7 +107,8 @@ class WrittenSpool:
         self._power = power
         self._hello = sealed(PushRequest(hello=hello))
         share = max(_LEAST_SEGMENT, limit // _SEGMENTS_A_LIMIT)
-        self._segment_bytes = segment_bytes or min(SEGMENT_BYTES, share)
+        fit = (min(size, share) for size in SEGMENT_SIZE)
+        self._size = SegmentSize(*((segment_bytes,) * 2 if segment_bytes else fit))
         self._segments = Segments(folder, disk)
         self._told_at = 0.0
         self._told_every = 1.0
@@ -121,7 +122,7 @@ class WrittenSpool:
             self._hello,
             definitions=encoder.definitions,
             lineage=lineage,
-            segment_bytes=self._segment_bytes,
+            size=self._size,
         )
         self.frames = SpoolFrames(
             self._segments, Holes(self.folder), changed, self.writer, encoder.definitions

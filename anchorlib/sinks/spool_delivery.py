@@ -355,6 +355,7 @@ def _write(load: _Load, writer: Writer, progress: Progress) -> None:
     frames, decoder = load.frames, Decoder(load.rank)
     frames.rewind()
     frames.commit(writer.committed)
+    frames.tidy()
     told = 0
     next_record = writer.committed
     while (frame := frames.first()) is not None:

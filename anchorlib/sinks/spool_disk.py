@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from anchorlib.wire import Buffer
+
 __all__ = ["Disk"]
 
 
@@ -16,7 +18,7 @@ class Disk:
         """A new file, to be added to and to be read."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
-    def write(self, file: int, parts: Sequence[bytes]) -> int:
+    def write(self, file: int, parts: Sequence[Buffer]) -> int:
         """Add bytes at the end; how many were written, which may be fewer."""
         return os.writev(file, parts)
 

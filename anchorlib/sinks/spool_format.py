@@ -19,6 +19,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 import xxhash
 
+from anchorlib.wire import Buffer
+
 __all__ = [
     "HEADER_BYTES",
     "OPEN",
@@ -74,9 +76,10 @@ class Damaged:
     torn: bool
 
 
-def header(seq: int, message: bytes) -> bytes:
-    """What stands before `message`."""
-    return _HEADER.pack(len(message), _checksum(len(message), seq, message), seq)
+def header(seq: int, *message: Buffer) -> bytes:
+    """What stands before a message, which comes in parts."""
+    length = sum(map(len, message))
+    return _HEADER.pack(length, _checksum(length, seq, *message), seq)
 
 
 def kind_of(message: bytes) -> Kind:
@@ -144,6 +147,8 @@ def _likely(data: bytes | memoryview, start: int) -> list[int]:
     return likely
 
 
-def _checksum(length: int, seq: int, message: bytes) -> int:
-    seed = xxhash.xxh3_64_intdigest(_HEADER.pack(length, 0, seq))
-    return xxhash.xxh3_64_intdigest(message, seed) & 0xFFFFFFFF
+def _checksum(length: int, seq: int, *message: Buffer) -> int:
+    check = xxhash.xxh3_64(seed=xxhash.xxh3_64_intdigest(_HEADER.pack(length, 0, seq)))
+    for part in message:
+        check.update(part)
+    return check.intdigest() & 0xFFFFFFFF

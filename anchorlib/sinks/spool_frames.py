@@ -41,7 +41,8 @@ class _Kept(NamedTuple):
 class SpoolFrames:
     """Frames of one writer, in its spool.
 
-    changed: guards everything here but `store` and `save`, which wait for the disk without it.
+    changed: guards everything here but `store`, `save` and `tidy`, which wait for the disk without
+        it.
     writer: None for a spool that is only delivered.
     end: the number after the last record in it.
 
@@ -105,7 +106,9 @@ class SpoolFrames:
             return None
         place = self._holes.place(frame.end)
         back = frame.end - place
-        return frame._replace(message=renumbered(frame.message, back), end=place)
+        if not back:
+            return frame
+        return frame._replace(parts=(renumbered(frame.message, back),), end=place)
 
     def advance(self) -> None:
         """That frame was sent."""
@@ -127,6 +130,10 @@ class SpoolFrames:
         self._segments.commit(number)
         while self._kept and self._kept[0].frame.end <= number:
             self._pop_kept()
+
+    def tidy(self) -> None:
+        """Remove files that are not needed any more; called without the lock."""
+        self._segments.tidy()
 
     def drop(self) -> None:
         """What is in memory is forgotten; what is on disk stays there."""
@@ -179,9 +186,10 @@ class SpoolFrames:
         self._last = frame.end
         one = _Kept(frame, first, more)
         if (self._kept and not self._spill()) or not self._write(one):
+            one = one._replace(frame=frame.joined())
             with self._changed:
                 self._kept.append(one)
-                self._kept_bytes += len(frame.message)
+                self._kept_bytes += frame.nbytes
 
     def save(self) -> bool:
         """Move what is in memory to the disk; whether all of it is there."""
@@ -228,7 +236,7 @@ class SpoolFrames:
             self._reader.passed(one.frame.end, more=one.more)
 
     def _pop_kept(self) -> None:
-        self._kept_bytes -= len(self._kept.popleft().frame.message)
+        self._kept_bytes -= self._kept.popleft().frame.nbytes
         self._sent_kept = max(0, self._sent_kept - 1)
 
     def _place(self, committed: int, number: int) -> int:

@@ -164,7 +164,7 @@ class FrameReader:
             self._doubt = True  # parts of the same record may follow
             return None
         self._doubt = False
-        return Encoded(entry.message, entry.last, len(self.definitions))
+        return Encoded((entry.message,), entry.last, len(self.definitions))
 
     def _begins(self, entry: Stored) -> bool:
         """Whether a frame begins with a record's first part, and can be sent as a whole."""

@@ -52,6 +52,7 @@ class Segments:
         self.disk = disk or Disk()
         self.set_aside = 0
         self._all: deque[Segment] = deque()
+        self._gone: deque[Segment] = deque()
 
     @classmethod
     def found(cls, folder: Path, disk: Disk | None = None) -> Segments:
@@ -97,14 +98,20 @@ class Segments:
         self._all.append(segment)
 
     def commit(self, number: int) -> None:
-        """All records before `number` are delivered: whole segments of them go."""
+        """All records before `number` are delivered: whole segments of them go, with `tidy`."""
         while len(self._all) > 1 and self._all[0].end <= number:
-            self._let_go(self._all.popleft())
+            self._gone.append(self._all.popleft())
+
+    def tidy(self) -> None:
+        """Remove the files of those that are delivered, which takes its time."""
+        while self._gone:
+            self._let_go(self._gone.popleft())
 
     def clear(self) -> None:
         """Everything is delivered."""
-        while self._all:
-            self._let_go(self._all.popleft())
+        self._gone += self._all
+        self._all.clear()
+        self.tidy()
 
     def _let_go(self, segment: Segment) -> None:
         with contextlib.suppress(OSError):  # a file that stays is delivered again, and not doubled

@@ -8,21 +8,32 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from anchorlib.names import escape
 from anchorlib.record import Gap
 from anchorlib.sinks.spool_format import OPEN, header
 from anchorlib.sinks.spool_segments import Segment, Segments, segment_name
-from anchorlib.wire import Encoded, close_request, gap_requests
+from anchorlib.wire import Buffer, Encoded, close_request, gap_requests
 
-__all__ = ["SEGMENT_BYTES", "SpoolWriter"]
+__all__ = ["SEGMENT_SIZE", "SegmentSize", "SpoolWriter"]
 
 _log = logging.getLogger("anchorlib")
 
-SEGMENT_BYTES: Final = 64 << 20
+_HEADS: Final = 32  # how much larger a segment is than what has to stand at its beginning
 _SYNC_SECONDS: Final = 0.05
 _RETIRED: Final = 64  # files that may wait to be brought to the disk
+
+
+class SegmentSize(NamedTuple):
+    """Bytes after which a segment is full: as a rule, and where much stands at its beginning."""
+
+    usual: int
+    most: int
+
+
+# Small, so that what is delivered goes from the disk while the rest is on its way.
+SEGMENT_SIZE: Final = SegmentSize(16 << 20, 64 << 20)
 
 GapKey = tuple[str, str, str, str]
 
@@ -44,7 +55,7 @@ class SpoolWriter:
         *,
         definitions: Sequence[bytes],
         lineage: Sequence[bytes],
-        segment_bytes: int = SEGMENT_BYTES,
+        size: SegmentSize = SEGMENT_SIZE,
         sync: bool = True,
     ) -> None:
         self._segments = segments
@@ -52,13 +63,14 @@ class SpoolWriter:
         self._hello = hello
         self._definitions = definitions
         self._lineage = lineage
-        self._segment_bytes = segment_bytes
+        self._size = size
         self._lock = threading.Lock()
         self._segment: Segment | None = None
         self._file = -1
         self._written = 0
-        self._end = 0  # the number after the last record written
-        self._open = False  # whether that record's last part is still to come
+        self._full_at = 0
+        # The number after the last record written, and whether its last part is still to come.
+        self._end, self._open = 0, False
         self._told = (0, 0)  # definitions and lineage that the segment holds
         self._taken = 0
         self._gaps: dict[GapKey, Gap] = {}
@@ -82,7 +94,7 @@ class SpoolWriter:
             self._make_room(first, frame.definitions)
             notes = self._notes(frame.definitions)
             seq = frame.end | (OPEN if more else 0)
-            self._write([notes + header(seq, frame.message), frame.message])
+            self._write([notes + header(seq, *frame.parts), *frame.parts])
             self._noted(frame.definitions)
             self._end, self._open = frame.end, more
 
@@ -158,7 +170,7 @@ class SpoolWriter:
 
     def _make_room(self, first: int, definitions: int) -> None:
         """A segment that `first` may be added to."""
-        full = self._written >= self._segment_bytes and not self._open
+        full = self._written >= self._full_at and not self._open
         follows = first == self._end - self._open
         if self._segment is not None and not full and follows:
             return
@@ -179,6 +191,7 @@ class SpoolWriter:
                 self._disk.remove(path)
             raise
         self._noted(definitions)
+        self._full_at = max(self._size.usual, min(_HEADS * self._written, self._size.most))
         self._segments.add(self._segment)
 
     def _leave_segment(self) -> None:
@@ -210,7 +223,7 @@ class SpoolWriter:
         self._told = (max(self._told[0], definitions), self._taken)
         self._untold.clear()
 
-    def _write(self, parts: list[bytes]) -> None:
+    def _write(self, parts: Sequence[Buffer]) -> None:
         """All of `parts`, or nothing: what a failed write left is cut off again."""
         total = sum(map(len, parts))
         done = 0
@@ -251,5 +264,5 @@ class SpoolWriter:
                 )
 
 
-def _rest(parts: list[bytes], done: int) -> list[bytes]:
+def _rest(parts: Sequence[Buffer], done: int) -> Sequence[Buffer]:
     return [b"".join(parts)[done:]]

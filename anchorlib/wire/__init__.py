@@ -36,6 +36,7 @@ from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import STOPPING, Failure, failure
+from anchorlib.wire.framing import Buffer
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.health import ask_health
 from anchorlib.wire.limits import (
@@ -105,6 +106,7 @@ __all__ = [
     "WINDOW",
     "Ack",
     "Address",
+    "Buffer",
     "Closed",
     "Credentials",
     "DamagedError",

@@ -40,14 +40,29 @@ K = TypeVar("K", bound=Hashable)
 class Encoded(NamedTuple):
     """One frame.
 
-    message: the serialised PushRequest.
+    parts: the serialised PushRequest, end to end; an encoder's may be views of the records' arrays.
     end: the number after the last record of which this frame holds a part.
     definitions: how many of `Encoder.definitions` a stream has to send before it.
     """
 
-    message: bytes
+    parts: tuple[Buffer, ...]
     end: int
     definitions: int
+
+    @property
+    def message(self) -> bytes:
+        """The parts as one; copied unless they are."""
+        first = self.parts[0]
+        return first if len(self.parts) == 1 and isinstance(first, bytes) else b"".join(self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the message."""
+        return sum(map(len, self.parts))
+
+    def joined(self) -> Encoded:
+        """The same frame, whatever becomes of the records' arrays."""
+        return self._replace(parts=(self.message,))
 
 
 class Encoder:
@@ -72,7 +87,7 @@ class Encoder:
     def encode(self, records: Sequence[Record]) -> Iterator[Encoded]:
         """The frames that carry `records`; each has its summary, or ValueError.
 
-        The arrays are copied as each frame is made: exhaust the iterator while they are valid.
+        Large arrays are not copied: use each frame, or `joined`, while they are valid.
         """
         start = size = 0
         for index, record in enumerate(records):
@@ -106,9 +121,9 @@ class Encoder:
             yield self._encoded(join(head.SerializeToString(), [piece]))
             columns = None
 
-    def _encoded(self, message: bytes) -> Encoded:
+    def _encoded(self, parts: tuple[Buffer, ...]) -> Encoded:
         self._define()
-        return Encoded(message, self.sequence, len(self.definitions))
+        return Encoded(parts, self.sequence, len(self.definitions))
 
     def _define(self) -> None:
         if self._new_bytes:

@@ -2,9 +2,9 @@
 
     PushRequest:  1a <length> [ head: first, columns, fragment ] 7a <length> <payload> <check>
 
-Protobuf would copy a payload twice on the way out and twice on the way in. Here it is joined once
-and read as a view; the bytes are those that protobuf writes, so that any gRPC client can write
-them and any protobuf can read them.
+Protobuf would copy a payload twice on the way out and twice on the way in. Here it is left where it
+is, to be written to a file or joined once, and read as a view; the bytes are those that protobuf
+writes, so that any gRPC client can write them and any protobuf can read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import xxhash
 
-from anchorlib.wire.sealing import SEAL_BYTES, seal
+from anchorlib.wire.sealing import SEAL_BYTES, seal, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import Frame, PushRequest
 
 __all__ = ["Buffer", "join", "split"]
@@ -25,23 +25,26 @@ _LENGTH_DELIMITED: Final = 2
 _FRAME_TAG: Final = PushRequest.FRAME_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _PAYLOAD_TAG: Final = Frame.PAYLOAD_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _MAX_VARINT_BYTES: Final = 10
+_LARGE_BYTES: Final = 1 << 16  # of a buffer on average: less is sooner copied than told apart
 
 
-def join(head: bytes, payload: Sequence[Buffer]) -> bytes:
-    """The PushRequest that carries a frame.
+def join(head: bytes, payload: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """The PushRequest that carries a frame, in parts: one, or with a large payload as it is.
 
     head: the serialised Frame, without its payload.
-    payload: byte buffers, joined end to end.
+    payload: byte buffers, end to end.
     """
     size = sum(len(part) for part in payload)
     # Protobuf leaves an empty field out.
     lead = b"" if size == 0 else bytes((_PAYLOAD_TAG,)) + _varint(size)
     length = _varint(len(head) + len(lead) + size)
-    parts = (bytes((_FRAME_TAG,)), length, head, lead, *payload)
-    check = xxhash.xxh3_64()
-    for part in parts:
+    front = b"".join((bytes((_FRAME_TAG,)), length, head, lead))
+    if size < _LARGE_BYTES * len(payload):
+        return (sealed_bytes(b"".join((front, *payload))),)
+    check = xxhash.xxh3_64(front)
+    for part in payload:
         check.update(part)
-    return b"".join((*parts, seal(check.intdigest())))
+    return (front, *payload, seal(check.intdigest()))
 
 
 def split(message: bytes) -> tuple[bytes, memoryview] | None:

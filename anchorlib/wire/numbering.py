@@ -50,7 +50,7 @@ def renumbered(message: bytes, back: int) -> bytes:
     head, payload = _frame(message)
     head.first -= back
     head.payload = b""
-    return join(head.SerializeToString(), [payload])
+    return b"".join(join(head.SerializeToString(), [payload]))
 
 
 def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[int]]:

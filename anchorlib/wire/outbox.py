@@ -65,6 +65,9 @@ class Frames(Protocol):
     def commit(self, committed: int) -> None:
         """The collector has so many records."""
 
+    def tidy(self) -> None:
+        """Do what takes time after `commit`; the only one that is called without the lock."""
+
     def drop(self) -> None:
         """Forget all frames; `end` stays."""
 
@@ -82,8 +85,8 @@ class MemoryFrames:
 
     def append(self, frame: Encoded) -> None:
         """Take the next frame over."""
-        self._unsent.append(frame)
-        self.nbytes += len(frame.message)
+        self._unsent.append(frame.joined())
+        self.nbytes += frame.nbytes
         self.end = frame.end
 
     def rewind(self) -> None:
@@ -103,7 +106,10 @@ class MemoryFrames:
         """The collector has so many records."""
         for frames in (self._sent, self._unsent):
             while frames and frames[0].end <= committed:
-                self.nbytes -= len(frames.popleft().message)
+                self.nbytes -= frames.popleft().nbytes
+
+    def tidy(self) -> None:
+        """Nothing here takes time."""
 
     def drop(self) -> None:
         """Forget all frames; `end` stays."""
@@ -272,6 +278,10 @@ class Outbox:
         elif said == "closed":
             self._commit(reply.closed.committed)
             self.closed = True
+
+    def tidy(self) -> None:
+        """Do what takes time after `take`; the only one that is called without the lock."""
+        self._frames.tidy()
 
     def _next_frame(self, frame: Encoded) -> bytes | None:
         if self._frames_sent - self._frames_told >= self._window:

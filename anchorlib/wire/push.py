@@ -66,6 +66,7 @@ class PushStream:
                     self._heard = time.monotonic()
                     self._outbox.take(parse_reply(reply))
                     self._changed.notify_all()
+                self._outbox.tidy()
         finally:
             self.cancel()
             self._ended.wait(_ENDS_WITHIN)

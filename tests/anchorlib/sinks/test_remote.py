@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from anchor_server import Collector, serve
 from anchor_server.push import PushService, _Stream
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
+from anchorlib.sinks import remote, spool_delivery
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader, Writer
 from tests.server.pushing import expected, record, stored
@@ -340,3 +342,30 @@ def test_a_refusal_is_believed_when_it_comes_twice(tmp_path, monkeypatch):
         assert sink.close(30) == 0
         assert sink.retries == 2
     assert stored(tmp_path) == expected([record(0)])
+
+
+def test_what_was_left_is_given_up_after_refusals_in_a_row_alone(nowhere, monkeypatch):
+    refused = CollectorError("the collector at there: no")
+    away = CollectorError("no collector answers at there")
+    script: list[CollectorError | None] = []
+
+    class Begun:
+        def __init__(self, *_: object) -> None:
+            fault = script.pop(0)
+            if fault is not None:
+                raise fault
+            self.sender = SimpleNamespace()
+
+        def cancel(self) -> None:
+            pass
+
+    monkeypatch.setattr(spool_delivery, "Delivery", Begun)
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.0)
+    sink = sink_to(nowhere)
+    script[:] = [refused, refused, refused, refused, away, refused, refused, refused, refused, None]
+    assert sink._begun(None) is not None
+    script[:] = [away, refused, refused, refused, refused, refused, None]
+    with pytest.raises(CollectorError, match="the collector at there"):
+        sink._begun(None)
+    assert script == [None]
+    sink.close(0)

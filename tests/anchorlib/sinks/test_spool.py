@@ -12,9 +12,13 @@ from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.spool import OwnedSpool
 from anchorlib.sinks.spool_delivery import _Load
+from anchorlib.sinks.spool_segments import Segments
+from anchorlib.sinks.spool_writer import SegmentSize, SpoolWriter
 from anchorlib.store import LocalLocation, RankReader
+from anchorlib.wire import Encoded
 from tests.anchorlib.sinks.spooling import (
     LazyDisk,
+    Taker,
     Written,
     segments,
 )
@@ -94,6 +98,35 @@ def test_a_spool_without_its_label_is_delivered_all_the_same(tmp_path):
     assert check_store(tmp_path / "store", 30) == 30
 
 
+def test_a_segment_is_longer_where_much_stands_at_its_beginning(tmp_path):
+    size = SegmentSize(3000, 20_000)
+    for lineage, least, most in (((), 3000, 6000), ((b":" + bytes(600),), 18_000, 24_000)):
+        segments = Segments(tmp_path)
+        writer = SpoolWriter(
+            segments, b"\x0ahello", definitions=(), lineage=lineage, size=size, sync=False
+        )
+        for number in range(200):
+            writer.frame(Encoded((b"\x1a" + bytes(500),), number + 1, 0), number, more=False)
+            writer.publish()
+        writer.close()
+        assert all(least <= one.size <= most for one in segments.listed[:-1])
+        segments.clear()
+
+
+def test_what_is_delivered_is_removed_when_there_is_time(tmp_path):
+    left = Written(tmp_path / "spools", segment_bytes=3000)
+    left.put(range(200))
+    there = len(segments(left.folder))
+    taker = Taker(left.outbox)
+    while taker.take():
+        pass
+    taker.answer(150)  # which the training thread may have to wait for
+    assert len(segments(left.folder)) == there
+    left.outbox.tidy()
+    assert 1 <= len(segments(left.folder)) < there / 2
+    left.die()
+
+
 def test_a_backlog_of_10000_segments_opens(tmp_path):
     left = Written(tmp_path / "spools", LazyDisk(), segment_bytes=1)
     for number in range(10_000):
@@ -106,6 +139,7 @@ def test_a_backlog_of_10000_segments_opens(tmp_path):
     load = _Load(work, "somewhere", threading.Condition())
     load.frames.rewind()
     load.frames.commit(9_990)
+    load.frames.tidy()
     first = load.frames.first()
     assert (load.notes.end, first.end if first else 0) == (10_000, 9_991)
     assert len(segments(left.folder)) == 11  # one more than those that are needed

@@ -8,11 +8,14 @@ import random
 import subprocess
 import time
 
+import numpy as np
 import pytest
 
 from anchor_server import serve
+from anchorlib.record import Coordinates, Record
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
+from anchorlib.summary import summarise
 from tests.anchorlib.sinks.spooling import (
     FailingDisk,
     Taker,
@@ -46,6 +49,42 @@ def test_a_disk_that_fails_costs_nothing_while_memory_lasts(tmp_path, caplog, co
     left.die()
     push(left.folder, tmp_path / "store")
     assert check_store(tmp_path / "store", 101) == 101
+
+
+def large(number: int) -> Record:
+    raw = np.full(1 << 18, number, "<f4")
+    where = Coordinates(number)
+    return Record(
+        "fc1", "grad", "all", where, number, number, "float32", raw.shape, raw,
+        summarise(raw, "float32"),
+    )  # fmt: skip
+
+
+def used_again(written: Written, number: int) -> None:
+    """Hands a large record over, and uses its array for something else, as a session does."""
+    record = large(number)
+    for frame in written.encoder.encode([record]):
+        written.frames.store(frame, more=False)
+        written.outbox.append(frame)
+    record.raw[:] = -1
+
+
+def test_what_waits_in_memory_is_no_view_of_an_array_that_is_used_again(tmp_path):
+    disk = FailingDisk(2 << 20)  # room for one of them, and a part of the next
+    left = Written(tmp_path / "spools", disk, frame_bytes=1 << 20)
+    for number in range(3):
+        used_again(left, number)
+    assert left.frames.spilling
+    taker = Taker(left.outbox)
+    while taker.take():
+        pass  # each digest is compared with the values that arrive
+    assert taker.steps == [0, 1, 2]
+    disk.room = 1 << 30
+    assert left.frames.save()
+    left.die()
+    push(left.folder, tmp_path / "store")
+    reader = RankReader(LocalLocation(tmp_path / "store" / "run1.zarr"), 0)
+    assert [reader.raw(row)[0] for row in range(3)] == [0, 1, 2]
 
 
 def test_a_disk_that_cannot_even_cut_back_leaves_whole_records(tmp_path):

@@ -64,6 +64,25 @@ def test_the_wire_loses_nothing(batches, frame_bytes):
     assert [bits(r) for _, r in found] == [bits(r) for batch in batches for r in batch]
 
 
+def test_a_large_array_is_not_copied_until_its_message_is_wanted():
+    raws = [np.arange(1 << 16, dtype="<f4") + n for n in range(3)]
+    small = np.arange(7, dtype="<f4")
+    encoder = Encoder()
+    (frame,) = encoder.encode([record(raw) for raw in (raws[0], small, *raws[1:])])
+    views = [part for part in frame.parts if isinstance(part, memoryview)]
+    assert len(views) == 3
+    assert all(np.shares_memory(view, raw) for view, raw in zip(views, raws, strict=True))
+    assert PushRequest.FromString(frame.message).SerializeToString() == frame.message
+    assert frame.nbytes == len(frame.message)
+    kept = frame.joined()
+    for raw in raws:
+        raw[:] = -1
+    found = [one for _, one in decoded([*encoder.definitions, kept.message], Decoder(0))]
+    assert [one.raw[5] for one in found] == [5, 5, 6, 7]
+    with pytest.raises(DamagedError):
+        parse_request(frame.message)  # it was a view all along
+
+
 @given(st.lists(records(), max_size=4), st.integers(1, 300))
 def test_every_message_is_what_protobuf_itself_would_write(batch, frame_bytes):
     for message in messages(Encoder(frame_bytes=frame_bytes), [batch]):
