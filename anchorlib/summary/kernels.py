@@ -121,11 +121,22 @@ class Bits(NamedTuple):
 
 
 def count_of(bits: Bits) -> Any:
-    """count(patterns, start, stop, counts): adds to counts[4][sign and exponent field]."""
-    shift, table = bits.unsigned(bits.mantissa), 2 * bits.fields
+    """count(patterns, start, stop, counts): adds to counts[4][sign and exponent field].
+
+    Whether any element is zero, subnormal or not finite.
+    """
+    shift, fields, table = bits.unsigned(bits.mantissa), bits.fields, 2 * bits.fields
 
     @numba.njit(error_model="numpy")
-    def count(patterns: Any, start: int, stop: int, counts: Any) -> None:
+    def outer(counts: Any) -> int:
+        found = 0
+        for half in range(8):
+            found += counts[half * fields] + counts[half * fields + fields - 1]
+        return found
+
+    @numba.njit(error_model="numpy")
+    def count(patterns: Any, start: int, stop: int, counts: Any) -> bool:
+        before: int = outer(counts)
         # In four tables: adding to the counter of the element before waits for it.
         whole = start + ((stop - start) & -4)
         for i in range(start, whole, 4):
@@ -135,6 +146,7 @@ def count_of(bits: Bits) -> Any:
             counts[3 * table + (patterns[i + 3] >> shift)] += 1
         for i in range(whole, stop):
             counts[patterns[i] >> shift] += 1
+        return bool(outer(counts) > before)
 
     return count
 
@@ -217,7 +229,9 @@ def scan_of(bits: Bits) -> Any:
         start = zero
         while start < size:
             stop = min(start + block, size)
-            count(patterns, start, stop, counts)
+            if not count(patterns, start, stop, counts) and safe < 0:
+                start = stop
+                continue
             low, high, odd = extremes(patterns, start, stop)
             kept = rare(values, patterns, start, stop, counted, wide) if odd else stop - start
             if safe >= 0 and kept:
