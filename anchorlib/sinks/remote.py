@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import shlex
 import sys
 import threading
@@ -22,11 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from anchorlib.errors import AnchorError, CollectorError, FlushTimeoutError
+from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.names import escape
 from anchorlib.record import Edges, Flag, Gap, Record
+from anchorlib.sinks.earlier import Earlier
 from anchorlib.sinks.queue import OnFull
 from anchorlib.sinks.sending import Sender
 from anchorlib.sinks.spool import WrittenSpool, make_spool
@@ -44,19 +44,12 @@ from anchorlib.wire import (
     writer_name,
 )
 
-if TYPE_CHECKING:
-    from anchorlib.sinks.spool import OwnedSpool
-    from anchorlib.sinks.spool_delivery import Delivery
-
 __all__ = ["RemoteSink"]
 
 _log = logging.getLogger("anchorlib")
 
 _JOIN_SECONDS: Final = 10.0
 _SILENT_SECONDS: Final = 1.0  # of a close before it says that it waits
-_FIRST_PAUSE: Final = 0.5
-_LAST_PAUSE: Final = 5.0
-_REFUSALS: Final = 5  # one after another, after which what is left stays for `anchor push`
 _VALUES_SHARE: Final = 7 / 8  # of the room; the rest is kept for summaries
 
 # Reasons of gaps.
@@ -130,7 +123,9 @@ class RemoteSink:
         self._sender = Sender(
             self.address, self._hello, self._outbox, self._changed, self._credentials, self._warn
         )
-        self._delivery: Delivery | None = None
+        self._earlier = Earlier(
+            self.address, self._hello, self._sender, self._changed, self._credentials, self._warn
+        )
         self._thread = threading.Thread(target=self._run, name="anchorlib-sender", daemon=True)
         self._thread.start()
 
@@ -285,8 +280,7 @@ class RemoteSink:
 
         with self._changed:
             self._sender.closing = True
-            if self._delivery is not None:
-                self._delivery.sender.closing = True
+            self._earlier.hurry()
             self._outbox.close()
             self._changed.notify_all()
             silent = min(timeout, _SILENT_SECONDS)
@@ -297,8 +291,7 @@ class RemoteSink:
             self._changed.notify_all()
         if not self._outbox.closed:
             self._sender.cancel()
-        if self._delivery is not None:
-            self._delivery.cancel()
+        self._earlier.cancel()
         self._thread.join(_JOIN_SECONDS)
 
     def _leave(self) -> int:
@@ -402,63 +395,11 @@ class RemoteSink:
 
     def _run(self) -> None:
         if self._place is not None and self._hello.resume:
-            self._deliver_left(self._place)
+            self._earlier.deliver(self._place)
         if not self._sender.finished:
             self._sender.run()
         if self._sender.refusal:
             self._say_refused()
-
-    def _deliver_left(self, place: Path) -> None:
-        """What earlier attempts at this rank left here comes before what this one says."""
-        from anchorlib.sinks.spool_delivery import left_spools  # it needs the store
-
-        for work in left_spools(place, self._hello, str(self.address)):
-            try:
-                self._deliver(work)
-            except (AnchorError, OSError) as fault:
-                _log.warning(
-                    "anchorlib: the spool %s of an earlier attempt was not delivered: %s",
-                    escape(str(work.folder)),
-                    fault,
-                )
-            finally:
-                work.release()
-
-    def _deliver(self, work: OwnedSpool) -> None:
-        delivery = self._begun(work)
-        if delivery is None:
-            return
-        delivery.run()
-        if delivery.delivered:
-            delivery.finish()
-        elif delivery.sender.refusal:
-            raise CollectorError(delivery.sender.refusal)
-
-    def _begun(self, work: OwnedSpool) -> Delivery | None:
-        """The delivery of a spool, once a collector says what it has; None where it is too late."""
-        from anchorlib.sinks.spool_delivery import Delivery
-
-        pause, refusals = _FIRST_PAUSE, 0
-        while not self._sender.finished:
-            try:
-                begun = Delivery(work, self.address, self._credentials, self._changed, self._warn)
-            except CollectorError as fault:
-                reached = str(fault).startswith("the collector at")
-                refusals = refusals + 1 if reached else 0
-                if refusals >= _REFUSALS:
-                    raise
-                with self._changed:
-                    self._sender.trouble = str(fault)
-                    seconds = random.uniform(0, pause)
-                    self._changed.wait_for(lambda: self._sender.finished, seconds)
-                pause = min(2 * pause, _LAST_PAUSE)
-            else:
-                with self._changed:
-                    self._delivery = begun
-                    begun.sender.follows = True
-                    begun.sender.finished = self._sender.finished
-                return begun
-        return None
 
     def _say_refused(self) -> None:
         if self._spool is None:

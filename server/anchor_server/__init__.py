@@ -4,7 +4,8 @@
     reader  ◀══Get═══ ReaderService ◀──────────────────┘
 
 collector     the gRPC server and its life
-push          one stream: what it says, in which order, and what it is answered
+push          streams: which are taken, and when they are answered
+stream        one of them: what it says, and what becomes of it in the store
 inbox         a stream's requests, read ahead
 memory        memory that is used again
 room          memory for records that come in fragments

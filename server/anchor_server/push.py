@@ -1,10 +1,7 @@
-"""One stream of records: what it says, in which order, and what it is answered.
+"""Streams of records: which are taken, who may say what first, and when they are answered.
 
 Hello ─▶ Resume
-Define, Frame … ─▶ Ack       after the write, for all that arrived together
-Gaps, Lineage
-Flush ─▶ Flushed             after everything before it was published
-Close ─▶ Closed              the rank is closed; the stream ends
+all that arrives together ─▶ what it asks for, then Ack, after the write
 """
 
 from __future__ import annotations
@@ -17,48 +14,33 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.inbox import Inbox
-from anchor_server.ranks import Ranks, Tenancy
+from anchor_server.ranks import Ranks
 from anchor_server.refusals import Refusal, abort, status
 from anchor_server.room import Room
+from anchor_server.stream import Stream
 from anchor_server.tally import Tally
-from anchorlib.errors import AnchorError
-from anchorlib.record import Gap, Record
 from anchorlib.wire import (
-    DEFINED_BYTES,
     DURABILITY_POWER,
     DURABILITY_PROCESS,
-    HEADER_BYTES,
     HELLO_SECONDS,
     PROTOCOL,
-    RECORD_BYTES,
-    STALL_SECONDS,
     STOPPING,
     Ack,
-    Closed,
     DamagedError,
     Decoder,
-    Flushed,
     Framed,
     FrameError,
     Hello,
-    Lineage,
     PushReply,
     PushRequest,
     Resume,
-    RowBlock,
     check_seal,
-    joined_blocks,
     parse_request,
-    read_gaps,
-    read_header,
-    read_lineage,
 )
 
 __all__ = ["PushService"]
 
 _log = logging.getLogger("anchor_server")
-
-_DIGEST_BYTES = 16  # a row
 
 
 class PushService:
@@ -142,14 +124,14 @@ class PushService:
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
             decoder = Decoder(hello.rank, record_bytes=self._record_bytes)
-            stream = _Stream(tenancy, decoder, self._room, self._tally)
+            stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
                 yield from self._answers(inbox, stream, hello)
             finally:
                 stream.leave()
                 self._tally.forget(hello.run, hello.rank)
 
-    def _answers(self, inbox: Inbox, stream: _Stream, hello: Hello) -> Iterator[PushReply]:
+    def _answers(self, inbox: Inbox, stream: Stream, hello: Hello) -> Iterator[PushReply]:
         for batch in inbox.batches(stream.patience):
             yield from stream.replies(batch)
             if stream.closed:
@@ -158,190 +140,6 @@ class PushService:
             self._tally.ack(hello.run, hello.rank, committed)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
-
-
-class _Stream:
-    """A stream that has said hello.
-
-    frames: dealt with so far.
-    """
-
-    def __init__(self, tenancy: Tenancy, decoder: Decoder, room: Room, tally: Tally) -> None:
-        self.frames = 0
-        self._tenancy = tenancy
-        self._writer = tenancy.writer
-        self._decoder = decoder
-        self._room = room
-        self._tally = tally
-        self._next = self._writer.committed
-        self._records: list[Record] = []
-        self._blocks: list[tuple[Framed, RowBlock]] = []  # written before those records
-        self._defined = 0
-        self._header = 0  # characters that it added to the header
-        self._unfinished = 0  # bytes of the record of which fragments are still to come
-        self._left_out = self._writer.left_out.records
-        self._gaps: dict[tuple[str, str, str, str], int] = {}
-
-    @property
-    def committed(self) -> int:
-        """Records of its writer that are in the store."""
-        return self._writer.committed
-
-    @property
-    def closed(self) -> bool:
-        """Whether its rank was closed."""
-        return self._tenancy.closed
-
-    def patience(self) -> float | None:
-        """Seconds that the client may be silent: training may rest, a record may not."""
-        return STALL_SECONDS if self._unfinished else None
-
-    def leave(self) -> None:
-        """Give back what an unfinished record held."""
-        self._finished()
-
-    def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
-        """Deals with requests that arrived together; their records are written in one go."""
-        for message in batch:
-            request = self._parsed(message)
-            if isinstance(request, Framed):
-                self._frame(request)
-            else:
-                yield from self._other(request)
-        self._write()
-
-    def _parsed(self, message: bytes) -> PushRequest | Framed:
-        try:
-            return parse_request(message)
-        except DamagedError:
-            self._tally.damage()
-            raise
-
-    def _other(self, request: PushRequest) -> Iterator[PushReply]:
-        said = request.WhichOneof("message")
-        if said == "define":
-            self._define(request)
-        elif said == "gaps":
-            self._write()
-            self._gap(read_gaps(request.gaps))
-        elif said == "lineage":
-            self._lineage(request.lineage)
-        elif said == "flush":
-            self._write()
-            self._writer.publish()
-            yield PushReply(flushed=Flushed(id=request.flush.id))
-        elif said == "close":
-            self._write()
-            committed = self._writer.committed
-            self._tenancy.close()
-            yield PushReply(closed=Closed(committed=committed))
-        else:
-            raise FrameError(f"{said or 'nothing'} is not what a stream says here")
-
-    def _define(self, request: PushRequest) -> None:
-        self._defined += request.ByteSize()
-        if self._defined > DEFINED_BYTES:
-            raise FrameError(
-                f"one stream defines at most {DEFINED_BYTES} bytes of names and shapes"
-            )
-        self._decoder.define(request.define)
-
-    def _lineage(self, lineage: Lineage) -> None:
-        self._writer.edges(read_lineage(lineage))
-        self._header += len(lineage.header)
-        if self._header > HEADER_BYTES:
-            raise FrameError(f"one stream adds at most {HEADER_BYTES} characters to its header")
-        self._writer.header(read_header(lineage))
-
-    def _gap(self, gaps: list[Gap]) -> None:
-        self._writer.gap(gaps)
-        for gap in gaps:
-            key = (gap.name, gap.kind, gap.mode, gap.reason)
-            self._tally.drop(gap.reason, max(gap.count - self._gaps.get(key, 0), 0))
-            self._gaps[key] = gap.count
-
-    def _frame(self, frame: Framed) -> None:
-        self.frames += 1
-        first = frame.head.first
-        rows = len(frame.head.columns.digest) // _DIGEST_BYTES
-        try:
-            if first > self._next:
-                raise Refusal(
-                    grpc.StatusCode.OUT_OF_RANGE,
-                    f"record {first} came where {self._next} was due",
-                )
-            if first == self._next and (block := self._decoder.block(frame)) is not None:
-                self._take(frame, block)
-                return
-            records = self._decode(frame)
-        except DamagedError:
-            self._tally.damage()
-            self._tally.add("rejected", rows)
-            raise
-        except (FrameError, Refusal):
-            self._tally.add("rejected", rows)
-            raise
-        if self._blocks:
-            self._write()
-        known = min(max(self._next - first, 0), len(records))
-        self._tally.add("dup", known)
-        self._records += records[known:]
-        self._next = max(self._next, first + len(records))
-
-    def _take(self, frame: Framed, block: RowBlock) -> None:
-        if self._records:
-            self._write()
-        self._blocks.append((frame, block))
-        self._next += len(block)
-
-    def _decode(self, frame: Framed) -> list[Record]:
-        if not frame.head.HasField("fragment"):
-            return self._decoder.decode(frame)
-        total = frame.head.fragment.total
-        if not self._unfinished and total <= RECORD_BYTES:
-            self._room.take(total)
-            self._unfinished = total
-        if records := self._decoder.decode(frame):
-            self._finished()
-        return records
-
-    def _finished(self) -> None:
-        held, self._unfinished = self._unfinished, 0
-        self._room.give_back(held)
-
-    def _write(self) -> None:
-        if self._blocks:
-            self._write_blocks()
-        if self._records:
-            records, self._records = self._records, []
-            self._write_records(records)
-
-    def _write_blocks(self) -> None:
-        frames, blocks = zip(*self._blocks, strict=True)
-        self._blocks = []
-        block = joined_blocks(blocks)
-        try:
-            with self._tally.commit():
-                written = self._writer.write_block(block)
-        except AnchorError:
-            self._tally.add("rejected", len(block))
-            raise
-        if written:
-            self._tally.add("stored", len(block), len(block.payload))
-        else:
-            self._write_records([one for frame in frames for one in self._decoder.decode(frame)])
-
-    def _write_records(self, records: list[Record]) -> None:
-        try:
-            with self._tally.commit():
-                self._writer.write(records)
-        except AnchorError:
-            self._tally.add("rejected", len(records))
-            raise
-        self._tally.add("stored", len(records), sum(record.nbytes for record in records))
-        left_out, self._left_out = self._left_out, self._writer.left_out.records
-        if self._left_out > left_out:
-            self._tally.drop("no room in the store", self._left_out - left_out)
 
 
 def _hello(message: bytes) -> Hello:

@@ -151,7 +151,7 @@ def test_idle_connections_and_a_slow_reader_do_not_delay_the_others(victim):
 def impatient(monkeypatch):
     """A collector that waits a second where others wait longer."""
     monkeypatch.setattr("anchor_server.push.HELLO_SECONDS", 0.5)
-    monkeypatch.setattr("anchor_server.push.STALL_SECONDS", 0.5)
+    monkeypatch.setattr("anchor_server.stream.STALL_SECONDS", 0.5)
     options = [
         (name, 500 if name == "grpc.server_handshake_timeout_ms" else value)
         for name, value in collector_module._OPTIONS
@@ -239,7 +239,7 @@ def test_room_takes_one_record_however_large():
 
 
 def test_what_a_stream_defines_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchor_server.push.DEFINED_BYTES", 10_000)
+    monkeypatch.setattr("anchor_server.stream.DEFINED_BYTES", 10_000)
     names = Define(series=[Series(name="x" * 900, kind="grad", mode="all")] * 3)
     with serve(tmp_path) as collector, Pusher(collector.address) as stream:
         stream.send(*[sealed(PushRequest(define=names))] * 5)

@@ -19,10 +19,11 @@ import grpc
 import pytest
 
 from anchor_server import Collector, serve
-from anchor_server.push import PushService, _Stream
+from anchor_server.push import PushService
+from anchor_server.stream import Stream
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
-from anchorlib.sinks import remote, spool_delivery
+from anchorlib.sinks import earlier, spool_delivery
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader, Writer
 from tests.server.pushing import expected, record, stored
@@ -306,7 +307,7 @@ def test_several_ranks_join_one_run(tmp_path):
 def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypatch):
     # As where a bit flips in what the line says to itself: both ends are there, and both wait.
     monkeypatch.setattr("anchorlib.wire.push.ANSWER_SECONDS", 0.4)
-    real = _Stream.replies
+    real = Stream.replies
     stuck = threading.Event()
 
     def replies(self, batch):
@@ -315,7 +316,7 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
             time.sleep(3)
         yield from real(self, batch)
 
-    monkeypatch.setattr(_Stream, "replies", replies)
+    monkeypatch.setattr(Stream, "replies", replies)
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         sink.put([record(0), record(1)])
@@ -360,12 +361,12 @@ def test_what_was_left_is_given_up_after_refusals_in_a_row_alone(nowhere, monkey
             pass
 
     monkeypatch.setattr(spool_delivery, "Delivery", Begun)
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(earlier, "_FIRST_PAUSE", 0.0)
     sink = sink_to(nowhere)
     script[:] = [refused, refused, refused, refused, away, refused, refused, refused, refused, None]
-    assert sink._begun(None) is not None
+    assert sink._earlier.begin(None) is not None
     script[:] = [away, refused, refused, refused, refused, refused, None]
     with pytest.raises(CollectorError, match="the collector at there"):
-        sink._begun(None)
+        sink._earlier.begin(None)
     assert script == [None]
     sink.close(0)

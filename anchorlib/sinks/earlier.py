@@ -1,0 +1,119 @@
+"""What earlier attempts at a rank left in their spools comes before what the present one says."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from anchorlib.errors import AnchorError, CollectorError
+from anchorlib.names import escape
+from anchorlib.sinks.sending import Sender
+from anchorlib.wire import Address, Credentials, Hello
+
+if TYPE_CHECKING:
+    from anchorlib.sinks.spool import OwnedSpool
+    from anchorlib.sinks.spool_delivery import Delivery
+
+__all__ = ["Earlier"]
+
+_log = logging.getLogger("anchorlib")
+
+_FIRST_PAUSE: Final = 0.5
+_LAST_PAUSE: Final = 5.0
+_REFUSALS: Final = 5  # one after another, after which what is left stays for `anchor push`
+
+
+class Earlier:
+    """Delivers the spools of a rank's earlier attempts, on the thread that `sender` will have.
+
+    changed: guards `sender`, which says whether it is too late.
+    on_trouble: called when a collector which answered no longer does; without the lock.
+    """
+
+    def __init__(  # the parts it connects
+        self,
+        address: Address,
+        hello: Hello,
+        sender: Sender,
+        changed: threading.Condition,
+        credentials: Credentials,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._address = address
+        self._hello = hello
+        self._sender = sender
+        self._changed = changed
+        self._credentials = credentials
+        self._on_trouble = on_trouble
+        self._delivery: Delivery | None = None
+
+    def deliver(self, place: Path) -> None:
+        """All that is left below `place`, oldest first; a spool that cannot be is told of."""
+        from anchorlib.sinks.spool_delivery import left_spools  # it needs the store
+
+        for work in left_spools(place, self._hello, str(self._address)):
+            try:
+                self._deliver(work)
+            except (AnchorError, OSError) as fault:
+                _log.warning(
+                    "anchorlib: the spool %s of an earlier attempt was not delivered: %s",
+                    escape(str(work.folder)),
+                    fault,
+                )
+            finally:
+                work.release()
+
+    def hurry(self) -> None:
+        """There is little time left; `changed` is held, and has to be notified."""
+        if self._delivery is not None:
+            self._delivery.sender.closing = True
+
+    def cancel(self) -> None:
+        """Stop, from any thread; what is not delivered stays where it is."""
+        if self._delivery is not None:
+            self._delivery.cancel()
+
+    def _deliver(self, work: OwnedSpool) -> None:
+        delivery = self.begin(work)
+        if delivery is None:
+            return
+        delivery.run()
+        if delivery.delivered:
+            delivery.finish()
+        elif delivery.sender.refusal:
+            raise CollectorError(delivery.sender.refusal)
+
+    def begin(self, work: OwnedSpool) -> Delivery | None:
+        """The delivery of a spool, once a collector says what it has; None where it is too late.
+
+        Raises CollectorError for a collector that refuses again and again.
+        """
+        from anchorlib.sinks.spool_delivery import Delivery
+
+        pause, refusals = _FIRST_PAUSE, 0
+        while not self._sender.finished:
+            try:
+                begun = Delivery(
+                    work, self._address, self._credentials, self._changed, self._on_trouble
+                )
+            except CollectorError as fault:
+                reached = str(fault).startswith("the collector at")
+                refusals = refusals + 1 if reached else 0
+                if refusals >= _REFUSALS:
+                    raise
+                with self._changed:
+                    self._sender.trouble = str(fault)
+                    seconds = random.uniform(0, pause)
+                    self._changed.wait_for(lambda: self._sender.finished, seconds)
+                pause = min(2 * pause, _LAST_PAUSE)
+            else:
+                with self._changed:
+                    self._delivery = begun
+                    begun.sender.follows = True
+                    begun.sender.finished = self._sender.finished
+                return begun
+        return None
