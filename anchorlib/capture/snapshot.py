@@ -38,6 +38,7 @@ __all__ = [
 
 _POOLED_BYTES = 32 << 10  # from here on a clone may have to fetch fresh pages
 _MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, and others may go on
+_FREED = 1 << 40  # what lies in an emptied storage says its offset is its address
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
 _tracing_state = torch._C._get_tracing_state  # noqa: SLF001
@@ -117,7 +118,17 @@ def is_plain(x: torch.Tensor) -> bool:
         and not _wrapped(x)
         and _tracing_state() is None
         and (x.is_cpu or _has_values(x))
+        and _has_memory(x)
     )
+
+
+def _has_memory(x: torch.Tensor) -> bool:
+    """False where a storage was emptied under its tensors, as sharded training does.
+
+    To read such a tensor ends the process.
+    """
+    known = x.is_cpu or x.is_cuda  # other devices may have no storage to ask
+    return not (known and x.numel()) or x.untyped_storage().nbytes() > 0
 
 
 def _has_values(x: torch.Tensor) -> bool:
@@ -144,6 +155,7 @@ def quick_copy(x: torch.Tensor, pool: BufferPool) -> QuickCopy | None:
             and _tracing_state() is None
             # What has no memory of its own has no address either: it is 0, or asking raises.
             and (address := x.data_ptr())
+            and (address > _FREED or _has_memory(x))
         ):
             shape = x.shape  # first: nested tensors have memory, but no shape
             nbytes = x.nbytes
@@ -201,6 +213,8 @@ def _unusual_array(x: torch.Tensor) -> str | None:
             f"tensors of class {type(x).__name__} cannot be anchored: anchor the plain tensors "
             "inside it"
         )
+    if not (_wrapped(x) or _has_memory(x)):
+        return "memory given back"
     known = dtype_name(x.dtype) in DTYPES or x.is_quantized
     return None if known else f"dtype {dtype_name(x.dtype)}"
 

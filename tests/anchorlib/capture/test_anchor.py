@@ -199,6 +199,19 @@ def test_what_cannot_be_recorded_is_skipped_and_counted():
     assert [(g.name, g.reason, g.count) for g in run.sink.gaps] == [("x", "meta", 1)]
 
 
+@pytest.mark.parametrize("offset", [0, 50])
+def test_a_tensor_whose_memory_was_given_back_is_skipped_and_counted(offset):
+    """Sharded training empties storages under their tensors; to read one ends the process."""
+    whole = torch.ones(100_000)
+    parts = {"small": whole[offset : offset + 50], "large": whole[offset:]}
+    whole.untyped_storage().resize_(0)
+    with recording() as run:
+        for name, part in parts.items():
+            anchorlib.anchor(part, name)
+    assert run.session.counters.skipped == {"memory given back": 2}
+    assert [gap.reason for gap in run.sink.gaps] == ["memory given back"] * 2
+
+
 def test_anything_but_a_tensor_is_a_type_error():
     with recording(), pytest.raises(TypeError, match="takes a tensor, not float") as caught:
         anchorlib.anchor(3.0, "x")
