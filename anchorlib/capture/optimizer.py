@@ -97,7 +97,7 @@ class OptimizerWatch:
     def _step_begins(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if self._observer.closed:
+        if self._observer.closed or self._rests(self._observer.clock.step):
             return None
         self._observer.guarded(self._before_step)
         closure = _Closure.of(args, kwargs)
@@ -112,8 +112,6 @@ class OptimizerWatch:
         self._gradients_due = True
         self._values.clear()
         at = self._at()
-        if self._rests(at.step):
-            return
         for name, parameter in self.parameters.items():
             if _due(self._plan(name).streams("delta", at.phase), at.step):
                 self._values[name] = parameter.detach().clone()
@@ -123,8 +121,6 @@ class OptimizerWatch:
         if not self._gradients_due:
             return
         self._gradients_due = False
-        if self._rests(self._observer.clock.step):
-            return
         optimizer = self._optimizer()
         self._note = NO_NOTE if optimizer is None else fused_note(optimizer)
         self._record_gradients(self._note)
@@ -147,10 +143,9 @@ class OptimizerWatch:
 
     def after(self) -> None:
         """The optimizer has stepped."""
-        self._gradients()
-        at = self._at()
-        if not self._rests(at.step):
-            self._record_updates(at)
+        if not self._rests(self._observer.clock.step):
+            self._gradients()
+            self._record_updates(self._at())
         self._count()
 
     def _record_updates(self, at: At) -> None:
