@@ -139,6 +139,7 @@ def test_other_threads_run_while_an_array_is_scanned():
 # What decides.
 
 
+@pytest.mark.slow
 def test_it_is_compiled_once_enough_was_scanned_and_nobody_waits():
     scans = compiled.Scans()
     few = np.ones(1000, "<f4")
@@ -186,6 +187,7 @@ def test_no_process_to_be_had_leaves_numpy():
     assert "Error" in fault_with(compiling.sys, "executable", "/no/such/python")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
@@ -203,6 +205,7 @@ def test_a_wrong_kernel_is_not_used(right, wrong, said, tmp_path):
     assert said in fault_with(compiling, "SCRIPT", script)
 
 
+@pytest.mark.slow
 def test_a_process_never_imports_numba_and_says_the_same_before_and_after():
     code = """
 import json, sys, threading
