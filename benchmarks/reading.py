@@ -19,6 +19,7 @@ import numpy as np
 
 import anchorlib
 from anchorlib.store import Writer
+from anchorlib.summary import SCANS
 from benchmarks.figures import Figure, figure
 from benchmarks.storing import records
 from benchmarks.timing import Ratio, interleaved, ratio
@@ -31,7 +32,11 @@ def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         for names, elements in ((1, 1 << 20), (1, 256)):
             yield series(Path(folder), names, elements)
-        yield histogram()
+        SCANS.fault = "numpy is measured first"
+        yield histogram("", at_least=5)
+        SCANS.fault = None
+        if SCANS.load() is None:
+            yield histogram(", with the extra fast", at_least=10)
         yield from listing(Path(folder))
 
 
@@ -57,7 +62,7 @@ def series(folder: Path, names: int, elements: int) -> Figure:
     return figure(what, ratio(samples, "plain", "ours"), at_least=0.5)
 
 
-def histogram() -> Figure:
+def histogram(beside: str, *, at_least: float) -> Figure:
     """256 MB of gradients."""
     x = np.random.default_rng(0).standard_normal(1 << 26).astype("<f4")
     x *= 1e-4
@@ -70,8 +75,9 @@ def histogram() -> Figure:
         anchorlib.log2_histogram(x)
 
     samples = interleaved({"ours": ours, "numpy": users}, rounds=3)
-    what = "log2 histogram of 256 MB / numpy log2 and histogram"
-    return figure(what, ratio(samples, "numpy", "ours"), at_least=5)
+    what = f"log2 histogram of 256 MB{beside} / numpy log2 and histogram"
+    why = "how fast numpy's own log2 is on this processor decides"
+    return figure(what, ratio(samples, "numpy", "ours"), at_least=at_least, why=why)
 
 
 def listing(folder: Path) -> Iterator[Figure]:
