@@ -120,7 +120,8 @@ class Floor:
         self._thread.start()
 
     def keep(self, _name: str, x: torch.Tensor) -> None:
-        self._queue.put(x.detach().clone())
+        # As they lie in C order: a transposed gradient has no one buffer.
+        self._queue.put(x.detach().clone(memory_format=torch.contiguous_format))
 
     def _write(self) -> None:
         while (x := self._queue.get()) is not None:
