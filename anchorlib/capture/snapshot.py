@@ -1,7 +1,7 @@
 """Copies of tensors: what a tensor was when it was observed, on the CPU, independent of it.
 
-Small tensors are cloned. Large ones are copied into pooled buffers, whose pages are warm: for
-64 MB that costs one memcpy, where a clone pays for page faults too (8–9 times as much).
+The bytes of small ones are taken. Large ones are copied into pooled buffers, whose pages are warm:
+for 64 MB that costs one memcpy, where a clone pays for page faults too (8–9 times as much).
 """
 
 from __future__ import annotations
