@@ -110,7 +110,8 @@ def active(folder: Path, where: str, bound: float) -> Figure:
         arms = {"plain": stepping(chain(named=False), None)}
         arms["anchored"] = stepping(chain(named=True), session)
         samples = interleaved(arms, rounds=9)
-    return figure(what, per_anchor(samples), "µs", at_most=bound)
+    why = "what must be asked of a tensor before its bytes may be taken, and the gradient's hook"
+    return figure(what, per_anchor(samples), "µs", at_most=bound, why=why)
 
 
 def compiled(folder: Path) -> Figure:
@@ -148,7 +149,8 @@ def large(folder: Path, megabytes: int, bound: float) -> Figure:
             ).items():
                 samples[name] += taken
     found = ratio(samples, "anchored", "copied", clock="thread")  # type: ignore[arg-type]
-    return figure(f"anchor of {megabytes} MB / one warm memcpy", found, at_most=bound)
+    why = "the buffer was last read by another core, that of the memcpy by nobody"
+    return figure(f"anchor of {megabytes} MB / one warm memcpy", found, at_most=bound, why=why)
 
 
 @contextmanager
