@@ -15,11 +15,9 @@ from anchorlib.modes import All, EveryN, Sum
 from tests.recording import recording
 
 MIB = 1 << 20
-STORED = [
-    dtype
-    for dtype in {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
-    if dtype_name(dtype) in DTYPES
-]
+DTYPES_OF_TORCH = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+# In one order for every process that collects these tests.
+STORED = sorted((one for one in DTYPES_OF_TORCH if dtype_name(one) in DTYPES), key=dtype_name)
 
 
 def pattern(dtype, count):
