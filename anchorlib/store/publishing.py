@@ -19,6 +19,7 @@ from anchorlib.store.layout import (
     COORDINATES,
     HIST_COLUMNS,
     ROWS_PER_CHUNK,
+    chunk_key,
 )
 from anchorlib.store.metadata import ArrayShape, array_json, group_json, stamp
 from anchorlib.store.rank import RankReader
@@ -111,8 +112,21 @@ class Publisher:
             if not values.any():
                 return
             self._blank.discard(path)
+        if within is None:
+            self._make_chunks(path, first, first + len(values))
         array = SlotArray(self._files, within or path, INT64.itemsize, COORDINATE_ROWS)
         array.write_packed(first, values.astype(INT64).tobytes())
+
+    def _make_chunks(self, path: str, first: int, stop: int) -> None:
+        """Puts the chunks of these rows in place at their full size, where they are missing.
+
+        zarr.json may show rows of theirs already, which were zeros: whoever reads them meets no
+        file, or a whole one.
+        """
+        for chunk in range(first // COORDINATE_ROWS, (stop - 1) // COORDINATE_ROWS + 1):
+            file = f"{path}/{chunk_key(chunk, 0)}"
+            if not Path(file).exists():
+                self._tree.reserve(file, COORDINATE_ROWS * INT64.itemsize)
 
     def _coordinate_json(self, variant: OpenVariant, name: str) -> None:
         path = f"{variant.directory}/{name}{variant.suffix}"

@@ -116,3 +116,23 @@ def test_the_store_is_right_wherever_its_writer_dies(tmp_path: Path) -> None:
 def test_the_store_is_right_after_one_call_and_the_next(part: int, tmp_path: Path) -> None:
     for life in range(4 * part, lives(tmp_path / "whole"), 12):
         die_and_check(tmp_path / str(life), life)
+
+
+def test_every_reader_reads_on_wherever_labels_that_come_late_are_cut_off(tmp_path: Path) -> None:
+    life, died = 0, True
+    while died:
+        store = tmp_path / str(life)
+        with Writer.open(store, "run1", 0, writer_id=b"same") as writer:
+            writer.write([record("a", 0, filled("float32", (3,)))])
+            writer.publish()
+            writer.write([record("a", 1, filled("float32", (3,)), pass_index=2, call=3)])
+            with pytest.MonkeyPatch.context() as patch:
+                mortal = Mortal(patch, life)
+                with contextlib.suppress(Died):
+                    writer.publish()
+            died = mortal.life < 0
+            if died:
+                writer.abandon()
+        check_foreign(store / "run1.zarr", 2)
+        life += 1
+    assert life > 9  # three chunks: made, sized, put in place
