@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +9,10 @@ import numpy as np
 from anchorlib.capture.clock import At
 from anchorlib.capture.snapshot import BufferPool, QuickCopy, Snapshot, dtype_name, quick_raw
 from anchorlib.capture.streams import Note, Stream
-from anchorlib.record import Coordinates, Flag, Record
+from anchorlib.record import Coordinates, Record
 from anchorlib.summary import Summary, summarise
 
-__all__ = ["Emitted", "Summarised"]
+__all__ = ["Emitted"]
 
 
 class Emitted(NamedTuple):
@@ -36,16 +35,6 @@ class Emitted(NamedTuple):
     folded: int
 
     @property
-    def bare(self) -> bool:
-        """Never: its values are here."""
-        return False
-
-    @property
-    def lost(self) -> bool:
-        """Never: the same."""
-        return False
-
-    @property
     def name(self) -> str:
         """The tensor's name."""
         return self.stream.name
@@ -64,6 +53,11 @@ class Emitted(NamedTuple):
     def step(self) -> int:
         """The step it was observed in."""
         return self.at.step
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its mode keeps values."""
+        return self.stream.values
 
     def storage(self) -> tuple[np.ndarray[Any, Any], str]:
         """Its raw storage on the CPU, which is the snapshot's memory, and its dtype."""
@@ -96,14 +90,6 @@ class Emitted(NamedTuple):
             scale=scale,
         )
 
-    def summary_alone(self) -> Summarised:
-        """The record without its values: nothing is lost where none were to be kept."""
-        record = self.record()
-        if not self.stream.values:
-            return Summarised(record, lost=False)
-        flags = record.flags | Flag.VALUE_DROPPED
-        return Summarised(replace(record, raw=None, flags=flags), lost=True)
-
     def release(self) -> None:
         """Its buffer goes back to the pool."""
         kept = self.kept
@@ -111,32 +97,3 @@ class Emitted(NamedTuple):
             kept.release()
         elif not isinstance(kept[0], bytes):
             self.pool.give_back(kept[0])
-
-
-class Summarised:
-    """A finished record whose values were not kept."""
-
-    __slots__ = ("_record", "kind", "lost", "mode", "name", "step")
-
-    bare = True
-    nbytes = 0  # no values: summaries that wait are counted, not weighed
-
-    def __init__(self, record: Record, *, lost: bool) -> None:
-        self._record = record
-        self.name, self.kind, self.mode = record.name, record.kind, record.mode
-        self.step = record.coordinates.step
-        self.lost = lost
-
-    def storage(self) -> None:
-        """Nothing: its summary is made."""
-
-    def record(self, _summary: None = None) -> Record:
-        """The record."""
-        return self._record
-
-    def summary_alone(self) -> Summarised:
-        """Itself: it has nothing more to leave out."""
-        return self
-
-    def release(self) -> None:
-        """It holds no buffer."""

@@ -239,6 +239,14 @@ class Recorder:
             self._tally()
             return sum(seen.weight for seen in self._seen.values())
 
+    @property
+    def emitted(self) -> tuple[int, int]:
+        """How many records were emitted so far, and the bytes of values that they keep."""
+        with self._lock:
+            self._tally()
+            seen = self._seen.values()
+            return sum(one.records for one in seen), sum(one.nbytes for one in seen)
+
     def _tally(self) -> None:
         for stream in self._streams.values():
             stream.tally()

@@ -46,7 +46,7 @@ _HEAVY_STEP = 64 * 10**6
 class Counters:
     """What a session recorded, and what it did not.
 
-    records, bytes: written, or acknowledged by a collector's queue.
+    records, bytes: what was recorded until now and is not lost; a flush brings it into the store.
     dropped: records that were lost or kept without their values.
     gaps: series that have a stored gap, each reason counted for itself.
     skipped: observations that could not be recorded, by reason.
@@ -217,9 +217,10 @@ class Session:
     def counters(self) -> Counters:
         """What was recorded so far, and what was not."""
         queue, recorder = self._queue, self._recorder
+        records, nbytes = recorder.emitted
         return Counters(
-            queue.records,
-            queue.bytes,
+            records - queue.lost,
+            nbytes - queue.dropped_bytes,
             queue.dropped,
             queue.gaps,
             dict(recorder.skipped),

@@ -1,6 +1,9 @@
 """How records leave the training thread.
 
 queue      bounded by bytes, with the thread that drains it: the one in front of every sink
+deferred   records that are still to be made: what waits in the queue
+statements gaps, lineage and header entries on their way to the sink
+losses     what a queue lost, counted and told
 base       what a sink is
 embedded   the store's writer, in this process
 remote     a collector, over gRPC, by way of a spool
@@ -14,10 +17,11 @@ opening    which of them a store's address means
 from __future__ import annotations
 
 from anchorlib.sinks.base import Sink
+from anchorlib.sinks.deferred import Deferred
 from anchorlib.sinks.memory import MemorySink
 from anchorlib.sinks.opening import SinkOptions, open_sink
 from anchorlib.sinks.pushing import is_spool, push
-from anchorlib.sinks.queue import Deferred, OnFull, RecordQueue
+from anchorlib.sinks.queue import OnFull, RecordQueue
 from anchorlib.sinks.spool_left import LeftSpool, SpoolRoom, spool_room, spools_here
 
 __all__ = [

@@ -1,7 +1,9 @@
 """What a sink is: the place where a process puts its records.
 
-One drain thread puts batches; nothing of a sink runs on the training thread. A sink may raise: the
-queue in front of it counts what was lost and never lets an exception reach training.
+One thread owns a sink: the queue's drain thread calls everything that changes it, in the order in
+which the queue was told. Other threads may wait for a flush, read what was counted, and `revoke`.
+A sink may raise: the queue in front of it counts what was lost and never lets an exception reach
+training.
 """
 
 from __future__ import annotations
@@ -11,7 +13,27 @@ from typing import Any, Protocol
 
 from anchorlib.record import Edges, Gap, Record
 
-__all__ = ["Sink"]
+__all__ = ["DONE", "Flushing", "Sink"]
+
+
+class Flushing(Protocol):
+    """A flush that was asked for."""
+
+    def wait(self, timeout: float | None) -> None:
+        """Return when the flush is done; any thread may wait.
+
+        Raises FlushTimeoutError after `timeout` seconds (None: wait as long as it takes).
+        """
+
+
+class _Done:
+    """A flush that ended when it was asked for."""
+
+    def wait(self, timeout: float | None) -> None:
+        """Nothing is left to wait for."""
+
+
+DONE: Flushing = _Done()
 
 
 class Sink(Protocol):
@@ -29,22 +51,32 @@ class Sink(Protocol):
     def header(self, entries: Mapping[str, Any]) -> None:
         """Add entries to the run header, as JSON can hold them; newer ones win."""
 
-    def flush(self, timeout: float | None) -> None:
-        """Return when all that was put is in the store and any zarr reader sees it.
-
-        Raises FlushTimeoutError after `timeout` seconds (None: wait as long as it takes).
-        """
+    def flush(self) -> Flushing:
+        """Ask that all that was put gets into the store, where any zarr reader sees it."""
 
     def close(self, timeout: float) -> int:
-        """Flush, close the run for this rank, and say how many records could not be delivered."""
+        """Flush, close the run for this rank, and say how many records could not be delivered.
+
+        A sink that was revoked gives its run back as it is.
+        """
+
+    def revoke(self) -> None:
+        """Any thread may call it: the owner writes nothing more, and its waits end.
+
+        The operation that is under way on the owner's thread ends; the next one raises.
+        """
 
     @property
     def dropped(self) -> int:
         """Records that this sink lost, or kept without their values, before it was closed."""
 
     @property
+    def lost(self) -> int:
+        """Those of the dropped records that are lost altogether."""
+
+    @property
     def dropped_bytes(self) -> int:
-        """Bytes of values among them."""
+        """Bytes of values among the dropped records."""
 
     @property
     def own_gaps(self) -> int:

@@ -131,10 +131,10 @@ def _copy(part: _Part, have: int, run: str, to: str, patience: float) -> None:
     try:
         for records in _batches(part, have):
             sink.put(records)
-            sink.flush(patience)
+            sink.flush().wait(patience)
         sink.gap([gap for key, gap in catalogue.gaps.items() if key[0] == part.number])
         sink.edges([edges for edges in catalogue.edges.values() if edges.attempt == part.number])
-        sink.flush(patience)
+        sink.flush().wait(patience)
         wait = patience
     except FlushTimeoutError as late:
         raise CollectorError(f"{late}; push again to go on from there") from late

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anchorlib.record import Edges, Gap, Record
+from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.store import Writer
 
 __all__ = ["EmbeddedSink"]
@@ -14,6 +15,7 @@ __all__ = ["EmbeddedSink"]
 class EmbeddedSink:
     """Records go straight into the run's zarr hierarchy on this machine's disk."""
 
+    lost = 0
     retries = 0
     waiting = 0
 
@@ -51,11 +53,16 @@ class EmbeddedSink:
         """Store entries of the header."""
         self._writer.header(entries)
 
-    def flush(self, timeout: float | None) -> None:  # noqa: ARG002  # writing is never far behind
+    def flush(self) -> Flushing:
         """Publish: what was written is now visible to any zarr reader."""
         self._writer.publish()
+        return DONE
 
-    def close(self, timeout: float) -> int:  # noqa: ARG002  # the same
+    def close(self, timeout: float) -> int:  # noqa: ARG002  # writing is never far behind
         """Publish, mark the rank closed, unlock it."""
         self._writer.close()
         return 0
+
+    def revoke(self) -> None:
+        """The writer writes nothing more; its owner then gives the rank back as it is."""
+        self._writer.revoke()

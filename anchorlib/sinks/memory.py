@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Gap, Record
+from anchorlib.sinks.base import DONE, Flushing
 
 __all__ = ["MemorySink"]
 
@@ -15,6 +17,7 @@ class MemorySink:
     """Records in a list."""
 
     dropped = 0
+    lost = 0
     dropped_bytes = 0
     own_gaps = 0
     retries = 0
@@ -26,9 +29,12 @@ class MemorySink:
         self.lineage: list[Edges] = []
         self.entries: dict[str, Any] = {}
         self.closed = False
+        self._revoked = False
 
     def put(self, records: Sequence[Record]) -> None:
         """Keep copies: the arrays of a batch are valid during the call only."""
+        if self._revoked:
+            raise StoreError("this sink was revoked: nothing more is kept")
         self.records += [
             record if record.raw is None else replace(record, raw=record.raw.copy())
             for record in records
@@ -47,10 +53,15 @@ class MemorySink:
         """Keep the newest of each."""
         self.entries |= entries
 
-    def flush(self, timeout: float | None) -> None:
+    def flush(self) -> Flushing:
         """Nothing waits here."""
+        return DONE
 
     def close(self, timeout: float) -> int:  # noqa: ARG002  # nothing waits
         """Everything was delivered."""
         self.closed = True
         return 0
+
+    def revoke(self) -> None:
+        """Nothing more is kept."""
+        self._revoked = True

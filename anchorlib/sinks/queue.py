@@ -1,33 +1,36 @@
-"""The bounded queue between the training thread and a sink, and the thread that drains it.
+"""The bounded queue between the training threads and a sink, and the thread that drains it.
 
-    training thread ── put ──▶ queue (bytes bounded) ── drain thread ──▶ summary ──▶ sink
+    training threads ── put, gap, edges, header ──▶ queue ── drain thread ──▶ summary ──▶ sink
+                     ── flush, close ─────────────▶
 
-This is the one place that decides "never break training": whatever a sink raises is counted,
-logged once, stored as a gap where that is possible, and goes no further.
+Flush and close are entries of the queue, as records are: the drain thread alone touches the sink,
+in the order in which it was told. This is the one place that decides "never break training":
+whatever a sink raises is counted, logged once, stored as a gap where that is possible, and goes no
+further.
 """
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, TypeAlias
-
-import numpy as np
+from concurrent.futures import CancelledError, Future, InvalidStateError, wait
+from concurrent.futures import TimeoutError as Late
+from typing import Literal, TypeAlias
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, Record
-from anchorlib.sinks.base import Sink
-from anchorlib.summary import Summary, summarise_all
+from anchorlib.sinks.base import Flushing, Sink
+from anchorlib.sinks.deferred import Deferred, WithoutValues, records_of
+from anchorlib.sinks.losses import Losses
+from anchorlib.sinks.statements import Statements
 
-__all__ = ["Deferred", "OnFull", "RecordQueue"]
+__all__ = ["OnFull", "RecordQueue"]
 
 OnFull: TypeAlias = Literal["block", "drop", "raise"]
-
-_log = logging.getLogger("anchorlib")
 
 # Small records wait this long for company, so that one hand-over serves many of them: while the
 # drain thread is at work, Python runs nothing of the training's.
@@ -36,61 +39,37 @@ _LINGER = 0.05
 # wakes up it takes Python's lock from a training that has better to do.
 _WAKE_BYTES = 16 << 20
 _BATCH_BYTES = 8 << 20
-_SUMMARIES = 4096  # that may wait where values find no room: about 8 MiB
 _BATCH_RECORDS = 2048
+# Of the room, kept for records of which the summary alone will be stored.
+_RESERVE = 8
+
+# How long `close` waits past its timeout: for the batch that is being written when time is up, and
+# then, the sink being revoked, for the one operation that its owner may be in.
+_BATCH_SECONDS = 1.0
+_OPERATION_SECONDS = 15.0
+
+_FULL = "queue full"
+_LATE = "not written before the session closed"
 
 
-class Deferred(Protocol):
-    """A record that is still to be made: everything costly happens on the drain thread."""
+class _Flush(Future[Flushing]):
+    """An entry of the queue: flush the sink. Its result waits for what the sink began."""
 
-    @property
-    def name(self) -> str:
-        """The tensor's name."""
 
-    @property
-    def kind(self) -> str:
-        """The tensor's kind."""
+class _Close(Future[int]):
+    """The last entry of the queue: close the sink. Its result: records not delivered."""
 
-    @property
-    def mode(self) -> str:
-        """The mode's canonical text."""
 
-    @property
-    def step(self) -> int:
-        """The step it was observed in."""
-
-    @property
-    def nbytes(self) -> int:
-        """What it holds in memory while it waits."""
-
-    def storage(self) -> tuple[np.ndarray[Any, Any], str] | None:
-        """Its raw storage and dtype; None where its summary is made already."""
-
-    def record(self, summary: Any = None) -> Record:
-        """The finished record. `summary` is that of its storage; None: it makes its own."""
-
-    @property
-    def bare(self) -> bool:
-        """Whether it is what `summary_alone` gave."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether values that should have been kept were left out."""
-
-    def summary_alone(self) -> Deferred:
-        """The same record without its values, its summary made now."""
-
-    def release(self) -> None:
-        """The record has been put: its memory may be used again."""
+Entry: TypeAlias = Deferred | _Flush | _Close
 
 
 class RecordQueue:
     """Hands deferred records to `sink`, in order, from a thread of its own.
 
     limit_bytes bounds what waits (a single larger record is still taken, alone). Full, `put`
-    waits ("block"), or keeps the record's summary alone and counts it ("drop", "raise"; with
-    "raise" the next `check` raises QueueFullError). Where even summaries find no room, the record
-    is left out.
+    waits ("block"), or the record's summary alone is kept and counted ("drop", "raise"; with
+    "raise" the next `check` raises QueueFullError): an eighth of the room is kept for those. Where
+    even they find no room, the record is left out.
 
     lock: guards all of it; who makes records may hold it while it does.
     """
@@ -105,47 +84,52 @@ class RecordQueue:
     ) -> None:
         self._sink = sink
         self._limit = limit_bytes
+        self._reserve = 0 if on_full == "block" else limit_bytes // _RESERVE
+        self._room = limit_bytes - self._reserve
         self._urgent = min(_WAKE_BYTES, max(1, limit_bytes // 4))
         self._on_full = on_full
         self._on_start = on_start
         self.lock = threading.RLock()  # entering it costs less than entering the condition
         self._changed = threading.Condition(self.lock)
-        self._waiting: deque[Deferred] = deque()
+        self._waiting: deque[Entry] = deque()
         self._bytes = 0  # waiting or being put
-        self._summaries = 0  # of those without values, that found no room otherwise
-        self._taken = 0
-        self._done = 0
+        self._reserved = 0  # the same of those whose values will be left out
+        self._taken = self._done = 0
         self._due = 0  # of those taken, so many are waited for
-        self._closing = False
+        self._asked = 0  # flushes and closes that wait
+        self._in_hand: _Flush | _Close | None = None
+        self._closing = self._revoked = False
+        self._deadline: float | None = None
         self._full_error: str | None = None
-        self._logged: set[str] = set()
-        self._gaps: dict[tuple[str, str, str, str], Gap] = {}
-        self._gaps_told = 0
-        self._edges: list[Edges] = []
-        self._header: dict[str, Any] = {}
-        self.records = self._put_bytes = self._lost = 0
+        self._late = 0  # lost because the session closed
+        self._statements = Statements()
+        self._losses = Losses(self._statements)
         self.blocked_seconds = 0.0
         self._thread = threading.Thread(target=self._drain, name="anchorlib-drain", daemon=True)
         self._thread.start()
 
-    # -- the training thread's side
+    # -- the training threads' side
 
     def put(self, item: Deferred) -> None:
         """Take `item` over. Raises nothing."""
         with self.lock:
             if self.offer(item):
                 return
-            if not self._bytes or self._waited(item):
+            if not self._closing and (not self._bytes or self._waited(item)):
                 self._take(item)
                 return
+            if self._closing:
+                self._losses.lose(item, _LATE)
+                item.release()
+                return
             self._tell_full(item)
-        self._put_summary(item)
+            self._take_bare(item)
 
     def offer(self, item: Deferred) -> bool:
         """Take `item` over if there is room; whether there was. `lock` is held."""
         before = self._bytes
         held = before + item.nbytes
-        if held > self._limit:
+        if held > self._room:
             return False
         self._waiting.append(item)
         self._taken += 1
@@ -160,11 +144,22 @@ class RecordQueue:
         self._bytes += item.nbytes
         self._changed.notify_all()
 
+    def _take_bare(self, item: Deferred) -> None:
+        """Its values are left out; where there is room, they wait until their summary is made."""
+        if self._reserved + item.nbytes > self._reserve:
+            self._losses.lose(item, _FULL)
+            item.release()
+            return
+        self._waiting.append(WithoutValues(item))
+        self._taken += 1
+        self._reserved += item.nbytes
+        self._changed.notify_all()
+
     def _waited(self, item: Deferred) -> bool:
         """Wait for room for `item`, where that is the policy; whether there is. Lock held."""
         if self._on_full != "block":
             return False
-        self._warn_once(
+        self._losses.warn_once(
             "blocked",
             f"the queue of {self._limit / 2**20:.0f} MiB is full and training waits for the "
             "store; record less, or start(on_full='drop')",
@@ -172,40 +167,18 @@ class RecordQueue:
         since = time.monotonic()
         self._due = self._taken
         self._changed.notify_all()
-        self._changed.wait_for(self._has_room(item.nbytes))
+        self._changed.wait_for(
+            lambda: self._bytes + item.nbytes <= self._room or not self._bytes or self._closing
+        )
         self.blocked_seconds += time.monotonic() - since
-        return self._thread.is_alive()
+        return not self._closing
 
     def _tell_full(self, item: Deferred) -> None:
         where = escape(join(item.name, item.kind))
         message = f"the queue of {self._limit / 2**20:.0f} MiB was full at {where}"
         if self._on_full == "raise":
             self._full_error = f"{message}, step {item.step}; start(on_full='block') waits instead"
-        self._warn_once("full", f"{message}; values are dropped and counted")
-
-    def _put_summary(self, item: Deferred) -> None:
-        """Keep what can be kept of a record whose values find no room."""
-        try:
-            bare = item.summary_alone()
-        except Exception as fault:  # noqa: BLE001  # training goes on
-            self._lose(item.name, item.kind, item.mode, item.step, fault)
-            return
-        finally:
-            item.release()
-        with self._changed:
-            kept = self._summaries < _SUMMARIES
-            if kept:
-                self._summaries += 1
-                self._take(bare)
-            if not kept or bare.lost:
-                self._lost += 1
-                reason = "queue full: values dropped" if kept else "queue full"
-                self._count_gap(item.name, item.kind, item.mode, reason, 1, item.step, item.step)
-
-    def _has_room(self, nbytes: int) -> Callable[[], bool]:
-        return lambda: (
-            self._bytes + nbytes <= self._limit or not self._bytes or not self._thread.is_alive()
-        )
+        self._losses.warn_once("full", f"{message}; values are dropped and counted")
 
     def check(self) -> None:
         """Raise QueueFullError if records were left out since the last check under "raise"."""
@@ -215,25 +188,116 @@ class RecordQueue:
 
     def gap(self, gap: Gap) -> None:
         """Count observations that never became records."""
-        with self._changed:
-            self._count_gap(
-                gap.name, gap.kind, gap.mode, gap.reason, gap.count, gap.first_step, gap.last_step
-            )
+        with self.lock:
+            self._statements.gap(gap)
 
     def edges(self, edges: Edges) -> None:
         """Pass on what a value was computed from, with the next records."""
-        with self._changed:
-            self._edges.append(edges)
+        with self.lock:
+            self._statements.edges(edges)
 
-    def header(self, entries: Mapping[str, Any]) -> None:
+    def header(self, entries: Mapping[str, object]) -> None:
         """Pass on what the run's header has to say from now on, with the next records."""
+        with self.lock:
+            self._statements.header(entries)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when all that was taken before is in the store and visible to any reader.
+
+        Raises FlushTimeoutError after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        asked = _Flush()
         with self._changed:
-            self._header |= entries
+            if self._closing:
+                return
+            target = self._taken
+            self._ask(asked)
+        try:
+            flushing = asked.result(timeout)
+        except (Late, CancelledError):
+            asked.cancel()
+            told = "the session closed" if timeout is None else f"{timeout:g} s"
+            raise FlushTimeoutError(
+                f"{target - self._done} records still wait after {told}; "
+                "flush again, or give it more time"
+            ) from None
+        except Exception as fault:  # noqa: BLE001  # a store's fault must not end training
+            self._flush_failed(fault)
+            return
+        try:
+            flushing.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except AnchorError:
+            raise
+        except Exception as fault:  # noqa: BLE001  # the same
+            self._flush_failed(fault)
+
+    def _flush_failed(self, fault: Exception) -> None:
+        if isinstance(fault, AnchorError):
+            raise fault
+        self._losses.warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
+
+    def _ask(self, entry: _Flush | _Close) -> None:
+        self._waiting.append(entry)
+        self._asked += 1
+        self._changed.notify_all()
+
+    def close(self, timeout: float) -> int:
+        """Drain, close the sink, end the thread; how many records were not delivered.
+
+        Nothing is taken any more. What is not written within `timeout` seconds is counted; when
+        `close` returns, nothing is written any more either.
+        """
+        last = _Close()
+        with self._changed:
+            self._stop_taking()
+            self._deadline = time.monotonic() + timeout
+            self._ask(last)
+        if not wait([last], timeout + _BATCH_SECONDS).done:
+            self._revoked = True
+            self._sink.revoke()
+            if not wait([last], _OPERATION_SECONDS).done:
+                self._give_up(last)
+        with self.lock:
+            not_delivered = 0 if last.cancelled() else last.result()
+            self._losses.records += not_delivered
+            return self._late + not_delivered
+
+    def _stop_taking(self) -> None:
+        self._closing = True
+        self._room = -1  # no offer finds room
+        self._changed.notify_all()  # nobody waits for room either
+
+    def _give_up(self, last: _Close) -> None:
+        """One operation of the store does not end: what waits behind it is lost.
+
+        Should it end after all, the drain thread finds nothing but `last` to do.
+        """
+        with self._changed:
+            for item in self._answer_none():
+                self._lose_late(item)
+            if last is not self._in_hand:
+                self._waiting.append(last)
+        self._losses.warn_once(
+            "stuck",
+            f"the store has not ended one operation within {_OPERATION_SECONDS:g} s; "
+            "the run stays locked until it does",
+        )
+
+    def _answer_none(self) -> list[Deferred]:
+        """Ends every wait for what was asked; the records that waited. Lock held."""
+        entries, self._waiting = self._waiting, deque()
+        for entry in (*entries, self._in_hand):
+            if isinstance(entry, _Flush | _Close):
+                entry.cancel()
+        return [entry for entry in entries if not isinstance(entry, _Flush | _Close)]
+
+    # -- what is known of it, at any moment
 
     @property
     def gaps(self) -> int:
         """How many series, each for each reason, have a gap."""
-        return len(self._gaps) + self._sink.own_gaps
+        return self._statements.gaps + self._sink.own_gaps
 
     @property
     def waiting(self) -> int:
@@ -241,189 +305,150 @@ class RecordQueue:
         return self._taken - self._done + self._sink.waiting
 
     @property
-    def bytes(self) -> int:
-        """Bytes of values that were put and kept."""
-        return self._put_bytes - self._sink.dropped_bytes
-
-    @property
     def retries(self) -> int:
         """How often the sink tried again."""
         return self._sink.retries
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Return when all that was taken before is in the store and visible to any reader."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._drained(self._taken, timeout)
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            self._tell_beside()
-            self._tell_gaps()
-            self._sink.flush(left)
-        except AnchorError:
-            raise
-        except Exception as fault:  # noqa: BLE001  # a store's fault must not end training
-            self._warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
-
-    def _drained(self, target: int, timeout: float | None) -> None:
-        with self._changed:
-            self._due = target
-            self._changed.notify_all()
-            done = self._changed.wait_for(
-                lambda: self._done >= target or not self._thread.is_alive(), timeout
-            )
-            if not done:
-                raise FlushTimeoutError(
-                    f"{target - self._done} records still wait after {timeout:g} s; "
-                    "flush again, or give it more time"
-                )
-
-    def close(self, timeout: float) -> int:
-        """Drain, close the sink, end the thread; how many records were not delivered."""
-        deadline = time.monotonic() + timeout
-        try:
-            self._drained(self._taken, timeout)
-        except FlushTimeoutError as late:
-            self._warn_once("late", str(late))
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
-        undelivered = 0
-        try:
-            self._tell_beside()
-            self._tell_gaps()
-            undelivered = self._sink.close(max(0.0, deadline - time.monotonic()))
-        except Exception as fault:  # noqa: BLE001  # closing must not break training either
-            self._warn_once("close", f"the store could not be closed: {fault}")
-        self.records -= undelivered
-        undelivered += self._taken - self._done
-        self._lost += undelivered
-        return undelivered
+    @property
+    def lost(self) -> int:
+        """Records that were lost altogether, here or in the sink."""
+        return self._losses.records + self._sink.lost
 
     @property
     def dropped(self) -> int:
         """Records that were lost, here or in the sink, or kept without their values."""
-        return self._lost + self._sink.dropped
+        return self._losses.records + self._losses.bare + self._sink.dropped
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes of values among them."""
+        return self._losses.nbytes + self._sink.dropped_bytes
 
     # -- the drain thread's side
 
     def _drain(self) -> None:
-        if self._on_start is not None:
-            self._on_start()
-        while True:
+        try:
+            if self._on_start is not None:
+                self._on_start()
+            while self._turn():
+                pass
+        finally:  # however it ends, nobody waits for this thread any more
             with self._changed:
-                if self._closing and not self._waiting:
-                    return
-                self._changed.wait_for(self._is_urgent, _LINGER)
-                batch = self._next_batch()
-            if batch:
-                self._deliver(batch)
+                self._stop_taking()
+                self._answer_none()
+
+    def _turn(self) -> bool:
+        """Hand over what waits, then do what was asked after it; whether the queue goes on."""
+        with self._changed:
+            self._changed.wait_for(self._is_urgent, _LINGER)
+            batch, asked = self._next_turn()
+            self._in_hand = asked
+        if batch:
+            self._deliver(batch)
+        self._tell()
+        if isinstance(asked, _Flush):
+            self._flush_sink(asked)
+        if isinstance(asked, _Close):
+            self._close_sink(asked)
+            return False
+        return True
 
     def _is_urgent(self) -> bool:
         """Whether what waits is to be handed over now."""
-        return self._bytes >= self._urgent or self._done < self._due or self._closing
+        return self._bytes >= self._urgent or self._done < self._due or self._asked > 0
 
-    def _next_batch(self) -> list[Deferred]:
+    def _next_turn(self) -> tuple[list[Deferred], _Flush | _Close | None]:
+        """The next records, and what was asked right after them. Lock held."""
         batch: list[Deferred] = []
         size = 0
+        late = self._deadline is not None and time.monotonic() > self._deadline
         while self._waiting and len(batch) < _BATCH_RECORDS and size < _BATCH_BYTES:
             item = self._waiting.popleft()
+            if isinstance(item, _Flush | _Close):
+                self._asked -= 1
+                return batch, item
+            if late:
+                self._lose_late(item)
+                self._finished([item])
+                continue
             batch.append(item)
             size += item.nbytes
-        return batch
+        return batch, None
+
+    def _lose_late(self, item: Deferred) -> None:
+        """The session closed before this record was written. Lock held."""
+        self._losses.lose(item, _LATE)
+        self._late += 1
 
     def _deliver(self, batch: list[Deferred]) -> None:
-        records: list[Record] = []
-        for item, summary in zip(batch, _summaries(batch), strict=True):
-            try:
-                records.append(item.record(summary))
-            except Exception as fault:  # noqa: BLE001  # one bad record must not cost the others
-                self._lose(item.name, item.kind, item.mode, item.step, fault)
-        if records:
-            self._put(records)
-        size = 0
-        for item in batch:
-            item.release()
-            size += item.nbytes
+        made: dict[int, Record] = {}
+        for place, record in enumerate(records_of(batch)):
+            if isinstance(record, Exception):  # one bad record must not cost the others
+                with self.lock:
+                    self._losses.lose_by(batch[place], record)
+            else:
+                made[place] = record
+        if made:
+            self._put(list(made.values()), [batch[place] for place in made])
         with self._changed:
-            self._done += len(batch)
-            self._bytes -= size
-            self._summaries -= sum(item.bare for item in batch)
-            self._changed.notify_all()
+            self._finished(batch)
 
-    def _put(self, records: list[Record]) -> None:
+    def _finished(self, items: list[Deferred]) -> None:
+        """These have left the queue. Lock held."""
+        for item in items:
+            item.release()
+            if isinstance(item, WithoutValues):
+                self._reserved -= item.nbytes
+            else:
+                self._bytes -= item.nbytes
+        self._done += len(items)
+        self._changed.notify_all()
+
+    def _put(self, records: list[Record], items: list[Deferred]) -> None:
         try:
             self._sink.put(records)
-            self._tell_beside()
-            if len(self._gaps) != self._gaps_told:
-                self._tell_gaps()
         except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, logged, no further
-            for record in records:
-                self._lose(record.name, record.kind, record.mode, record.coordinates.step, fault)
+            with self.lock:
+                for item in items:
+                    if self._revoked:
+                        self._lose_late(item)
+                    else:
+                        self._losses.lose_by(item, fault)
             return
-        self.records += len(records)
-        for record in records:
-            self._put_bytes += record.nbytes
+        with self.lock:
+            for item in items:
+                if isinstance(item, WithoutValues) and item.keeps:
+                    self._losses.lose_values(item)
 
-    def _lose(self, name: str, kind: str, mode: str, step: int, fault: Exception) -> None:
-        reason = f"{type(fault).__name__}: {fault}"[:200]
-        with self._changed:
-            self._lost += 1
-            self._count_gap(name, kind, mode, reason, 1, step, step)
-        self._warn_once(
-            f"lost:{type(fault).__name__}",
-            f"{escape(join(name, kind))} at step {step} was not recorded: {reason}; training goes "
-            "on, and what is lost is counted",
-        )
+    def _tell(self) -> None:
+        with self.lock:
+            telling = self._statements.take()
+        if not telling.tell(self._sink, self._not_told):
+            with self.lock:
+                self._statements.again(telling)
 
-    def _tell_gaps(self) -> None:
-        with self._changed:
-            gaps = list(self._gaps.values())
-            self._gaps_told = len(gaps)
-        if gaps:
-            self._sink.gap(gaps)
+    def _not_told(self, lost: str, fault: Exception) -> None:
+        if not self._revoked:  # `close` tells how much did not reach the store
+            self._losses.warn_once(lost, f"{lost}: {fault}")
 
-    def _tell_beside(self) -> None:
-        with self._changed:
-            edges, self._edges = self._edges, []
-            header, self._header = self._header, {}
-        if edges:
-            self._tell(self._sink.edges, edges, "what values were computed from was not kept")
-        if header:
-            self._tell(self._sink.header, header, "what the run's header gained was not kept")
-
-    def _tell(self, say: Callable[[Any], None], what: Any, lost: str) -> None:
+    def _flush_sink(self, asked: _Flush) -> None:
+        flushing: Flushing | Exception
         try:
-            say(what)
-        except Exception as fault:  # noqa: BLE001  # the sink boundary; the records are safe
-            self._warn_once(lost, f"{lost}: {fault}")
+            flushing = self._sink.flush()
+        except Exception as fault:  # noqa: BLE001  # raised, or told, where the flush was asked for
+            flushing = fault
+        with contextlib.suppress(InvalidStateError):  # who asked waits no longer
+            if isinstance(flushing, Exception):
+                asked.set_exception(flushing)
+            else:
+                asked.set_result(flushing)
 
-    # -- both sides
-
-    def _count_gap(  # noqa: PLR0913  # the fields of a Gap
-        self, name: str, kind: str, mode: str, reason: str, count: int, first: int, last: int
-    ) -> None:
-        key = (name, kind, mode, reason)
-        old = self._gaps.get(key)
-        if old is not None:
-            count, first, last = (
-                old.count + count,
-                min(old.first_step, first),
-                max(old.last_step, last),
-            )
-        self._gaps[key] = Gap(name, kind, mode, reason, count, first, last)
-
-    def _warn_once(self, key: str, message: str) -> None:
-        if key not in self._logged:
-            self._logged.add(key)
-            _log.warning("anchorlib: %s", message)
-
-
-def _summaries(batch: list[Deferred]) -> list[Summary | None]:
-    """The summary of each item that needs one; None where it is to make its own."""
-    try:
-        arrays = [item.storage() for item in batch]
-        found = iter(summarise_all([array for array in arrays if array is not None]))
-    except Exception:  # noqa: BLE001  # each by itself then: one that is bad must not cost the others
-        return [None] * len(batch)
-    return [None if array is None else next(found) for array in arrays]
+    def _close_sink(self, last: _Close) -> None:
+        left = max(0.0, (self._deadline or 0.0) - time.monotonic())
+        undelivered = 0
+        try:
+            undelivered = self._sink.close(left)
+        except Exception as fault:  # noqa: BLE001  # closing must not break training either
+            self._losses.warn_once("close", f"the store could not be closed: {fault}")
+        with contextlib.suppress(InvalidStateError):
+            last.set_result(undelivered)

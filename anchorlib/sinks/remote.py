@@ -17,8 +17,8 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from typing import Any, Final
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.names import escape
 from anchorlib.record import Edges, Flag, Gap, Record
+from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.sinks.earlier import Earlier
 from anchorlib.sinks.queue import OnFull
 from anchorlib.sinks.sending import Sender
@@ -96,7 +97,7 @@ class RemoteSink:
         first: int = 0,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else address
-        self._dropped = 0
+        self._dropped = self._lost = 0
         self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
         self._on_full = on_full
@@ -159,6 +160,11 @@ class RemoteSink:
     def dropped(self) -> int:
         """Records that were lost, or kept without their values."""
         return self._dropped + (0 if self._spool is None else self._spool.frames.lost)
+
+    @property
+    def lost(self) -> int:
+        """Those of them that are lost altogether."""
+        return self._lost + (0 if self._spool is None else self._spool.frames.lost)
 
     @property
     def retries(self) -> int:
@@ -238,17 +244,19 @@ class RemoteSink:
             self._outbox.header(entries)
             self._changed.notify_all()
 
-    def flush(self, timeout: float | None) -> None:
-        """Return when the collector has published all that was put.
-
-        Raises FlushTimeoutError after `timeout` seconds, CollectorError where the collector
-        refused this run.
+    def flush(self) -> Flushing:
+        """Ask the collector to publish all that was put; to wait for it raises CollectorError
+        where the collector refused this run.
         """
         if self._forked:
-            return
+            return DONE
         with self._changed:
             wanted = self._outbox.flush()
             self._changed.notify_all()
+        return _Published(self._await_published, wanted)
+
+    def _await_published(self, wanted: int, timeout: float | None) -> None:
+        with self._changed:
             done = self._changed.wait_for(
                 lambda: self._outbox.flushed >= wanted or self._sender.finished, timeout
             )
@@ -260,6 +268,12 @@ class RemoteSink:
                     f"{self._outbox.waiting} records are not at {self.address} after {timeout:g} s"
                     f"{f': {trouble}' if trouble else '; give it more time'}"
                 )
+
+    def revoke(self) -> None:
+        """`put` waits for room no longer, and leaves out what it has not taken yet."""
+        with self._changed:
+            self._sender.closing = True
+            self._changed.notify_all()
 
     def close(self, timeout: float) -> int:
         """Deliver what waits, close the run for this rank, and say how many records are lost.
@@ -378,6 +392,7 @@ class RemoteSink:
     def _count(self, batch: Sequence[Record], reason: str) -> None:
         """Count records in this sink's own gap statements."""
         self._dropped += len(batch)
+        self._lost += 0 if reason == _VALUES_DROPPED else len(batch)
         self.dropped_bytes += sum(record.nbytes for record in batch)
         for record in batch:
             key = (record.name, record.kind, record.mode, reason)
@@ -426,6 +441,18 @@ class RemoteSink:
             "in memory" if spool is None else f"in {escape(str(spool.folder))}",
             (self._limit if spool is None else spool.limit) >> 20,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A flush that the collector was asked for, by its number."""
+
+    await_published: Callable[[int, float | None], None]
+    wanted: int
+
+    def wait(self, timeout: float | None) -> None:
+        """Return when the collector has published what was put before."""
+        self.await_published(self.wanted, timeout)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:

@@ -22,6 +22,7 @@ from anchorlib.store.layout import (
     chunk_key,
 )
 from anchorlib.store.metadata import ArrayShape, array_json, group_json, stamp
+from anchorlib.store.owner import Owner
 from anchorlib.store.rank import RankReader
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.table import column_json
@@ -36,10 +37,10 @@ INT64 = np.dtype("<i8")
 class Publisher:
     """Brings the metadata of one rank up to its committed rows."""
 
-    def __init__(self, rank: Path, tree: Tree, *, fsync: bool) -> None:
+    def __init__(self, rank: Path, tree: Tree, owner: Owner, *, fsync: bool) -> None:
         self._rank = rank
         self._tree = tree
-        self._files = ChunkFiles(1, fsync=fsync)  # the writer's own stay open for values
+        self._files = ChunkFiles(1, owner, fsync=fsync)  # the writer's own stay open for values
         self._shown = b""
         self._labelled: dict[str, int] = {}  # labels that zarr.json shows, where that is known
         self._blank: set[str] = set()  # arrays of zeros so far, which need no chunk

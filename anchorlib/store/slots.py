@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorlib.store.layout import chunk_key
+from anchorlib.store.owner import Owner
 from anchorlib.store.tree import sync_directory
 
 __all__ = ["ChunkFiles", "SlotArray"]
@@ -65,16 +66,18 @@ SHARED = Allowance()
 class ChunkFiles:
     """Open chunk files; the one used longest ago is closed first.
 
-    limit: of those that are open at a time; None: what `SHARED` allows.
+    limit: of those that are open at a time; None: what `SHARED` allows. owner: whose they are.
     """
 
-    def __init__(self, limit: int | None, *, fsync: bool = False) -> None:
+    def __init__(self, limit: int | None, owner: Owner, *, fsync: bool = False) -> None:
         self.fsync = fsync
+        self._owner = owner
         self._limit = limit
         self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
 
     def descriptor(self, array: SlotArray, chunk: int) -> int:
-        """The file of one chunk, at its full size."""
+        """The file of one chunk, at its full size, to be written to."""
+        self._owner.check()
         key = (array, chunk)
         descriptor = self._open.get(key)
         if descriptor is not None:
@@ -105,6 +108,7 @@ class ChunkFiles:
 
     def open(self, path: str) -> int:
         """Opens or makes one file; gives the others up where the process has too many open."""
+        self._owner.check()
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:

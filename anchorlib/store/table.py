@@ -21,6 +21,7 @@ from anchorlib.store.layout import (
     chunk_key,
 )
 from anchorlib.store.metadata import ArrayShape, array_json
+from anchorlib.store.owner import Owner
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.tree import Tree
 
@@ -30,10 +31,10 @@ __all__ = ["CatalogFile", "RowTable"]
 class RowTable:
     """Appends rows, and histograms beside them, to the columns below `records`."""
 
-    def __init__(self, records: Path, rows: int, pairs: int, *, fsync: bool) -> None:
+    def __init__(self, records: Path, rows: int, pairs: int, owner: Owner, *, fsync: bool) -> None:
         self.rows = rows
         self.pairs = pairs
-        self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), fsync=fsync)
+        self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), owner, fsync=fsync)
         self._columns = {
             name: SlotArray(self._files, f"{records}/{name}", dtype.itemsize, ROWS_PER_CHUNK)
             for name, dtype in (COLUMNS | HIST_COLUMNS).items()
@@ -72,9 +73,9 @@ class RowTable:
 class CatalogFile:
     """Appends lines to the catalogue of a rank."""
 
-    def __init__(self, path: Path, end: int, *, fsync: bool) -> None:
+    def __init__(self, path: Path, end: int, owner: Owner, *, fsync: bool) -> None:
         self.end = end
-        self._files = ChunkFiles(1, fsync=fsync)
+        self._files = ChunkFiles(1, owner, fsync=fsync)
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:

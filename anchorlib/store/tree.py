@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from anchorlib.store.layout import hidden
+from anchorlib.store.owner import Owner
 
 __all__ = ["Tree", "make_store"]
 
@@ -29,8 +30,9 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class Tree:
     """Makes, replaces and removes nodes below one store directory."""
 
-    def __init__(self, store: Path, *, fsync: bool = False) -> None:
+    def __init__(self, store: Path, owner: Owner, *, fsync: bool = False) -> None:
         self._fsync = fsync
+        self._owner = owner
         tmp = hidden(store) / "tmp"
         tmp.mkdir(parents=True, exist_ok=True)
         sweep(tmp)
@@ -43,6 +45,8 @@ class Tree:
         return Path(self._fresh())
 
     def _fresh(self) -> str:
+        # Whatever is put in place, or taken out, begins or ends here.
+        self._owner.check()
         return f"{self._prefix}{next(self._names)}"
 
     def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:

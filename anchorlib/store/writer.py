@@ -4,7 +4,7 @@
         writer.write(records)      # committed when it returns: survives kill -9
 
 A batch is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
-zarr.json follow at `publish`. A Writer is used by one thread.
+zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
+from anchorlib.store.owner import Owner
 from anchorlib.store.packing import Batch, Packer
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
@@ -88,7 +89,8 @@ class Writer:
             make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
             try:
-                place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
+                owner = Owner()
+                place = Place(store, run, rank, Tree(store, owner, fsync=fsync), owner, fsync)
                 reader = place.take(writer_id, resume=resume, overwrite=overwrite)
                 writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
             except BaseException:
@@ -107,7 +109,8 @@ class Writer:
         self._reader = reader
         self._open = True
         self._pid = os.getpid()
-        self._files = ChunkFiles(None, fsync=place.fsync)
+        self._owner = place.owner
+        self._files = ChunkFiles(None, self._owner, fsync=place.fsync)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
         self._shelf = SeriesShelf(
@@ -115,11 +118,15 @@ class Writer:
         )
         self._resumed = resume_counters(reader, self._shelf.variants)
         self._table = RowTable(
-            place.path / "records", reader.committed, self._resumed.pairs, fsync=place.fsync
+            place.path / "records",
+            reader.committed,
+            self._resumed.pairs,
+            self._owner,
+            fsync=place.fsync,
         )
         self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
-        self._publisher = Publisher(place.path, place.tree, fsync=place.fsync)
+        self._publisher = Publisher(place.path, place.tree, self._owner, fsync=place.fsync)
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
         self._edges = set(catalogue.edges)
@@ -277,13 +284,21 @@ class Writer:
             self._publisher.publish_rank(self._reader.catalogue)
             self._published = (self._table.rows, self._catalog.end)
 
+    def revoke(self) -> None:
+        """Any thread may call it: the operation on a file that is under way is the last one.
+
+        What was committed stays whole. The owner then gives the rank back by `close`.
+        """
+        self._owner.revoke()
+
     def close(self) -> None:
         """Publishes, marks the rank closed and gives it back; a second call does nothing."""
         if not self._open:
             return
-        if os.getpid() != self._pid:
+        if os.getpid() != self._pid or self._owner.revoked:
             self.abandon()
             return
+        self._owner.enter()
         try:
             with store_errors(f"cannot close {self._place}"):
                 self._append([{"state": "closed"}])
@@ -324,6 +339,7 @@ class Writer:
             raise StoreError(f"{self._place} was closed: open it again to write more")
         if os.getpid() != self._pid:
             raise StoreError(f"{self._place} is written by the process that forked this one")
+        self._owner.enter()
 
 
 def _document(run: str, header: Mapping[str, Any]) -> Any:

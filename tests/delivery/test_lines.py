@@ -26,7 +26,7 @@ def test_a_collector_dead_from_the_start_gets_everything_when_it_comes(tmp_path)
     sink = sink_to(address, tmp_path / "spools")
     put_all(sink, 500)
     with serve(tmp_path / "store", address):
-        sink.flush(20)
+        sink.flush().wait(20)
         assert check_store(tmp_path / "store", 500) == 500
         assert sink.close(20) == 0
     assert spools(tmp_path / "spools") == []

@@ -28,7 +28,7 @@ sink = EmbeddedSink(Writer.open(Path(sys.argv[1]), "run1", 0, fsync=True))
 for start in range(0, 100_000, 5):
     sink.put([numbered(n) for n in range(start, start + 5)])
     if start % 40 == 0:
-        sink.flush(None)
+        sink.flush().wait(None)
     print(start + 5, flush=True)
 """
 

@@ -33,7 +33,7 @@ def test_embedded_and_remote_sinks_store_the_same_edges(tmp_path, remote):
         store = tmp_path / ("there" if remote else "here")
         sink = open_sink(f"grpc://{collector.address}" if remote else str(store), options())
         sink.edges(EDGES[:2])
-        sink.flush(20)
+        sink.flush().wait(20)
         sink.edges(EDGES[1:])
         assert sink.close(20) == 0
     reader = RankReader(LocalLocation(store / "run1.zarr"), 0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from anchorlib.errors import FlushTimeoutError, QueueFullError
-from anchorlib.record import Coordinates, Record
+from anchorlib.record import Coordinates, Edges, Gap, Record
 from anchorlib.sinks import MemorySink, RecordQueue
 
 
@@ -19,6 +18,7 @@ class Item:
 
     kind = "value"
     mode = "all"
+    keeps = True
 
     def __init__(self, step, nbytes=8, fault=None):
         self.name = "x"
@@ -39,28 +39,8 @@ class Item:
         at = Coordinates(self.step)
         return Record("x", "value", "all", at, self.step, 0, "uint8", raw.shape, raw, summary)
 
-    bare = lost = False
-
-    def summary_alone(self):
-        return Bare(self)
-
     def release(self):
         self.released += 1
-
-
-class Bare(Item):
-    """The same without its values."""
-
-    bare = lost = True
-
-    def __init__(self, item):
-        super().__init__(item.step, 0)
-
-    def storage(self):
-        return None
-
-    def record(self, _summary=None):
-        return replace(super().record(), raw=None)
 
 
 class GatedSink(MemorySink):
@@ -99,8 +79,7 @@ def test_everything_arrives_in_order_and_is_released_once():
     assert {item.released for item in items} == {1}
     assert queue.close(5) == 0
     assert sink.closed
-    assert queue.records == 5000
-    assert queue.bytes == 40000
+    assert (queue.lost, queue.dropped, queue.dropped_bytes) == (0, 0, 0)
 
 
 def test_small_records_do_not_wait_for_company_long():
@@ -137,33 +116,51 @@ def test_a_record_larger_than_the_limit_is_still_taken():
 
 def test_dropping_never_waits_keeps_summaries_and_counts_the_values():
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=100, on_full="drop")
-    items = [Item(n, 40) for n in range(20)]
+    queue = queue_to(sink, limit_bytes=6400, on_full="drop")
+    items = [Item(n, 40) for n in range(150)]
     for item in items:
         queue.put(item)
     sink.gate.set()
     queue.close(10)
-    assert steps(sink) == list(range(20))
-    assert queue.dropped == sum(record.raw is None for record in sink.records) >= 17
+    assert steps(sink) == list(range(150))
+    assert queue.dropped == sum(record.raw is None for record in sink.records) == 10
+    assert (queue.lost, queue.dropped_bytes) == (0, 400)
     (gap,) = sink.gaps
     assert (gap.reason, gap.count) == ("queue full: values dropped", queue.dropped)
-    assert (gap.first_step, gap.last_step) == (20 - queue.dropped, 19)
+    assert (gap.first_step, gap.last_step) == (140, 149)
     assert {item.released for item in items} == {1}
 
 
-def test_where_summaries_find_no_room_either_records_are_left_out_and_counted(monkeypatch):
-    monkeypatch.setattr("anchorlib.sinks.queue._SUMMARIES", 3)
+def test_where_summaries_find_no_room_either_records_are_left_out_and_counted():
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=40, on_full="drop")
+    queue = queue_to(sink, limit_bytes=320, on_full="drop")
     for n in range(20):
         queue.put(Item(n, 40))
     sink.gate.set()
     queue.close(10)
-    assert len(sink.records) < 10
-    assert queue.dropped >= 19
-    counted = {gap.reason: gap.count for gap in sink.gaps}
-    assert len(sink.records) + counted["queue full"] == 20
-    assert sum(counted.values()) == queue.dropped
+    assert steps(sink) == list(range(8))  # seven with values, one summary in the reserved eighth
+    assert (queue.lost, queue.dropped) == (12, 13)
+    assert {gap.reason: gap.count for gap in sink.gaps} == {
+        "queue full": 12,
+        "queue full: values dropped": 1,
+    }
+
+
+def test_values_that_find_no_room_are_summarised_on_the_drain_thread(monkeypatch):
+    made_by = set()
+
+    def summarise_all(arrays):
+        made_by.add(threading.current_thread().name)
+        return [None] * len(arrays)
+
+    monkeypatch.setattr("anchorlib.sinks.deferred.summarise_all", summarise_all)
+    sink = GatedSink(open_gate=False)
+    queue = queue_to(sink, limit_bytes=320, on_full="drop")
+    for n in range(20):
+        queue.put(Item(n, 40))
+    sink.gate.set()
+    queue.close(10)
+    assert made_by == {"anchorlib-drain"}
 
 
 def test_raising_tells_at_the_next_check_once():
@@ -184,12 +181,12 @@ def test_a_failing_sink_costs_the_batch_and_is_logged_once(caplog):
     queue = queue_to(sink)
     for n in range(10):
         queue.put(Item(n))
-        queue._drained(n + 1, 5)
+        queue.flush(5)
     sink.fault = None
     queue.put(Item(10))
     queue.flush(5)
     assert steps(sink) == [10]
-    assert queue.dropped == 10
+    assert (queue.dropped, queue.lost, queue.dropped_bytes) == (10, 10, 80)
     assert caplog.text.count("disk on fire") == 1
     assert [(g.reason, g.count) for g in sink.gaps] == [("OSError: disk on fire", 10)]
     queue.close(5)
@@ -209,7 +206,7 @@ def test_a_flush_that_takes_too_long_says_how_many_wait():
     sink = GatedSink(open_gate=False)
     queue = queue_to(sink)
     queue.put(Item(0))
-    with pytest.raises(FlushTimeoutError, match="1 records") as caught:
+    with pytest.raises(FlushTimeoutError, match=r"1 records still wait after 0.05 s") as caught:
         queue.flush(0.05)
     assert isinstance(caught.value, TimeoutError)
     sink.gate.set()
@@ -217,14 +214,159 @@ def test_a_flush_that_takes_too_long_says_how_many_wait():
     queue.close(5)
 
 
-def test_closing_in_time_counts_what_could_not_be_delivered():
-    sink = GatedSink(open_gate=False)
+class RecordingSink(MemorySink):
+    """A sink that notes which thread called it, and that takes its time."""
+
+    def __init__(self, seconds=0.0):
+        super().__init__()
+        self.seconds = seconds
+        self.calls = []
+
+    def _note(self, what):
+        self.calls.append((what, threading.current_thread().name))
+        time.sleep(self.seconds)
+
+    def put(self, records):
+        self._note("put")
+        super().put(records)
+
+    def gap(self, gaps):
+        self._note("gap")
+        super().gap(gaps)
+
+    def edges(self, edges):
+        self._note("edges")
+        super().edges(edges)
+
+    def header(self, entries):
+        self._note("header")
+        super().header(entries)
+
+    def flush(self):
+        self._note("flush")
+        return super().flush()
+
+    def close(self, timeout):
+        self._note("close")
+        return super().close(timeout)
+
+
+def test_everything_that_changes_a_sink_is_called_by_the_drain_thread_alone():
+    sink = RecordingSink(seconds=0.002)
+    queue = queue_to(sink)
+
+    def train(k):
+        for n in range(40):
+            queue.put(Item(n))
+            queue.gap(Gap("x", "grad", "all", f"reason {k}", 1, n, n))
+            queue.edges(Edges("x", "train", 0, n, (2,)))
+            queue.header({f"{k}": n})
+            if n % 10 == 0:
+                queue.flush(10)
+
+    threads = [threading.Thread(target=train, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    queue.close(10)
+    assert {name for _, name in sink.calls} == {"anchorlib-drain"}
+    assert {what for what, _ in sink.calls} == {"put", "gap", "edges", "header", "flush", "close"}
+    assert sink.calls[-1][0] == "close"
+    assert len(sink.records) == len(sink.lineage) == 160
+    assert {(gap.reason, gap.count) for gap in sink.gaps} == {(f"reason {k}", 40) for k in range(4)}
+    assert sink.entries == {f"{k}": 39 for k in range(4)}
+
+
+def test_a_close_that_runs_out_of_time_writes_nothing_more_and_counts_what_waited():
+    sink = RecordingSink(seconds=0.3)
+    queue = queue_to(sink)
+    for n in range(10_000):
+        queue.put(Item(n, 8))
+    undelivered = queue.close(0.05)
+    there, calls = len(sink.records), len(sink.calls)
+    assert undelivered == 10_000 - there > 0
+    assert undelivered == queue.lost
+    assert [gap.count for gap in sink.gaps] == [undelivered]
+    assert sink.closed
+    time.sleep(0.5)
+    assert (len(sink.records), len(sink.calls)) == (there, calls)
+
+
+def test_a_sink_that_hangs_is_revoked_when_a_close_has_waited_long_enough(monkeypatch):
+    monkeypatch.setattr("anchorlib.sinks.queue._BATCH_SECONDS", 0.05)
+
+    class Hanging(GatedSink):
+        def revoke(self):
+            super().revoke()
+            self.gate.set()
+
+    sink = Hanging(open_gate=False)
     queue = queue_to(sink)
     for n in range(3):
         queue.put(Item(n))
-    assert queue.close(0.1) == 3
+    assert queue.close(0.05) == 3
+    assert (sink.records, queue.lost, sink.closed) == ([], 3, True)
+
+
+def test_a_sink_that_never_answers_costs_what_waits_and_ends_every_wait(monkeypatch, caplog):
+    monkeypatch.setattr("anchorlib.sinks.queue._BATCH_SECONDS", 0.05)
+    monkeypatch.setattr("anchorlib.sinks.queue._OPERATION_SECONDS", 0.05)
+    sink = GatedSink(open_gate=False)
+    queue = queue_to(sink)
+    queue.put(Item(0, 200))
+    flushed = []
+
+    def flush():
+        try:
+            queue.flush()
+        except FlushTimeoutError as late:
+            flushed.append(late)
+
+    waiting = threading.Thread(target=flush)
+    waiting.start()
+    while queue._waiting:  # the record is in the sink's hands
+        time.sleep(0.01)
+    queue.put(Item(1))
+    queue.put(Item(2))
+    assert queue.close(0.05) == 2
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert "stays locked" in caplog.text
     sink.gate.set()
     queue._thread.join(5)
+
+
+def test_what_is_put_after_a_close_is_counted_as_lost():
+    sink = MemorySink()
+    queue = queue_to(sink)
+    queue.put(Item(0))
+    queue.close(5)
+    late = Item(1)
+    queue.put(late)
+    queue.flush(1)
+    assert steps(sink) == [0]
+    assert (queue.lost, late.released) == (1, 1)
+
+
+def test_gaps_that_a_sink_did_not_take_are_stated_again():
+    class Refusing(MemorySink):
+        refusals = 1
+
+        def gap(self, gaps):
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError("not now")
+            super().gap(gaps)
+
+    sink = Refusing()
+    queue = queue_to(sink)
+    queue.gap(Gap("x", "grad", "all", "why", 2, 0, 1))
+    queue.flush(5)
+    queue.flush(5)
+    queue.close(5)
+    assert sink.gaps == [Gap("x", "grad", "all", "why", 2, 0, 1)]
+    assert queue.gaps == 1
 
 
 def test_records_from_several_threads_all_arrive():

@@ -82,7 +82,7 @@ def test_a_flush_shows_everything_to_zarr(tmp_path):
         sink = sink_to(collector)
         for step in range(3):
             sink.put([record(step)])
-            sink.flush(20)
+            sink.flush().wait(20)
             array = zarr.open_array(tmp_path / "run1.zarr/rank0/tensors/fc1/grad/value", mode="r")
             assert array.shape == (step + 1, 4)
         sink.close(20)
@@ -173,9 +173,9 @@ def test_a_collector_that_comes_late_gets_everything_and_was_missed_once(tmp_pat
         assert time.monotonic() < deadline
         time.sleep(0.005)
     with pytest.raises(FlushTimeoutError, match=r"100 records are not at grpc://.*anchor serve"):
-        sink.flush(0.05)
+        sink.flush().wait(0.05)
     with serve(tmp_path, nowhere):
-        sink.flush(20)
+        sink.flush().wait(20)
         assert stored(tmp_path) == expected(records)
         assert sink.close(20) == 0
     (warning,) = warnings_in(caplog)
@@ -198,7 +198,7 @@ def test_a_run_that_exists_is_refused_once_and_what_follows_is_counted(tmp_path,
         sink = sink_to(collector)
         sink.put([record(0)])
         with pytest.raises(CollectorError, match="exists already: resume it"):
-            sink.flush(20)
+            sink.flush().wait(20)
         sink.put([record(1), record(2)])
         assert (sink.dropped, sink.close(20)) == (2, 1)
     (warning,) = warnings_in(caplog)
@@ -275,7 +275,7 @@ def test_a_forked_child_touches_nothing(tmp_path):
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         sink.put([record(0)])
-        sink.flush(20)
+        sink.flush().wait(20)
         child = multiprocessing.get_context("fork").Process(target=_use_in_child, args=(sink,))
         child.start()
         child.join(20)
@@ -289,7 +289,7 @@ def _use_in_child(sink: RemoteSink) -> None:
     sink._changed.acquire()  # as if another thread had held it at the fork
     sink.put([record(7)])
     sink.gap([])
-    sink.flush(None)
+    sink.flush().wait(None)
     os._exit(sink.close(60))
 
 
@@ -320,7 +320,7 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         sink.put([record(0), record(1)])
-        sink.flush(30)
+        sink.flush().wait(30)
         assert sink.retries > 0
         assert sink.close(30) == 0
     assert stored(tmp_path) == expected([record(0), record(1)])

@@ -148,7 +148,7 @@ def test_a_collector_that_promises_less_than_was_asked_for_is_told_of_once(tmp_p
         sink = sink_to(collector.address, tmp_path / "spools", power=True)
         for number in range(5):
             sink.put([numbered(number)])
-            sink.flush(20)
+            sink.flush().wait(20)
         sink.close(20)
     lines = [text for text in warnings_in(caplog) if "--durability power" in text]
     assert len(lines) == (0 if fsync else 1)

@@ -1,0 +1,97 @@
+"""What is said beside the records: gaps, lineage, entries of the header.
+
+Statements gather on any thread; the drain thread tells them to the sink when their turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anchorlib.record import Edges, Gap
+from anchorlib.sinks.base import Sink
+
+__all__ = ["Statements"]
+
+Key = tuple[str, str, str, str]
+
+
+class Statements:
+    """Statements that the sink has not been told yet, and the totals of all gaps.
+
+    Not safe by itself: the queue's lock guards `gap`, `edges`, `header` and `take`.
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[Key, Gap] = {}
+        self._untold: dict[Key, None] = {}
+        self._edges: list[Edges] = []
+        self._header: dict[str, Any] = {}
+
+    def gap(self, gap: Gap) -> None:
+        """Add to the total of this gap's series and reason."""
+        key = (gap.name, gap.kind, gap.mode, gap.reason)
+        old = self._totals.get(key)
+        if old is not None:
+            first = min(old.first_step, gap.first_step)
+            last = max(old.last_step, gap.last_step)
+            gap = Gap(*key, old.count + gap.count, first, last)
+        self._totals[key] = gap
+        self._untold[key] = None
+
+    def edges(self, edges: Edges) -> None:
+        """Add a statement of lineage."""
+        self._edges.append(edges)
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Add entries of the header; newer ones win."""
+        self._header |= entries
+
+    @property
+    def gaps(self) -> int:
+        """How many series have a gap, each reason counted for itself."""
+        return len(self._totals)
+
+    def take(self) -> Telling:
+        """All that is untold, which counts as told from here on."""
+        gaps = [self._totals[key] for key in self._untold]
+        telling = Telling(gaps, self._edges, self._header)
+        self._untold, self._edges, self._header = {}, [], {}
+        return telling
+
+    def again(self, telling: Telling) -> None:
+        """The gaps of `telling` did not reach the sink: they are due once more."""
+        for gap in telling.gaps:
+            self._untold[gap.name, gap.kind, gap.mode, gap.reason] = None
+
+
+class Telling:
+    """What one turn of the drain thread has to say."""
+
+    def __init__(self, gaps: list[Gap], edges: list[Edges], header: dict[str, Any]) -> None:
+        self.gaps = gaps
+        self._edges = edges
+        self._header = header
+
+    def tell(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
+        """Say it to `sink`; whether the sink took the gaps, which must not be lost.
+
+        failed: is told what was not kept, and why. The records themselves are safe.
+        """
+        told = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
+        _said(sink.edges, self._edges, "what values were computed from was not kept", failed)
+        _said(sink.header, self._header, "what the run's header gained was not kept", failed)
+        return told
+
+
+def _said(
+    say: Callable[[Any], None], what: Any, lost: str, failed: Callable[[str, Exception], None]
+) -> bool:
+    if not what:
+        return True
+    try:
+        say(what)
+    except Exception as fault:  # noqa: BLE001  # the sink boundary: told once, no further
+        failed(lost, fault)
+        return False
+    return True
