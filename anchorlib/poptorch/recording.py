@@ -159,7 +159,7 @@ class Recording:
                     f"values of {one.selector} were dropped because the queue was full; "
                     "anchorlib.start(on_full='block') waits instead"
                 )
-            rows.append(as_tensor(record.raw.copy(), record.dtype))
+            rows.append(as_tensor(record.raw, record.dtype).clone())
         return rows
 
     def _recorded(self, one: Anchor) -> list[Record]:

@@ -114,6 +114,7 @@ def test_an_anchored_tensor_is_the_callers_own_copy():
     model.getAnchoredTensor("a").zero_()
     assert torch.equal(model.getAnchoredTensor("a"), first)
     assert torch.equal(model.getAnchoredTensor("b"), first)
+    assert model.getAnchoredTensor("a").untyped_storage().resizable()
 
 
 def test_padding_gets_no_gradient():
