@@ -22,6 +22,7 @@ import torch
 from torch.utils import checkpoint
 
 from anchorlib.capture.clock import At
+from anchorlib.capture.nodes import sequence_number
 
 __all__ = ["Repetition", "UnfollowedCalls", "recomputing", "repetition"]
 
@@ -111,7 +112,7 @@ class UnfollowedCalls:
         threads, node = self._calls.get(key), _current_node()
         if threads is None or node is None:
             return None
-        first = int(node._sequence_nr()) + 1  # noqa: SLF001
+        first = sequence_number(node) + 1
         end = self._end(first)
         turn = (key, first, _graph_task())
         done = self._taken.get(turn, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from anchorlib.capture.optimizer_state import key_of
 from anchorlib.capture.structure import Parts
 from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.modes import Mode
@@ -78,7 +79,7 @@ class Choice:
             return not kind.startswith("opt.") and name.partition(":")[0] != self._inputs
         wanted = False
         for selector in self._selectors:
-            if matches(selector, name, kind):
+            if any(matches(selector, name, one) for one in (kind, key_of(kind))):
                 wanted = True
                 if selector.text in self._late:
                     self._late[selector.text] = True

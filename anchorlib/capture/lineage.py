@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from anchorlib.capture.clock import At
+from anchorlib.capture.nodes import leaf_of, node_name, sequence_number
 from anchorlib.capture.streams import Plan
 from anchorlib.record import Edges, Parent
 
@@ -218,7 +219,7 @@ class _Walk:
             tuple(source if isinstance(source, int) else place[source] for source in nodes[node])
             for node in ordered
         ]
-        ops = tuple(map(_name, ordered))
+        ops = tuple(map(node_name, ordered))
         if _OPAQUE in ops:
             self._missing[f"{_OPAQUE} hides what is inside"] = None
         return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
@@ -250,7 +251,7 @@ class _Walk:
             return 0
         parent = self._marked(node, number)
         if parent is None:
-            leaf = _leaf_of(node)
+            leaf = leaf_of(node)
             if leaf is None:
                 return node
             name = self._tracker.parameters.get(id(leaf))
@@ -261,7 +262,7 @@ class _Walk:
         return -self._parents.setdefault(parent, len(self._parents) + 1)
 
     def _marked(self, node: Any, number: int) -> Parent | None:
-        leaf = _leaf_of(node)
+        leaf = leaf_of(node)
         owner = (
             self._tracker.owner(node, number) if leaf is None else self._tracker.leaf_owner(leaf)
         )
@@ -282,20 +283,10 @@ def _key(number: int) -> object:
     return (_MARK, number) if number else _MARK
 
 
-def _leaf_of(node: Any) -> torch.Tensor | None:
-    """The leaf that a node accumulates a gradient for, if it does."""
-    leaf: torch.Tensor | None = node.variable if type(node).__name__ == "AccumulateGrad" else None
-    return leaf
-
-
 def _leaf_marks(leaf: torch.Tensor) -> list[_LeafMark]:
     hooks = leaf._backward_hooks or {}  # noqa: SLF001  # the only list there is
     return [hook for hook in hooks.values() if isinstance(hook, _LeafMark)]
 
 
 def _newest_first(node: Any) -> int:
-    return -int(node._sequence_nr())  # noqa: SLF001  # torch has no public name for it
-
-
-def _name(node: Any) -> str:
-    return str(node.name()).rpartition("::")[2]
+    return -sequence_number(node)

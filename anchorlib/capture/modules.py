@@ -19,12 +19,13 @@ from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
 from anchorlib.capture.hooks import recording
 from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.parts import plain_inside
+from anchorlib.capture.parts import plain_inside, tensor_parts
+from anchorlib.capture.snapshot import plain, skip_reason, undisturbed
 from anchorlib.capture.streams import Plan, Stream
 from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode, idle
-from anchorlib.summary import digest
+from anchorlib.summary import as_storage, digest
 
 __all__ = ["ModelWatch"]
 
@@ -214,13 +215,13 @@ class ModelWatch:
         """Record the values that a pass starts with: the first of a step, or changed ones."""
         if self._observer.closed or self.rests(at.step):
             return
-        try:
-            for name, tensor in self._state():
+        for name, tensor in self._state():
+            try:
                 streams = self.plan(name).streams("value", at.phase)
                 if streams and not all(stream.fold.idle(at.step) for stream in streams):
                     self._record_value(name, streams, at, tensor)
-        except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
-            self._observer.fault("", "value", fault)
+            except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
+                self._observer.fault(name, "value", fault)
 
     def _state(self) -> list[tuple[str, torch.Tensor]]:
         state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
@@ -248,8 +249,11 @@ class ModelWatch:
 
 
 def _bits(tensor: torch.Tensor) -> bytes:
-    """A digest of the bits of `tensor` as they are now."""
-    plain = plain_inside(tensor).detach()
-    if plain.device.type != "cpu":
-        plain = plain.cpu()
-    return digest(plain.contiguous().view(-1).view(torch.uint8).numpy())
+    """A digest of the bits of `tensor` as they are now; empty where it has none to record."""
+    with undisturbed():
+        inside = plain_inside(tensor)
+        if skip_reason(inside) is not None:
+            return b""
+        parts = tensor_parts(inside) or {"": inside}
+        storages = [as_storage(plain(part))[0] for part in parts.values()]
+    return b"".join(map(digest, storages))

@@ -186,8 +186,12 @@ class Observer:
     def kind(self, plan: Plan, kind: str, at: At, x: torch.Tensor, note: Note = NO_NOTE) -> None:
         """Observe a kind that has no forward call of its own (parameters, optimizer state)."""
         streams = plan.streams(kind, at.phase)
-        if streams and not self.closed:
+        if not streams or self.closed:
+            return
+        try:
             self.recorder.observe(streams, at, x, note)
+        except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
+            self.fault(plan.name, kind, fault)
 
     def _follow(
         self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]

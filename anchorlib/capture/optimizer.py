@@ -21,6 +21,7 @@ from anchorlib.capture.amp import ScalerHooks, fused_note
 from anchorlib.capture.clock import At
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.optimizer_state import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.streams import NO_NOTE, Note, Plan, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
@@ -163,15 +164,14 @@ class OptimizerWatch:
         optimizer = self._optimizer()
         if optimizer is None:
             return
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if not plan.streams(f"opt.{key}", at.phase):
+        for kind, value in state_values(optimizer.state.get(parameter, {})):
+            if not plan.streams(kind, at.phase):
                 continue
-            if not _recordable(value):
-                reason = f"optimizer state of type {type(value).__name__}"
-                self._observer.recorder.skip(plan.name, f"opt.{key}", reason, at.step)
-                continue
-            tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            self._observer.kind(plan, f"opt.{key}", at, tensor)
+            tensor = tensor_of(value)
+            if tensor is None:
+                self._observer.recorder.skip(plan.name, kind, why_no_tensor(value), at.step)
+            else:
+                self._observer.kind(plan, kind, at, tensor)
 
     def _at(self) -> At:
         """Pass 0, and call 0 but where steps end by hand and the optimizer steps again in one."""
@@ -186,10 +186,6 @@ class OptimizerWatch:
     def close(self) -> None:
         """Take the hook off the optimizer."""
         self._handle.remove()
-
-
-def _recordable(value: object) -> bool:
-    return isinstance(value, torch.Tensor | int | float)
 
 
 def _due(streams: tuple[Stream, ...], step: int) -> bool:

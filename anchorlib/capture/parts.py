@@ -15,6 +15,8 @@ Parts are recorded as series of their own, `NAME:indices`, `NAME:values` and so 
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 import torch
 from torch.fx import Proxy
 
@@ -40,17 +42,25 @@ def plain_inside(x: torch.Tensor) -> torch.Tensor:
     """The tensor that holds the values of `x`: its local shard, or what functorch wrapped."""
     while _wrapped(x):
         x = _functorch.get_unwrapped(x)
-    local = getattr(x, "_local_tensor", None)  # DTensor; full_tensor() would communicate
-    return local if isinstance(local, torch.Tensor) else x
+    if _is_sharded(x):
+        x = x._local_tensor  # noqa: SLF001  # full_tensor() would communicate
+    return x
 
 
 def placements(x: torch.Tensor) -> tuple[tuple[int, int], ...]:
     """How a DTensor lies on its mesh, and its whole shape; empty for any other tensor."""
-    found = getattr(x, "placements", None)
-    if found is None or not hasattr(x, "_local_tensor"):
+    if not _is_sharded(x):
         return ()
-    rows = [(1, one.dim) if one.is_shard() else (2 if one.is_partial() else 0, 0) for one in found]
+    rows = [
+        (1, one.dim) if one.is_shard() else (2 if one.is_partial() else 0, 0)
+        for one in x.placements
+    ]
     return (*rows, *((-1, size) for size in x.shape))
+
+
+def _is_sharded(x: Any) -> TypeGuard[Any]:
+    """Whether `x` is a DTensor; its type says so: users keep what they like on a tensor."""
+    return hasattr(type(x), "_local_tensor")
 
 
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:

@@ -19,16 +19,15 @@ from anchorlib.capture.compiled import (
 from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.parts import stands_for_a_tensor
 from anchorlib.capture.snapshot import (
-    dtype_name,
     is_plain,
     plain,
     skip_reason,
-    to_raw,
     undisturbed,
 )
 from anchorlib.dtypes import decode
 from anchorlib.errors import NotATensorError, UnsupportedError
 from anchorlib.names import escape
+from anchorlib.summary import as_storage
 
 __all__ = ["print_tensor"]
 
@@ -163,7 +162,7 @@ def _edges(
 ) -> np.ndarray[Any, Any]:
     """The values that are shown: no others leave the device."""
     if not any(cut[dimension:]):
-        return decode(to_raw(x.cpu().contiguous()), dtype_name(x.dtype))
+        return decode(*as_storage(x))
     if not cut[dimension]:
         return _edges(x, cut, items, dimension + 1)
     first = x.narrow(dimension, 0, items)

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from anchorlib.dtypes import DTYPES
 from anchorlib.errors import UnsupportedError
+from anchorlib.summary import as_storage
 
 __all__ = [
     "BufferPool",
@@ -32,7 +33,6 @@ __all__ = [
     "quick_copy",
     "quick_raw",
     "skip_reason",
-    "to_raw",
     "undisturbed",
 ]
 
@@ -70,21 +70,10 @@ _STORED = {
     if isinstance(dtype, torch.dtype) and str(dtype).removeprefix("torch.") in DTYPES
 }
 
-# numpy has no such dtypes: their bits travel in an integer of the same size.
-_STORED_AS = {
-    torch.bfloat16: torch.uint16,
-    torch.float8_e4m3fn: torch.uint8,
-    torch.float8_e4m3fnuz: torch.uint8,
-    torch.float8_e5m2: torch.uint8,
-    torch.float8_e5m2fnuz: torch.uint8,
-    torch.float8_e8m0fnu: torch.uint8,
-    torch.complex32: torch.int32,
-}
-
 # Dtypes whose elements are stored as their bytes lie in memory, and what numpy is to take them
 # for. Complex ones are not among them: the bytes of a lazy conjugate are not its values.
 _QUICK = {
-    dtype: torch.empty(0, dtype=_STORED_AS.get(dtype, dtype)).numpy().dtype
+    dtype: DTYPES[str(dtype).removeprefix("torch.")].storage
     for dtype in _STORED
     if not dtype.is_complex
 }
@@ -292,8 +281,7 @@ class Snapshot:
     def raw(self) -> np.ndarray[Any, Any]:
         """Its raw storage on the CPU; shares its memory where it is there already."""
         if self._raw is None:
-            tensor = self.tensor
-            self._raw = to_raw(tensor if tensor.device.type == "cpu" else tensor.cpu())
+            self._raw, _ = as_storage(self.tensor)
         return self._raw
 
     def release(self) -> None:
@@ -340,15 +328,6 @@ def _clone(x: torch.Tensor) -> torch.Tensor:
     if x.device.type != "cpu":
         return x.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return x.clone(memory_format=torch.contiguous_format)
-
-
-def to_raw(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The raw storage array of a snapshot; shares its memory."""
-    stored = _STORED_AS.get(x.dtype)
-    if stored is None:
-        return x.numpy()
-    raw = x.view(stored).numpy()
-    return raw.view("<u4") if x.dtype is torch.complex32 else raw
 
 
 class TorchArithmetic:

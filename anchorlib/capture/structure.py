@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from anchorlib.capture.optimizer_state import state_kinds
+
 __all__ = ["Parts", "named_leaves", "parts_of", "state_keys", "tensor_kinds"]
 
 _WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -138,7 +140,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 def state_keys(
     parts: Parts, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, list[str]] | None:
-    """For each parameter that `optimizers` hold, the keys of its state so far; None without any."""
+    """For each parameter that `optimizers` hold, the kinds of its state; None without any."""
     if not optimizers:
         return None
     keys: dict[str, list[str]] = {}
@@ -146,7 +148,7 @@ def state_keys(
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for name, p in parts.parameters.items():
             if id(p) in held:
-                keys.setdefault(name, []).extend(str(key) for key in optimizer.state.get(p, {}))
+                keys.setdefault(name, []).extend(state_kinds(optimizer.state.get(p, {})))
     return keys
 
 
@@ -165,7 +167,7 @@ def tensor_kinds(
         if parameter.requires_grad:
             known.append((name, "pass_grad"))
         if state is not None and name in state:
-            kinds = ["grad", "updated", "delta", *(f"opt.{key}" for key in state[name])]
+            kinds = ["grad", "updated", "delta", *state[name]]
             if unknown_state and not state[name]:
                 kinds.append(unknown_state)
             known += [(name, kind) for kind in kinds]

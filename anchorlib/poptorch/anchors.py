@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -10,12 +11,14 @@ from torch import nn
 from anchorlib.capture import tensor_names
 from anchorlib.errors import UnknownTensorError
 from anchorlib.modes import Mode
-from anchorlib.names import join, matches, parse, quoted, select, split
+from anchorlib.names import join, matches, parse, quoted, select, split, suggest
 from anchorlib.poptorch.enums import OutputMode
-from anchorlib.poptorch.errors import MisuseError, UnknownAnchorError
+from anchorlib.poptorch.errors import Error, MisuseError, UnknownAnchorError
 from anchorlib.poptorch.modes import Window, mode_for
 
-__all__ = ["LOSS", "Anchor", "Wanted", "names_its_loss", "resolve"]
+__all__ = ["LOSS", "Anchor", "Anchors", "Wanted", "names_its_loss", "resolve"]
+
+_log = logging.getLogger("anchorlib")
 
 LOSS = "loss"
 """What a training model's loss is called, where no module has that name."""
@@ -81,6 +84,66 @@ def resolve(
             name, kind, mode_for(mode, period, window, what=what, per_update=per_update)
         )
     return anchors
+
+
+class Anchors:
+    """The anchors of one model. The options that it was built from may be given more at any time.
+
+    wanted: those of the options, which may grow. default: as `resolve` takes it.
+
+    Raises what `resolve` raises for those that are there.
+    """
+
+    def __init__(
+        self,
+        wanted: Mapping[str, Wanted],
+        model: nn.Module,
+        optimizer: object,
+        window: Window,
+        default: tuple[OutputMode, int],
+    ) -> None:
+        self._wanted = wanted
+        self._model = model
+        self._window = window
+        self._default = default
+        self._seen = dict(wanted)
+        self._refused: dict[str, Error] = {}
+        self.known = resolve(self._seen, model, optimizer, window, default)
+
+    def look(self, optimizer: object) -> list[Anchor]:
+        """Those that came since the last look, and are known now.
+
+        One that cannot be an anchor of this model is told in a warning: the options may be those
+        of another model too, and a training goes on.
+        """
+        came = {short: one for short, one in self._wanted.items() if self._seen.get(short) != one}
+        self._seen.update(came)
+        new = []
+        for short, one in came.items():
+            try:
+                self.known |= resolve(
+                    {short: one}, self._model, optimizer, self._window, self._default
+                )
+                new.append(self.known[short])
+            except Error as fault:
+                self._refused[short] = fault
+                _log.warning("anchorlib: a model goes on without an anchor: %s", fault)
+            else:
+                self._refused.pop(short, None)
+        return new
+
+    def get(self, short: str) -> Anchor:
+        """The anchor of that short name.
+
+        Raises MisuseError where there is none, or what it was refused for.
+        """
+        if short in self._refused:
+            raise type(self._refused[short])(str(self._refused[short]))
+        if short not in self.known:
+            waits = short in self._wanted
+            why = "; call the model" if waits else suggest(short, list(self.known))
+            raise MisuseError(f"No tensor with name {quoted(short)} found{why}")
+        return self.known[short]
 
 
 def _meant(

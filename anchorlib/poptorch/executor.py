@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from anchorlib.capture import paused
-from anchorlib.names import quoted, suggest
-from anchorlib.poptorch.anchors import LOSS, Anchor, names_its_loss, resolve
+from anchorlib.names import quoted
+from anchorlib.poptorch.anchors import LOSS, Anchor, Anchors, names_its_loss
 from anchorlib.poptorch.batching import MicroBatch, Outputs, flattened, micro_batches
 from anchorlib.poptorch.enums import OutputMode, ReductionType
 from anchorlib.poptorch.errors import Error, MisuseError
@@ -82,10 +82,9 @@ class PoplarExecutor:
             mode = OutputMode.Final if training else OutputMode.All
         self._window = window
         self._output_mode = mode_for(mode, period, window, what="outputMode")
-        self._anchors = resolve(
-            self._options.anchored_tensors, model, optimizer, window, (mode, period)
-        )
-        self._recording = Recording(model, self._anchors.values(), window)
+        wanted = self._options.anchored_tensors
+        self._anchors = Anchors(wanted, model, optimizer, window, (mode, period))
+        self._recording = Recording(model, self._anchors.known.values(), window)
         self._traced: Traced | None = None
         self._flags: dict[nn.Module, bool] = {}
         self._called = False
@@ -99,7 +98,7 @@ class PoplarExecutor:
 
     @property
     def options(self) -> Options:
-        """The options it was built from; they cannot be changed."""
+        """The options it was built from; they take further anchors, nothing else."""
         return self._options
 
     def __getattr__(self, name: str) -> Any:
@@ -142,6 +141,7 @@ class PoplarExecutor:
         batches = micro_batches(self._window, args, kwargs, self._device)
         first = next(batches)
         self._keep_flags()
+        self._recording.add(self._anchors.look(self._optimizer))
         self._recording.begin(self._optimizer)
         if self._optimizer is not None:
             self._optimizer.zero_grad()  # of a call that was broken off, or of other code
@@ -245,13 +245,13 @@ class PoplarExecutor:
         The micro-batches that its mode selects stand one after the other along dimension 0, as in
         outputs; what is made once in a weight update has one entry an update.
 
-        Raises MisuseError before the first call and for a name that is no anchor's, Error where
-        nothing was recorded.
+        Raises MisuseError before the first call, for a name that is no anchor's and for an anchor
+        that this model cannot have, UnknownAnchorError for one of no tensor that it has, Error
+        where nothing was recorded.
         """
-        if short_name not in self._anchors or not self._called:
-            meant = suggest(short_name, list(self._anchors)) if self._called else "; call the model"
-            raise MisuseError(f"No tensor with name {quoted(short_name)} found{meant}")
-        anchor = self._anchors[short_name]
+        if not self._called:
+            raise MisuseError(f"No tensor with name {quoted(short_name)} found; call the model")
+        anchor = self._anchors.get(short_name)
         rows = self._recording.rows(anchor)
         if not rows:
             raise Error(

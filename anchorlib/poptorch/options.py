@@ -138,8 +138,9 @@ class Options(Group):
         output_return_period: of EveryN.
         (`anchor_mode` and `anchor_return_period`, their names until PopTorch 2.3, do as well.)
 
+        A model that was built before has the anchor from its next call on.
         Raises MisuseError for a mode or period that cannot be, and for a short name that another
-        tensor has. A model that was built before does not have the anchor, and a warning says so.
+        tensor has.
         """
         what = f"anchor {quoted(short_name)}"
         mode = _renamed("anchorTensor", renamed, "anchor_mode", output_mode)
@@ -149,13 +150,13 @@ class Options(Group):
         if known is not None and known.long_name != long_name:
             raise MisuseError(f"{what} is {quoted(known.long_name)} already")
         self.anchored_tensors[short_name] = wanted
-        self.warn_built(what)
 
     # -- for models
 
     def for_model(self) -> Options:
-        """A copy for one model, which nobody can change any more."""
+        """A copy for one model, which nobody can change any more; anchors to come are in both."""
         mine = self.clone()
+        mine.anchored_tensors = self.anchored_tensors
         for group in self.groups():
             group.note_model()
         for group in mine.groups():

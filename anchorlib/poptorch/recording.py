@@ -82,9 +82,16 @@ class Recording:
         self._window = window
         self._losses: list[Mode] = []
         self._watched: tuple[Session, object] | None = None
+        self._added: list[Anchor] = []  # and not watched yet
         self._session: Session | None = None
         self._steps = range(0)
         self._records: list[Record] | None = []
+
+    def add(self, anchors: Collection[Anchor]) -> None:
+        """Record these as well, from the next call on."""
+        new = [one for one in dict.fromkeys(anchors) if one not in self._anchors]
+        self._anchors += new
+        self._added += new
 
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
         """A call begins, at a step where its window begins too."""
@@ -95,9 +102,11 @@ class Recording:
         if sink is not None:
             sink.take()
             _users.add(self)
-        if self._watched != (session, optimizer):
-            self._watched = (session, optimizer)
-            self._watch(session, optimizer)
+        anew = self._watched != (session, optimizer)
+        if anew:
+            self._watched, self._losses = (session, optimizer), []
+        self._watch(session, optimizer, self._anchors if anew else self._added)
+        self._added = []
         if session in _in_call:  # that call was broken off: its window is not ours
             session.step()
         _in_call.add(session)
@@ -106,15 +115,16 @@ class Recording:
             session.step(first)
         self._steps = range(first, first + self._window.updates)
 
-    def _watch(self, session: Session, optimizer: torch.optim.Optimizer | None) -> None:
+    def _watch(
+        self, session: Session, optimizer: torch.optim.Optimizer | None, anchors: list[Anchor]
+    ) -> None:
         by_mode: dict[Mode, list[Anchor]] = {}
-        for one in self._anchors:
+        for one in anchors:
             by_mode.setdefault(one.mode, []).append(one)
-        own = names_its_loss(self._model)
-        self._losses = []
-        for mode, anchors in by_mode.items():
-            selectors = [one.selector for one in anchors if own or one.name != LOSS]
-            if len(selectors) < len(anchors):
+        own = bool(anchors) and names_its_loss(self._model)
+        for mode, alike in by_mode.items():
+            selectors = [one.selector for one in alike if own or one.name != LOSS]
+            if len(selectors) < len(alike) and mode not in self._losses:
                 self._losses.append(mode)
             if selectors:
                 with sharing_names(session):
@@ -159,7 +169,7 @@ class Recording:
                     f"values of {one.selector} were dropped because the queue was full; "
                     "anchorlib.start(on_full='block') waits instead"
                 )
-            rows.append(as_tensor(record.raw.copy(), record.dtype))
+            rows.append(as_tensor(record.raw, record.dtype).clone())
         return rows
 
     def _recorded(self, one: Anchor) -> list[Record]:

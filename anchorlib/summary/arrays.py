@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.errors import UnsupportedError
 from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.layouts import blocks, elements, layout_of, parts
 from anchorlib.summary.tally import FloatTally, IntegerTally
@@ -26,7 +27,8 @@ def log2_histogram(array: Any, dtype: str | None = None) -> Log2Histogram:
     dtype: torch's name of the element type, where `array` is raw storage (uint16 of "bfloat16").
 
     Each part of a complex element counts as an element; True counts as 1.
-    Raises UnknownDTypeError for elements that are no numbers, or not `dtype`'s storage.
+    Raises UnknownDTypeError for elements that are no numbers, or not `dtype`'s storage, and
+    UnsupportedError for a tensor that is no plain array, or whose memory was given back.
     """
     raw, name = as_storage(array, dtype)
     with np.errstate(all="ignore"):  # some processors report a signalling NaN when it is widened
@@ -38,7 +40,7 @@ def as_storage(array: Any, dtype: str | None = None) -> tuple[np.ndarray[Any, An
 
     It shares memory with `array` where it can. Arguments and errors are those of `log2_histogram`.
     """
-    raw, name = _of_tensor(array) if hasattr(array, "detach") else _of_array(np.asarray(array))
+    raw, name = _of_tensor(array) if _is_tensor(array) else _of_array(np.asarray(_plain(array)))
     if dtype is None:
         return raw, name
     dtypes.of_storage(raw, dtype)
@@ -62,15 +64,40 @@ def _count(raw: np.ndarray[Any, Any], name: str) -> Log2Histogram:
     return floats.histogram(kind)
 
 
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach")
+
+
+def _plain(held: Any) -> Any:
+    """`held` with arrays in the place of the tensors in its lists: numpy would call `numpy()`."""
+    if _is_tensor(held):
+        return dtypes.decode(*_of_tensor(held))
+    return [_plain(one) for one in held] if isinstance(held, list | tuple) else held
+
+
 def _of_tensor(tensor: Any) -> tuple[np.ndarray[Any, Any], str]:
     name = str(tensor.dtype).removeprefix("torch.")
     kind = dtypes.dtype(name)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if not _has_memory(plain):
+        raise UnsupportedError(
+            "this tensor has no memory that could be read: it is sparse, nested, of a class that "
+            "wraps others, or its memory was given back; give the plain tensors inside it"
+        )
     if kind.storage != kind.decoded:
         # numpy has no such type. torch's integers of that width, from where the tensor came.
         torch = sys.modules[type(tensor.dtype).__module__]
         plain = plain.view(getattr(torch, kind.storage.name))
-    return plain.numpy(), name
+    # Not by `numpy()`: after that nobody can resize the tensor's storage any more.
+    return np.from_dlpack(plain), name
+
+
+def _has_memory(plain: Any) -> bool:
+    try:
+        has_memory = plain.data_ptr() != 0 and plain.untyped_storage().nbytes() > 0
+    except RuntimeError:  # it has no storage to ask
+        return False
+    return not plain.is_nested and (has_memory or not plain.numel())
 
 
 def _of_array(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:

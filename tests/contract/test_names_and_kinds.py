@@ -170,6 +170,80 @@ def test_each_kind_of_a_parameter_is_what_torch_says_it_is(store, maker):
         assert equal(training.run[f"fc1.weight@{kind}"], training.kinds[kind]), kind
 
 
+def numbers_in(key: str, value: Any) -> dict[str, torch.Tensor]:
+    """What is to be recorded of one entry of an optimizer's state, by its kind."""
+    if value is None:
+        return {}
+    if isinstance(value, list):
+        inside = [numbers_in(f"{key}:{number}", one) for number, one in enumerate(value)]
+        return {kind: tensor for one in inside for kind, tensor in one.items()}
+    if isinstance(value, float):
+        return {key: torch.tensor(value, dtype=torch.float64)}
+    return {key: torch.as_tensor(value).detach().clone()}
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_all_of_an_lbfgs_state_is_what_torch_says_it_is(store, line_search):
+    torch.manual_seed(0)
+    net, x = nn.Linear(2, 1), torch.randn(8, 2)
+    optimizer = torch.optim.LBFGS(
+        net.parameters(), lr=0.1, max_iter=4, history_size=3, line_search_fn=line_search
+    )
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.cosh(net(x) - 1).sum()
+        loss.backward()
+        return loss
+
+    def body(session: anchorlib.Session) -> None:
+        session.watch(net, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.step(closure)
+            for key, value in optimizer.state[net.weight].items():
+                for kind, tensor in numbers_in(f"opt.{key}", value).items():
+                    seen.setdefault(kind, []).append(tensor)
+
+    run = recorded(store, body)
+    state = {info.kind for info in run.tensors("weight@opt.*")}
+    assert state == seen.keys()
+    assert state >= {"opt.prev_loss", "opt.func_evals", "opt.old_dirs:2", "opt.ro:0", "opt.al:0"}
+    assert run["weight@opt.prev_loss"].dtypes == ["float64"] * 3
+    assert run["weight@opt.n_iter"].dtypes == ["int64"] * 3
+    for kind, tensors in seen.items():
+        found = [record.array.tolist() for record in run[f"weight@{kind}"].records()]
+        assert found == [tensor.tolist() for tensor in tensors], kind
+    assert run.gaps() == []
+    assert anchor("doctor", "run1", "--store", store).code == 0
+    assert anchor("compare", "run1", "run1", "--store", store).code == 0
+    assert set(listed(run)) >= {f"weight@{kind}" for kind in state}
+
+
+def test_a_key_of_optimizer_state_names_all_that_its_list_holds(store):
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.cosh(net(torch.ones(3, 2))).sum()
+        loss.backward()
+        return loss
+
+    def body(session: anchorlib.Session) -> None:
+        session.watch(net, tensors=["weight@opt.old_dirs", "*@opt.ro:1"], optimizer=optimizer)
+        optimizer.step(closure)
+
+    assert listed(recorded(store, body)) == [
+        *(f"weight@opt.old_dirs:{number}" for number in range(3)),
+        "weight@opt.ro:1",
+    ]
+    known = [name for name in anchorlib.tensor_names(net, optimizer) if "@opt." in name]
+    assert "weight@opt.old_dirs:2" in known
+    assert "weight@opt.prev_loss" in known
+    assert not {"weight@opt.old_dirs", "weight@opt.al", "weight@opt.al:50"} & set(known)
+
+
 def test_the_grad_of_a_parameter_is_what_the_optimizer_consumes(store):
     training = Training(store, torch.optim.SGD, lr=1.0)
     run = training.run

@@ -21,6 +21,7 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
+from anchorlib.capture.nodes import sequence_number
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.streams import Plan
 
@@ -226,7 +227,7 @@ class Executions:
 def _node_number() -> int:
     """The sequence number of the autograd node that runs; -1 if none does."""
     node: Any = _current_node()
-    return -1 if node is None else int(node._sequence_nr())  # noqa: SLF001
+    return -1 if node is None else sequence_number(node)
 
 
 def in_backward() -> bool:

@@ -22,7 +22,10 @@ def is_partial(node: Any) -> bool:
     if node is None or type(node).__name__ != COMPILED_NODE:
         return False
     try:
-        outputs = node._forward_cls.metadata.output_info  # noqa: SLF001  # torch's only word on it
+        forward = type(node)._forward_cls  # noqa: SLF001  # torch's only word on it
+        if not forward.__module__.startswith("torch."):  # a Function of the user's, of that name
+            return False
+        outputs = forward.metadata.output_info
         return sum(bool(output.requires_grad) for output in outputs) > 1
     except AttributeError:
         return True

@@ -37,6 +37,7 @@ class ByHand(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, x):
         ctx.function = function
+        ctx.name = ctx._sequence_nr = "what users keep here is theirs"
         ctx.save_for_backward(x)
         with torch.no_grad():
             return function(x)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import anchorlib
+from anchorlib import All, EveryN, Final, Sum, Summary
 from anchorlib.capture.opening import open_session
 from anchorlib.capture.settings import settings
 from anchorlib.sinks import MemorySink
@@ -81,6 +82,67 @@ def test_losses_gradients_and_weights_are_bit_equal_with_and_without_anchors(mak
     for step, seen_step in zip(gradients, seen_gradients, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(step, seen_step, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(weights, seen_weights, strict=True))
+
+
+EVERY_MODE = [All, Sum, Sum("run"), Final, EveryN(2), Summary]
+
+
+def many_of_a_users_tensors(model, optimizer):
+    """The tensors that last, and those of two steps, once each."""
+    held = [*model.parameters(), *model.buffers()]
+    for _step in range(2):
+        for _pass in range(2):
+            x = torch.randn(8, 64)
+            h = model(x)
+            anchorlib.anchor(h, "h", mode=EVERY_MODE)
+            anchorlib.print_tensor(h, "h")
+            anchorlib.print_tensor(model[0].weight, "weight")
+            h.retain_grad()
+            h.pow(2).sum().backward()
+            held += [x, h, h.grad]
+        held += [p.grad for p in model.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+    for state in optimizer.state.values():
+        held += [value for value in state.values() if isinstance(value, torch.Tensor)]
+    return held
+
+
+def test_every_tensor_of_the_users_can_be_resized_afterwards():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.BatchNorm1d(512), nn.Linear(512, 3))
+    model.register_buffer("scalar", torch.tensor(1.0))
+    model.register_buffer("low", torch.ones(2, 3, dtype=torch.bfloat16).t())
+    optimizer = torch.optim.Adam(model.parameters())
+    with recording() as run:
+        run.session.watch(model, tensors="*", mode=EVERY_MODE, optimizer=optimizer)
+        held = many_of_a_users_tensors(model, optimizer)
+    assert {"0.weight@value", "0.weight@opt.exp_avg", "low@value", "h@grad"} <= set(run.names())
+    assert all(x.untyped_storage().resizable() for x in held)
+    model[0].weight.data.resize_(600, 64)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSC")
+def test_parameters_and_buffers_of_every_kind_are_recorded_beside_others():
+    """One whose bits cannot be told apart, or that has none, takes no other with it."""
+    model = nn.Linear(2, 2)
+    odd = {
+        "sparse": torch.eye(3).to_sparse(),
+        "rows": torch.eye(3).to_sparse_csc(),
+        "lazy": torch.ones(3, dtype=torch.complex64).conj(),
+        "nowhere": torch.empty(3, device="meta"),
+        "opaque": torch.ones(3, 4).to_mkldnn(),
+        "empty": torch.empty(0, 3),
+    }
+    for name, buffer in (odd | {"z": torch.ones(2)}).items():
+        model.register_buffer(name, buffer)
+    with recording() as run:
+        run.session.watch(model, tensors="*@value")
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+    for name in ("sparse:values", "rows:values", "lazy", "empty", "z"):
+        assert len(run.records(name)) == 1, f"{name}: its bits were the same in both passes"
+    assert run.session.counters.skipped == {"meta": 1, "layout _mkldnn": 1}
 
 
 def test_the_state_of_random_numbers_is_left_alone():

@@ -394,6 +394,58 @@ def test_custom_functions_are_walked_through():
     assert truth(run, "loss") == {"h": ["SumBackward0", "StraightBackward"]}
 
 
+def keeping(**attributes):
+    """A custom Function, twice its input, that keeps these on its `ctx`."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            for name, value in attributes.items():
+                setattr(ctx, name, value)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return anchor(gradient * 2, "inside")
+
+    return Doubled
+
+
+@pytest.mark.parametrize("value", ["text", None, print], ids=["text", "None", "function"])
+def test_what_a_custom_function_keeps_on_its_node_is_never_taken_for_torchs_own(value, caplog):
+    asked = ["name", "variable", "register_hook", "_sequence_nr", "_register_hook_dict"]
+    doubled = keeping(**dict.fromkeys(asked, value))
+    with recording() as run:
+        w = anchor(torch.randn(3, requires_grad=True), "w")
+        h = anchor(doubled.apply(w), "h")
+        again = anchor(doubled.apply(h), "again")
+        anchor(again.sum(), "loss").backward()
+    assert truth(run, "h") == {"w": ["DoubledBackward"]}
+    assert truth(run, "again") == {"h": ["DoubledBackward"]}
+    assert truth(run, "loss") == {"again": ["SumBackward0"]}
+    assert run.arrays("h", "grad")[0].tolist() == [2, 2, 2]
+    assert run.at("inside") == [(0, 0, 0), (0, 0, 1)]
+    assert not run.session.counters.skipped
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["next_functions", "metadata", "saved_tensors"])
+def test_torch_itself_keeps_users_from_replacing_the_rest(name):
+    with pytest.raises(AttributeError, match="not writable"):
+        keeping(**{name: "text"}).apply(torch.ones(1, requires_grad=True))
+
+
+def test_a_function_of_a_users_with_the_name_of_compiled_code_keeps_its_gradients(caplog):
+    compiled = type("CompiledFunction", (keeping(name="text"),), {"__module__": "mine"})
+    with recording() as run:
+        h = anchor(compiled.apply(torch.ones(2, requires_grad=True)), "h")
+        h.sum().backward()
+    assert truth(run, "h") == {}
+    assert run.arrays("h", "grad")[0].tolist() == [1, 1]
+    assert not run.session.counters.skipped
+    assert not caplog.records
+
+
 def test_a_graph_without_end_is_given_up_and_that_is_said(monkeypatch):
     monkeypatch.setattr(capture_lineage, "_MAX_NODES", 50)
     with recording() as run:

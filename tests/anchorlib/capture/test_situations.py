@@ -140,6 +140,20 @@ def test_an_anchor_inside_a_custom_backward_is_recorded_in_the_pass_it_belongs_t
     assert np.array_equal(run.arrays("inside")[0], run.arrays("h", "grad")[0])
 
 
+def test_what_users_keep_on_a_tensor_is_not_taken_for_a_part_of_it():
+    model = torch.nn.Linear(2, 2)
+    for x in model.parameters():
+        x._local_tensor, x.placements = torch.zeros(7), ["mine"]
+    with recording() as run:
+        run.session.watch(model, tensors=["weight", "weight@pass_grad"])
+        anchorlib.anchor(model.bias, "b")
+        model(torch.ones(1, 2)).sum().backward()
+    assert run.arrays("b")[0].tolist() == model.bias.tolist()
+    assert run.arrays("weight")[0].tolist() == model.weight.tolist()
+    assert run.arrays("weight", "pass_grad")[0].tolist() == [[1, 1], [1, 1]]
+    assert not [name for name in run.names() if "placements" in name]
+
+
 def test_threads_record_their_own():
     w = torch.randn(3, 5, requires_grad=True)
 

@@ -701,22 +701,6 @@ def test_a_leaf_used_in_a_later_pass_has_that_passes_coordinates():
     assert run.at("w", "grad") == [(0, 0, 0), (0, 1, 0)]
 
 
-def test_optimizer_state_that_is_no_tensor_is_counted():
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-    with recording() as run:
-        run.session.watch(model, tensors=["*@opt.*"], optimizer=optimizer)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = model(torch.ones(3, 2)).pow(2).sum()
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    assert run.session.counters.skipped["optimizer state of type list"] >= 1
-
-
 def test_selectors_of_the_session_that_nothing_matched_are_told(caplog):
     with recording(tensors=["a", "nope@grad"]):
         anchorlib.anchor(torch.ones(1), "a")

@@ -114,6 +114,7 @@ def test_an_anchored_tensor_is_the_callers_own_copy():
     model.getAnchoredTensor("a").zero_()
     assert torch.equal(model.getAnchoredTensor("a"), first)
     assert torch.equal(model.getAnchoredTensor("b"), first)
+    assert model.getAnchoredTensor("a").untyped_storage().resizable()
 
 
 def test_padding_gets_no_gradient():
@@ -397,6 +398,114 @@ def test_an_anchor_of_no_tensor_is_refused_when_the_model_is_built():
         build("fc1*")
     with refused(poptorch.Error, "anchor 'a'"):
         build("UpdatedVar___fc1.weight", poptorch.inferenceModel)
+
+
+# -- anchors that come after the model was built
+
+LATE = {
+    "grad": ("Gradient___fc2.bias", OutputMode.All),
+    "sum": ("fc1@grad", OutputMode.Sum),
+    "every": ("fc2@value", OutputMode.EveryN, 2),
+    "state": ("Accl___fc1.weight", None),
+    "weight": ("UpdatedVar___fc1.weight", OutputMode.Final),
+    "loss": ("loss@grad", OutputMode.All),
+}
+
+
+def momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("name", [None, "run1"])
+@pytest.mark.parametrize("at_first", [{}, {"weight": LATE["weight"]}], ids=["none", "some"])
+def test_an_anchor_that_comes_later_gives_what_one_from_the_start_gives(
+    tmp_path, caplog, at_first, name
+):
+    def outcomes(first, later):
+        options = poptorch.Options().deviceIterations(2)
+        options.Training.gradientAccumulation(2)
+        for short, what in first.items():
+            options.anchorTensor(short, *what)
+        trained = net()
+        model = poptorch.trainingModel(trained, options, momentum(trained))
+        model(*data(8))
+        for short, what in later.items():
+            options.anchorTensor(short, *what)
+            with refused(poptorch.Error, "call the model"):
+                model.getAnchoredTensor(short)
+        found = []
+        for _ in range(2):
+            model(*data(8))
+            found.append({short: model.getAnchoredTensor(short) for short in LATE})
+        model.destroy()
+        return found
+
+    def recorded(first, later, where):
+        if name is None:
+            return outcomes(first, later)
+        with anchorlib.start(name, store=tmp_path / where):
+            return outcomes(first, later)
+
+    later = {short: what for short, what in LATE.items() if short not in at_first}
+    expected, found = recorded(LATE, {}, "start"), recorded(at_first, later, "later")
+    for one, other in zip(expected, found, strict=True):
+        assert all(torch.equal(one[short], other[short]) for short in LATE)
+    assert not caplog.records
+
+
+def test_an_inference_model_takes_anchors_later_too():
+    options = poptorch.Options().deviceIterations(2)
+    model = poptorch.inferenceModel(net().eval(), options)
+    x, _ = data(4)
+    model(x)
+    model.options.anchorTensor("h", "fc1", OutputMode.All)
+    model(x)
+    assert torch.equal(model.getAnchoredTensor("h"), model.model.fc1(x))
+
+
+def test_an_anchor_that_is_given_another_mode_has_it_from_the_next_call_on():
+    options = poptorch.Options().deviceIterations(4)
+    options.anchorTensor("g", "Gradient___fc2.bias", OutputMode.Final)
+    model = poptorch.trainingModel(net(), options)
+    model(*data(4))
+    assert model.getAnchoredTensor("g").shape == (10,)
+    options.anchorTensor("g", "Gradient___fc2.bias", OutputMode.All)
+    model(*data(4))
+    assert model.getAnchoredTensor("g").shape == (40,)
+
+
+def test_an_anchor_that_a_model_cannot_have_is_told_once_and_stops_no_call(caplog):
+    options = poptorch.Options()
+    training = poptorch.trainingModel(net(), options)
+    inference = poptorch.inferenceModel(net().eval(), options)
+    options.anchorTensor("g", "UpdatedVar___fc2.bias")
+    options.anchorTensor("wrong", "fc2.bais")
+    options.anchorTensor("period", "fc2", OutputMode.EveryN, 3)
+    for _ in range(2):
+        training(*data())
+        inference(data()[0])
+    assert training.getAnchoredTensor("g").shape == (10,)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(set(told)) + 2 == 5, "two are refused by both models"
+    with refused(UnknownTensorError, "anchor 'g': no tensor is named"):
+        inference.getAnchoredTensor("g")
+    with refused(UnknownTensorError, "anchor 'wrong'.*did you mean"):
+        training.getAnchoredTensor("wrong")
+    with refused(AssertionError, "anchor 'period'"):
+        training.getAnchoredTensor("period")
+
+
+def test_options_that_were_copied_have_no_part_in_later_anchors():
+    options = poptorch.Options()
+    model = poptorch.trainingModel(net(), options)
+    copies = [options.clone(), model.options.clone()]
+    options.anchorTensor("g", "Gradient___fc2.bias")
+    model(*data())
+    assert not any(copy.anchored_tensors for copy in copies)
+    copies[0].anchorTensor("h", "fc1")
+    model(*data())
+    with refused(AssertionError, "No tensor with name 'h'"):
+        model.getAnchoredTensor("h")
 
 
 def test_asking_for_what_is_not_there_says_why():

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 
 from anchorlib.dtypes import DTYPES, dtype
-from anchorlib.errors import UnknownDTypeError
-from anchorlib.summary import Log2Histogram, as_storage, log2_histogram, summarise
+from anchorlib.errors import UnknownDTypeError, UnsupportedError
+from anchorlib.summary import Log2Histogram, as_storage, log2_histogram, shares_as, summarise
 from tests.strategies import stored
 
 pytestmark = pytest.mark.usefixtures("path_taken")
@@ -69,6 +69,30 @@ def test_views_with_strides():
     half = torch.arange(12.0).bfloat16().reshape(3, 4).t()[::2]
     assert log2_histogram(half) == log2_histogram(half.contiguous())
     assert log2_histogram(np.arange(9.0)[::-2]) == log2_histogram([8.0, 6.0, 4.0, 2.0, 0.0])
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_tensor_that_was_counted_can_still_be_resized(name):
+    tensor = to_torch(np.arange(8, dtype=np.int64), "int64").clone().view(getattr(torch, name))
+    log2_histogram(tensor)
+    shares_as(tensor, "fp16")
+    as_storage(tensor)
+    assert tensor.untyped_storage().resizable()
+
+
+def test_tensors_in_lists_can_still_be_resized():
+    scalars, rows = [torch.tensor(1.0), torch.tensor(2)], (torch.ones(2), [torch.tensor(4.0), 8])
+    assert log2_histogram(scalars) == Log2Histogram({0: 1, 1: 1})
+    assert log2_histogram(rows) == Log2Histogram({0: 2, 2: 1, 3: 1})
+    tensors = [*scalars, rows[0], rows[1][0]]
+    assert all(tensor.untyped_storage().resizable() for tensor in tensors)
+
+
+def test_a_tensor_whose_storage_was_emptied_is_refused():
+    tensor = torch.ones(4)[1:]
+    tensor.untyped_storage().resize_(0)
+    with pytest.raises(UnsupportedError, match="memory"):
+        log2_histogram(tensor)
 
 
 class OnADevice:

@@ -1,0 +1,31 @@
+"""What autograd's nodes say of themselves, asked of their type.
+
+The node of a custom `torch.autograd.Function` is the `ctx` that its forward and backward are given,
+and users keep what they like on it: after `ctx.name = "gate"`, `node.name` is a text. So methods
+are taken from the type of the node, never from the node. (`next_functions` and `metadata` need no
+such care: torch refuses to set them, and nothing in a node's `__dict__` comes before them.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["leaf_of", "node_name", "sequence_number"]
+
+
+def node_name(node: Any) -> str:
+    """The name of the operation: "AddmmBackward0"."""
+    return str(type(node).name(node)).rpartition("::")[2]
+
+
+def sequence_number(node: Any) -> int:
+    """When the node was made, as its thread counts nodes."""
+    return int(type(node)._sequence_nr(node))  # noqa: SLF001  # torch has no public name for it
+
+
+def leaf_of(node: Any) -> torch.Tensor | None:
+    """The leaf that a node accumulates a gradient for, if it does."""
+    leaf: torch.Tensor | None = node.variable if type(node).__name__ == "AccumulateGrad" else None
+    return leaf
