@@ -49,12 +49,14 @@ class Forwards:
             gradients = surroundings().awaited
         if gradients:
             self._reached.add(number)
-        trained = not gradients and training and outermost and self._is_trained(root)
+        trained = not gradients and outermost and self._is_trained(root, search=training)
         self._watched = self._watched or trained
         self._clock.enter_root(number, training=training, gradients=gradients, trained=trained)
 
-    def _is_trained(self, root: nn.Module) -> bool:
-        return (id(root) in self._reached and self._clock.trains) or self._held(root)
+    def _is_trained(self, root: nn.Module, *, search: bool) -> bool:
+        if id(root) in self._reached and self._clock.trains:
+            return True
+        return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
         """Whether an optimizer holds parameters of `module`; it is looked for once."""

@@ -136,7 +136,7 @@ class Session:
         mode: what to keep; None: the session's. Watching again adds modes.
         optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
-            which they step, the last one counts the steps.
+            which they step, the last one counts the steps, until another one steps alone.
         prefix: put before every name, with a dot; needed where another watched model records
             tensors of the same names.
 
@@ -164,6 +164,8 @@ class Session:
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context: records made inside carry the phase `name` (default: "train").
+
+        It belongs to the thread that enters it; a gradient carries the phase of its forward.
 
         Raises InvalidNameError for a name that a tensor could not have either.
         """

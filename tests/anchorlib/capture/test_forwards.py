@@ -187,6 +187,25 @@ def test_functions_that_are_no_modules_are_told_by_their_names():
     assert [c.step for c in (r.coordinates for r in run.records("loss", "grad"))] == [0, 1, 2]
 
 
+def test_a_loss_of_validation_takes_no_coordinates_of_the_loss_of_training():
+    """The model says that it is evaluated; the loss is computed outside it."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with recording() as run:
+        run.session.watch(model, tensors=["output"], optimizer=optimizer)
+        for _ in range(3):
+            model.eval()
+            with torch.no_grad():
+                anchorlib.anchor(model(torch.ones(1, 2)).sum(), "loss")
+            model.train()
+            anchorlib.anchor(model(torch.ones(1, 2)).sum(), "loss").backward()
+            optimizer.step()
+    found = [r.coordinates for r in run.records("loss")]
+    assert [(c.phase, c.step, c.call) for c in found] == [
+        (phase, step, 0) for step in range(3) for phase in ("no_grad", "train")
+    ]
+
+
 def test_each_forward_of_a_watched_root_that_is_trained_is_a_pass_of_its_own():
     """As the rollouts of an actor are."""
     model = Net()

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 import anchorlib
+from anchorlib.capture.phases import Phases
 from tests.recording import recording
 
 
-def phases(run, name, kind="value"):
+def carried(run, name, kind="value"):
     return [record.coordinates.phase for record in run.records(name, kind)]
 
 
@@ -29,8 +30,8 @@ def test_two_threads_in_phases_keep_each_their_own():
 
     with recording() as run, ThreadPoolExecutor(2) as pool:
         list(pool.map(work, ["actor", "learner"]))
-    assert phases(run, "actor") == ["actor", "train"]
-    assert phases(run, "learner") == ["learner", "train"]
+    assert carried(run, "actor") == ["actor", "train"]
+    assert carried(run, "learner") == ["learner", "train"]
 
 
 def test_a_phase_that_another_thread_leaves_first_stays():
@@ -49,7 +50,7 @@ def test_a_phase_that_another_thread_leaves_first_stays():
             left.set()
             thread.join()
             anchorlib.anchor(torch.ones(1), "x")
-    assert phases(run, "x") == ["own"]
+    assert carried(run, "x") == ["own"]
 
 
 def test_an_evaluation_in_another_thread_leaves_training_in_its_phase():
@@ -71,8 +72,8 @@ def test_an_evaluation_in_another_thread_leaves_training_in_its_phase():
         model(torch.ones(1, 2)).sum().backward()
         trained.set()
         thread.join()
-    assert phases(run, "output") == phases(run, "output", "grad") == ["train"]
-    assert phases(run, "teacher.output") == ["eval"]
+    assert carried(run, "output") == carried(run, "output", "grad") == ["train"]
+    assert carried(run, "teacher.output") == ["eval"]
 
 
 def test_a_gradient_has_the_phase_of_its_forward_wherever_backward_is_called():
@@ -87,8 +88,8 @@ def test_a_gradient_has_the_phase_of_its_forward_wherever_backward_is_called():
             thread = threading.Thread(target=loss.backward)
             thread.start()
             thread.join()
-    assert phases(run, "output", "grad") == ["warmup", "probe"]
-    assert phases(run, "weight", "pass_grad") == ["warmup", "probe"]
+    assert carried(run, "output", "grad") == ["warmup", "probe"]
+    assert carried(run, "weight", "pass_grad") == ["warmup", "probe"]
 
 
 def test_a_model_that_is_trained_in_eval_mode_has_its_gradients_in_one_phase():
@@ -120,7 +121,29 @@ def test_what_a_backward_makes_besides_has_the_phase_of_the_thread_that_called_i
         x = torch.ones(2, requires_grad=True)
         with run.session.phase("warmup"):
             Noted.apply(x).sum().backward()
-    assert phases(run, "made in backward") == ["warmup"]
+    assert carried(run, "made in backward") == ["warmup"]
+
+
+def test_a_thread_of_autograds_is_in_the_phase_of_the_one_that_called_it():
+    """torch hands what a thread has stashed on to the threads that run its backward."""
+    phases, found = Phases(), []
+
+    def backward():
+        x = torch.ones(2, requires_grad=True)
+        x.register_hook(lambda _g: found.append(phases.in_backward()))
+        x.sum().backward()
+
+    def device(handed):
+        backward()
+        torch._C._stash_obj_in_tls("anchorlib.phases", handed)
+        backward()
+
+    with phases.named("warmup"):
+        handed = torch._C._get_obj_in_tls("anchorlib.phases")
+        thread = threading.Thread(target=device, args=(handed,))
+        thread.start()
+        thread.join()
+    assert found == ["train", "warmup"]
 
 
 def test_a_phase_inside_a_hook_of_backward_holds_there():
@@ -134,8 +157,8 @@ def test_a_phase_inside_a_hook_of_backward_holds_there():
         h = anchorlib.anchor(x * 2, "h")
         h.register_hook(probe)
         h.sum().backward()
-    assert phases(run, "in a hook") == ["probe"]
-    assert phases(run, "h", "grad") == ["train"]
+    assert carried(run, "in a hook") == ["probe"]
+    assert carried(run, "h", "grad") == ["train"]
 
 
 def test_a_leaf_keeps_its_own_phase():
@@ -144,7 +167,7 @@ def test_a_leaf_keeps_its_own_phase():
         with run.session.phase("warmup"):
             loss = anchorlib.anchor(x, "x").sum()
         loss.backward()
-    assert phases(run, "x", "grad") == ["warmup"]
+    assert carried(run, "x", "grad") == ["warmup"]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -171,5 +194,5 @@ def test_threads_in_phases_run_compiled_code_each_in_its_own(backend):
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(work, ["actor", "learner"]))
     for name in ("actor", "learner"):
-        assert phases(run, name) == ["train", name]
-        assert phases(run, name, "grad") == [name]
+        assert carried(run, name) == ["train", name]
+        assert carried(run, name, "grad") == [name]
