@@ -8,6 +8,9 @@ watching       models, optimizers, their names     printing   print_tensor
 modules        one model's outputs, parameters     header     what a run depends on
 optimizer      what happens around a step          choice     what a watch chose
 checkpointing  what backward runs again            structure  names of a model's parts
+phases         what each thread is in              turns      which optimizer ends a step
+forwards       those that no gradient can reach    passes     what one phase counts in a step
+surroundings   the stack around an observation     streams    folds, one a mode and phase
 """
 
 from __future__ import annotations

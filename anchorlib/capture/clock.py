@@ -1,29 +1,28 @@
-"""Where in a run an observation is made: step, pass, call and phase, counted without help.
+"""Where in a run an observation is made: step, pass and call, counted without help.
 
-    step        ends when the clock's optimizer has stepped, or at `session.step()`
+    step        ends when the clock's optimizer has stepped (see `turns`), or at `session.step()`
     pass_index  n-th forward+backward inside a step: a forward observation that comes after a
-                gradient opens the next one; without gradients, so does each further forward of
-                a watched root
+                gradient opens the next one; where no gradient can reach, so does each further
+                forward of a watched root
     call        n-th use of a name inside the pass
-    phase       "train", what `session.phase` says, or "eval" inside a watched root's eval forward
 
-Passes and calls are counted for each phase apart, so that validating in the middle of a step does
-not renumber the training around it. No torch here.
+Passes and calls are counted for each phase apart (see `phases`), so that validating in the middle
+of a step does not renumber the training around it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
-from weakref import ref
 
+from anchorlib.capture.passes import Passes
+from anchorlib.capture.phases import EVAL, NO_GRAD, Forward, Phases
+from anchorlib.capture.turns import Turns
 from anchorlib.errors import OptionError
 
 __all__ = ["At", "Clock"]
-
-TRAIN, EVAL = "train", "eval"
 
 
 class At(NamedTuple):
@@ -38,28 +37,11 @@ class At(NamedTuple):
 _tuple = tuple.__new__
 
 
-class _Passes:
-    """The passes of one phase inside the current step."""
-
-    __slots__ = ("calls", "gradient_seen", "index", "ready", "roots", "started")
-
-    def __init__(self) -> None:
-        self.index = 0
-        self.started = False
-        self.gradient_seen = False
-        self.ready = False  # a hook that will see this pass's gradient is in place
-        self.calls: dict[Hashable, int] = {}
-        self.roots: set[int] = set()
-
-    def next(self) -> None:
-        self.index += 1
-        self.gradient_seen = self.ready = False
-        self.calls.clear()
-        self.roots.clear()
-
-
 class Clock:
-    """Counts for one session; `on_pass` hears of each pass that begins, `on_step` of each end."""
+    """Counts for one session; `on_pass` hears of each pass that begins, `on_step` of each end.
+
+    label: what an optimizer is called.
+    """
 
     def __init__(
         self,
@@ -67,15 +49,17 @@ class Clock:
         *,
         on_pass: Callable[[At], None] = lambda _at: None,
         on_step: Callable[[int], None] = lambda _step: None,
+        label: Callable[[Any], str] = lambda optimizer: type(optimizer).__name__,
     ) -> None:
         self.step = first_step
+        self.phases = Phases()
+        self.turns = Turns(label)
+        self.trains = False  # a gradient was seen, or an optimizer
         self._on_pass = on_pass
         self._on_step = on_step
         self._lock = threading.RLock()
-        self._passes: dict[str, _Passes] = {}
-        self._phases: list[str] = []
-        self._eval_roots = 0
-        self._optimizer: Callable[[], Any] | None = None
+        self._own = self.phases.own
+        self._passes: dict[str, Passes] = {}
         self._explicit = False
         self._ended_by_optimizer = False
 
@@ -84,51 +68,76 @@ class Clock:
     @property
     def phase(self) -> str:
         """The phase that a record made now carries."""
-        if self._phases:
-            return self._phases[-1]
-        return EVAL if self._eval_roots else TRAIN
+        return self.phases.here
 
-    @contextmanager
-    def in_phase(self, name: str) -> Iterator[None]:
-        """Records made inside carry the phase `name`."""
-        self._phases.append(name)
-        try:
-            yield
-        finally:
-            self._phases.pop()
+    def in_phase(self, name: str) -> AbstractContextManager[None]:
+        """Records that this thread makes inside carry the phase `name`."""
+        return self.phases.named(name)
 
     # -- pass and call
 
-    def enter_root(self, root: int, *, training: bool, gradients: bool) -> None:
-        """The forward of a watched root begins."""
+    def enter_root(
+        self, root: int, *, training: bool, gradients: bool, trained: bool = False
+    ) -> None:
+        """The forward of a watched root begins.
+
+        gradients: whether they can reach it. trained: whether the root is being trained.
+        """
         with self._lock:
-            if not training:
-                self._eval_roots += 1
+            around = self.phases.forward
+            forward = self._kind(around, training=training, gradients=gradients, trained=trained)
+            self.phases.enter(forward)
+            if forward is Forward.BESIDE:
+                return
             passes = self._current()
             # A forward that no gradient will follow is a pass of its own.
-            if root in passes.roots and not (gradients and training):
+            if around is None and root in passes.roots and not (gradients and training):
                 passes.next()
-                passes.started = False
-            self._open(passes)
+            self._open(passes, self.phase)
             passes.roots.add(root)
 
-    def leave_root(self, *, training: bool) -> None:
+    def _kind(
+        self, around: Forward | None, *, training: bool, gradients: bool, trained: bool
+    ) -> Forward:
+        if not training or around is Forward.EVALUATION:
+            return Forward.EVALUATION
+        if gradients:
+            return Forward.TRAINING
+        if around is not None:
+            return around
+        if self.phases.is_named:
+            return Forward.TRAINING
+        if trained:
+            return Forward.MONITORING
+        return Forward.BESIDE if self.trains else Forward.TRAINING
+
+    def leave_root(self) -> None:
         """The forward of a watched root has ended."""
-        if not training:
-            with self._lock:
-                self._eval_roots = max(0, self._eval_roots - 1)
+        self.phases.leave()
 
     def call(self, name: Hashable, *, backward: bool = False) -> At:
         """An observation of `name`: its coordinates. One made inside backward opens no pass."""
         return self.count((name,), backward=backward)
 
-    def count(self, counters: tuple[Hashable, ...], *, backward: bool = False) -> At:
-        """The same of what has several counters, all of which it advances alike."""
+    def count(
+        self,
+        counters: tuple[Hashable, ...],
+        *,
+        backward: bool = False,
+        opens: bool = True,
+        phase: str | None = None,
+    ) -> At:
+        """The same of what has several counters, all of which it advances alike.
+
+        opens: False for what is no part of the training, and begins no pass of it.
+        phase: other than the one that this thread is in.
+        """
         with self._lock:
-            phase = self.phase if self._phases or self._eval_roots else TRAIN
-            passes = self._passes.get(phase) or self._current()
+            if phase is None:
+                phase = self.phases.in_backward() if backward else self._own.thread.phase
+            passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):
-                self._open(passes)
+                self._open(passes, phase, begins=opens)
             calls = passes.calls
             if len(counters) == 1:
                 counter = counters[0]
@@ -145,6 +154,12 @@ class Clock:
         with self._lock:
             return At(self.step, self._current().index, 0, self.phase)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a pass has begun in this phase, and no gradient of it was seen yet."""
+        passes = self._current()
+        return passes.started and not passes.gradient_seen
+
     def wants_gradient_hook(self) -> bool:
         """Whether the current pass still needs a hook that will see its gradient; asks once."""
         passes = self._current()
@@ -154,40 +169,51 @@ class Clock:
     def gradient(self, at: At | None = None) -> None:
         """A gradient arrived (of the forward call made at `at`)."""
         self._ended_by_optimizer = False
-        if at is not None and at.step != self.step:
-            return  # a late backward says nothing about the step that is open now
-        passes = self._passes.get(at.phase if at is not None else self.phase)
+        self.trains = True
+        if at is None:
+            phase = self.phase
+        else:
+            phase = at[3]
+            self.phases.gradient(phase)
+            if at[0] != self.step:
+                return  # a late backward says nothing about the step that is open now
+        passes = self._passes.get(phase)
         if passes is not None and passes.started:
             passes.gradient_seen = True
 
-    def _current(self) -> _Passes:
-        passes = self._passes.get(self.phase)
-        if passes is None:
-            passes = self._passes[self.phase] = _Passes()
+    def _current(self) -> Passes:
+        phase = self.phase
+        return self._passes.get(phase) or self._new(phase)
+
+    def _new(self, phase: str) -> Passes:
+        passes = self._passes[phase] = Passes()
         return passes
 
-    def _open(self, passes: _Passes) -> None:
-        if passes.started and not passes.gradient_seen:
-            return
+    def _open(self, passes: Passes, phase: str, *, begins: bool = True) -> None:
         if passes.started:
+            if not passes.gradient_seen:
+                return
             passes.next()
-        passes.started = True
-        self._on_pass(At(self.step, passes.index, 0, self.phase))
+        if begins:
+            passes.started = True
+            self._on_pass(At(self.step, passes.index, 0, phase))
 
     # -- step
 
     def bind(self, optimizer: object) -> None:
         """Let `optimizer` be the clock, unless another already is."""
-        if self._optimizer is None:
-            self._optimizer = ref(optimizer)
+        self.trains = True
+        self.turns.name(optimizer)
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """An optimizer's step has completed. The first to do so becomes the clock."""
-        self.bind(optimizer)
-        if self._explicit or self._optimizer is None or self._optimizer() is not optimizer:
-            return
-        self._end(self.step + 1)
-        self._ended_by_optimizer = True
+        """An optimizer's step has completed; it may end the step."""
+        with self._lock:
+            self.trains = True
+            place = self._current().index
+            ends = self.turns.stepped(optimizer, place, by_hand=self._explicit)
+        if ends:
+            self._end(self.step + 1)
+            self._ended_by_optimizer = True
 
     def end_step(self, number: object = None) -> None:
         """End the step by hand; from now on only this does.
@@ -201,10 +227,19 @@ class Clock:
         self._explicit = True
         self._ended_by_optimizer = False
         upcoming = self.step if ended_already else self.step + 1
-        self._end(upcoming if number is None else number)
+        self._end(
+            upcoming if number is None else number, counted=number is None and not ended_already
+        )
 
-    def _end(self, upcoming: int) -> None:
+    def _end(self, upcoming: int, *, counted: bool = True) -> None:
         with self._lock:
+            passes = [
+                one.index + one.started
+                for phase, one in self._passes.items()
+                if phase not in {EVAL, NO_GRAD}
+            ]
+            if counted or any(passes):
+                self.turns.end(max(passes, default=0))
             self.step = upcoming
             self._passes.clear()
         self._on_step(upcoming)

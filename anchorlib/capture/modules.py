@@ -138,11 +138,11 @@ class ModelWatch:
             for leaf, tensor in named_leaves(name, dict(kwargs)):
                 self._observe(leaf, tensor)
 
-    def _after_root(self, root: nn.Module, _args: Any, output: Any) -> None:
+    def _after_root(self, _root: nn.Module, _args: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             if recording():
                 self._trace(self._root_name, output, root=True)
-                leave_root(self.number, training=root.training)
+                leave_root(self.number)
             return
         if self._observer.closed:
             return
@@ -150,16 +150,16 @@ class ModelWatch:
         self._see(self._root_name, output)
         if not recomputing():
             self._resting = None
-            self.leave(training=root.training)
+            self.leave()
 
     def enter(self, *, training: bool, gradients: bool) -> None:
         """The root's forward begins."""
-        root = id(self.parts.root)
-        self._observer.clock.enter_root(root, training=training, gradients=gradients)
+        root = self.parts.root
+        self._observer.forwards.enter(root, training=training, gradients=gradients)
 
-    def leave(self, *, training: bool) -> None:
+    def leave(self) -> None:
         """The root's forward has ended."""
-        self._observer.clock.leave_root(training=training)
+        self._observer.clock.leave_root()
 
     def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
         """The same in code that is being compiled."""

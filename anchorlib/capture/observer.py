@@ -14,10 +14,13 @@ import torch
 
 from anchorlib.capture.checkpointing import Repetition, UnfollowedCalls, repetition
 from anchorlib.capture.clock import At, Clock
+from anchorlib.capture.forwards import Forwards
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.lineage import LineageTracker
+from anchorlib.capture.phases import NO_GRAD
 from anchorlib.capture.recorder import Recorder
-from anchorlib.capture.streams import NO_NOTE, Note, Plan, Stream
+from anchorlib.capture.streams import NO_NOTE, REACHED, Note, Plan, Stream
+from anchorlib.capture.surroundings import COMPILED_NODE
 from anchorlib.capture.tensor_hooks import register_hook
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
@@ -26,7 +29,6 @@ __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
-COMPILED_NODE = "CompiledFunctionBackward"  # of AOT autograd
 _grad_enabled = torch.is_grad_enabled
 _HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
 _UNKNOWN = "a gradient whose forward is not known"
@@ -94,6 +96,7 @@ class Observer:
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
         self.clock = clock
+        self.forwards = Forwards(clock)
         self.recorder = recorder
         self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
@@ -104,7 +107,7 @@ class Observer:
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
-    def value(  # noqa: C901  # the common case without calls that it does not need
+    def value(  # noqa: C901, PLR0912  # the common case without calls that it does not need
         self, plan: Plan, x: torch.Tensor, *, grad: bool = True
     ) -> None:
         """Observe `x` in the forward pass.
@@ -115,9 +118,10 @@ class Observer:
             backward = _graph_task() != -1
             if backward and self._repeated(plan, x, wanted=grad):
                 return
-            at = self.clock.count(plan.counted or plan.counters, backward=backward)
-            if not (backward or _grad_enabled()):
-                self.unfollowed.remember(plan, at)
+            if backward or (plan.use >= REACHED and _grad_enabled()):
+                at = self.clock.count(plan.counted or plan.counters, backward=backward)
+            else:
+                at = self._place(plan)
             values, grads, only, only_grad = plan.routes.get(at[3]) or plan.route(at[3])
             shape = None if only is None else self.recorder.quick(only, at, x)
             if values and shape is None:
@@ -125,7 +129,7 @@ class Observer:
             node = x.grad_fn
             if node is not None and grad and only_grad is not None:
                 register_hook(x, node, GradientHook(self, plan, at))
-            elif node is not None or x.requires_grad:
+            elif (node is not None or x.requires_grad) and at[3] != NO_GRAD:
                 self._follow(plan, x, at, node, grads if grad else ())
             self.lineage.see(plan, x, at, node, grad=grad, shape=shape)
             if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
@@ -134,6 +138,13 @@ class Observer:
             raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             self.fault(plan.name, "value", fault)
+
+    def _place(self, plan: Plan) -> At:
+        gradients = _grad_enabled()
+        at = self.forwards.place(plan, gradients=gradients)
+        if not gradients and at.phase != NO_GRAD:
+            self.unfollowed.remember(plan, at)
+        return at
 
     def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
         """Whether activation checkpointing repeats a call here, whose value is recorded already."""
@@ -178,7 +189,7 @@ class Observer:
         try:
             # A second backward through one forward is a call of its own.
             at = self.clock.call((plan.name, "pass_grad"), backward=True)
-            self.clock.gradient()
+            self.clock.gradient(at)
             self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self.fault(plan.name, "pass_grad", fault)

@@ -90,7 +90,7 @@ class OptimizerWatch:
         # On the instance, so that it comes after hooks of the user's that change gradients.
         self._handle = optimizer.register_step_pre_hook(self._step_begins)
 
-    def is_for(self, optimizer: Optimizer, plan: Callable[[str], Plan] | None = None) -> bool:
+    def is_for(self, optimizer: object, plan: Callable[[str], Plan] | None = None) -> bool:
         """Whether this watches `optimizer` (and, if given, records by `plan`)."""
         return self._optimizer() is optimizer and (plan is None or self._plan == plan)
 

@@ -79,7 +79,12 @@ class Session:
         )
         pool = BufferPool(settings.queue_bytes + _POOL_BYTES)
         self._recorder = Recorder(self._queue, pool)
-        self._clock = Clock(settings.first_step, on_pass=self._on_pass, on_step=self._on_step)
+        self._clock = Clock(
+            settings.first_step,
+            on_pass=self._on_pass,
+            on_step=self._on_step,
+            label=self._label,
+        )
         self._observer = Observer(self._clock, self._recorder)
         self._anchors = hooks.Anchors(self._observer, settings.modes, settings.wants)
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
@@ -131,7 +136,7 @@ class Session:
         mode: what to keep; None: the session's. Watching again adds modes.
         optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
-            which they step, the last one counts the steps.
+            which they step, the last one counts the steps, until another one steps alone.
         prefix: put before every name, with a dot; needed where another watched model records
             tensors of the same names.
 
@@ -160,11 +165,16 @@ class Session:
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context: records made inside carry the phase `name` (default: "train").
 
+        It belongs to the thread that enters it; a gradient carries the phase of its forward.
+
         Raises InvalidNameError for a name that a tensor could not have either.
         """
         if torch.compiler.is_compiling():
             return TracedPhase(name)
         return self._clock.in_phase(check_name(name))
+
+    def _label(self, optimizer: object) -> str:
+        return self._watches.name_of(optimizer)
 
     def _on_pass(self, at: At) -> None:
         dtype = autocast()
@@ -266,6 +276,9 @@ class Session:
                 self.run,
                 self.store,
             )
+        counted = str(self._clock.turns)
+        if counted and self._settings.recording:
+            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, counted)
         missing = self._watches.missing + self._settings.unmatched
         if self._settings.perturbs is not None:
             self._settings.perturbs.close()

@@ -11,7 +11,21 @@ from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name
 from anchorlib.modes import All, Fold, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
 
-__all__ = ["NO_NOTE", "Note", "Plan", "Seen", "Stream"]
+__all__ = [
+    "MIXED",
+    "NEW",
+    "NO_NOTE",
+    "QUIET",
+    "REACHED",
+    "Note",
+    "Plan",
+    "Seen",
+    "Stream",
+]
+
+# How a name was used so far: not at all, without gradients alone, with gradients, and both ways
+# in the training itself.
+NEW, QUIET, REACHED, MIXED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +139,10 @@ class Plan:
     """What is recorded of one name: for each kind and phase, its streams.
 
     make: the streams of a kind and phase. modes: those that uses of the name are counted by.
+    use: how the name was used so far; see `forwards`.
     """
 
-    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "routes", "sites")
+    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "routes", "sites", "use")
 
     def __init__(
         self,
@@ -139,6 +154,7 @@ class Plan:
         self._make = make
         self._modes = modes
         self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
+        self.use = NEW
         self.routes: dict[str, Route] = {}  # by phase
         self.counted: tuple[tuple[str, str], ...] = ()
         # Where lineage has seen the tensor (see there), and in which generation.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from weakref import WeakSet
 
 import torch
@@ -19,7 +20,7 @@ from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import OptionError
 from anchorlib.modes import Mode
-from anchorlib.names import quoted
+from anchorlib.names import escape, quoted
 
 __all__ = ["Watches"]
 
@@ -105,9 +106,10 @@ class Watches:
         self._observer.guarded(lambda: self._tell_settings(optimizer))
         if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
             parameters = watch.parts.parameters
-            self._optimizers.append(
-                OptimizerWatch(optimizer, parameters, self._observer, watch.plan, watch.rests)
-            )
+            added = OptimizerWatch(optimizer, parameters, self._observer, watch.plan, watch.rests)
+            self._optimizers.append(added)
+            if added.parameters:
+                self._observer.forwards.know_trained(watch.parts.root)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
         """State in the header what the optimizer was told; as it is when it is first watched."""
@@ -116,6 +118,18 @@ class Watches:
         for key, value in hyperparameters(optimizer, len(self._told)).items():
             self._observer.recorder.header(key, value)
         self._told.add(optimizer)
+
+    def name_of(self, optimizer: object) -> str:
+        """What `optimizer` is called: the module that all it updates lies in, else its class."""
+        paths = [
+            name.split(".")[:-1]
+            for one in self._optimizers
+            if one.is_for(optimizer)
+            for name in one.parameters
+        ]
+        levels = zip(*paths, strict=False)
+        common = takewhile(lambda level: len(set(level)) == 1, levels)
+        return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
 
     def on_pass(self, at: At) -> None:
         """A pass begins."""

@@ -72,9 +72,9 @@ def enter_root(watch: int, *, training: bool) -> None:
     ops.call(*tracing.enter(watch, training, torch.is_grad_enabled()))
 
 
-def leave_root(watch: int, *, training: bool) -> None:
+def leave_root(watch: int) -> None:
     """The forward of a watched root has ended."""
-    spot = tracing.leave(watch, training)
+    spot = tracing.leave(watch)
     if spot[-1] == 0:  # a graph of its own, after a graph break
         ops.call(*spot)
 

@@ -23,6 +23,7 @@ from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
 from anchorlib.capture.nodes import sequence_number
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.phases import NO_GRAD
 from anchorlib.capture.streams import Plan
 
 __all__ = ["Executions", "Watched", "in_backward"]
@@ -48,7 +49,7 @@ class Watched(Protocol):
     def enter(self, *, training: bool, gradients: bool) -> None:
         """Its forward begins."""
 
-    def leave(self, *, training: bool) -> None:
+    def leave(self) -> None:
         """Its forward has ended."""
 
 
@@ -149,8 +150,8 @@ class Executions:
             case Enter(watch, training, gradients) if watch in self._watched:
                 self._watched[watch].enter(training=training, gradients=gradients)
                 return self._clock.now()
-            case Leave(watch, training) if watch in self._watched:
-                self._watched[watch].leave(training=training)
+            case Leave(watch) if watch in self._watched:
+                self._watched[watch].leave()
             case Phase(None) if self._phases:
                 self._phases.pop().__exit__(None, None, None)
             case Phase(str(name)):
@@ -164,8 +165,8 @@ class Executions:
         plan = self._plan_of(place.name, place.modes)
         if plan is None:
             return None
-        at = self._clock.count(plan.counters)
-        if not place.gradients:
+        at = self._observer.forwards.place(plan, gradients=place.gradients)
+        if not place.gradients and at.phase != NO_GRAD:
             self._observer.unfollowed.remember(plan, at)
         return at
 

@@ -72,7 +72,6 @@ class Leave:
     """The forward of a watched root has ended."""
 
     watch: int
-    training: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,10 +111,10 @@ def enter(watch: int, training: bool, gradients: bool) -> Spelled:  # noqa: FBT0
 
 
 @constant
-def leave(watch: int, training: bool) -> Spelled:  # noqa: FBT001
+def leave(watch: int) -> Spelled:
     """The forward of a watched root has ended."""
     program = current_program()
-    return "", "", program.number, program.add(Leave(watch, training))
+    return "", "", program.number, program.add(Leave(watch))
 
 
 @constant

@@ -106,7 +106,7 @@ def test_without_gradients_each_forward_of_a_root_is_a_pass():
     for n in range(3):
         clock.enter_root(1, training=True, gradients=False)
         assert clock.call("h") == At(0, n, 0, "train")
-        clock.leave_root(training=True)
+        clock.leave_root()
 
 
 def test_two_roots_share_a_pass():
@@ -115,7 +115,7 @@ def test_two_roots_share_a_pass():
         for root in (1, 2):
             clock.enter_root(root, training=False, gradients=False)
             assert clock.call(f"h{root}") == At(0, n, 0, "eval")
-            clock.leave_root(training=False)
+            clock.leave_root()
 
 
 def test_with_gradients_a_second_forward_of_a_root_is_a_call():
@@ -123,7 +123,7 @@ def test_with_gradients_a_second_forward_of_a_root_is_a_call():
     for n in range(2):
         clock.enter_root(1, training=True, gradients=True)
         assert clock.call("h") == At(0, 0, n, "train")
-        clock.leave_root(training=True)
+        clock.leave_root()
 
 
 def test_validation_inside_a_step_does_not_renumber_training():
@@ -132,7 +132,7 @@ def test_validation_inside_a_step_does_not_renumber_training():
     for n in range(4):
         clock.enter_root(1, training=False, gradients=False)
         assert clock.call("h") == At(0, n, 0, "eval")
-        clock.leave_root(training=False)
+        clock.leave_root()
     assert clock.call("h") == At(0, 0, 1, "train")
     clock.gradient(at)
     assert clock.call("h") == At(0, 1, 0, "train")
@@ -143,7 +143,7 @@ def test_an_explicit_phase_wins_over_eval():
     with clock.in_phase("test"):
         clock.enter_root(1, training=False, gradients=False)
         assert clock.call("h").phase == "test"
-        clock.leave_root(training=False)
+        clock.leave_root()
     assert clock.phase == "train"
 
 

@@ -1,0 +1,144 @@
+"""Which phase a record carries: each thread has phases of its own.
+
+    session.phase(name)     what is made inside, in the thread that entered it
+    a watched root's        "eval" where it is not training; "no_grad" where it is being trained
+    forward                 and runs where no gradient can reach; else "train"
+
+An explicit phase wins. A backward is a matter of the thread that called it, whichever threads
+autograd runs it in; and a gradient carries the phase of its own forward, so that what a backward
+makes besides carries the phase of the first of its gradients.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+import torch
+
+__all__ = ["EVAL", "NO_GRAD", "TRAIN", "Forward", "Phases"]
+
+TRAIN, EVAL, NO_GRAD = "train", "eval", "no_grad"
+
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
+_is_bequeathed = torch._C._is_key_in_tls  # noqa: SLF001
+_bequeathed = torch._C._get_obj_in_tls  # noqa: SLF001
+_bequeath = torch._C._stash_obj_in_tls  # noqa: SLF001
+_KEY = "anchorlib.phases"
+_REMEMBERED = 64  # backwards that run at the same time, in as many threads
+
+
+class Forward(Enum):
+    """How the forward of a watched root runs; its value is the phase of what it makes."""
+
+    TRAINING = TRAIN
+    EVALUATION = EVAL
+    # Of a model that is being trained, where no gradient can reach.
+    MONITORING = NO_GRAD
+    # The same of another model beside one that is trained: a teacher, an average of weights.
+    BESIDE = ""
+
+
+class _Thread:
+    """What one thread has entered: phases and forwards, each with the backward it was in."""
+
+    __slots__ = ("forwards", "named", "owner", "phase", "since")
+
+    def __init__(self, owner: Phases) -> None:
+        self.owner = owner
+        self.named: list[tuple[str, int]] = []
+        self.forwards: list[tuple[Forward, int]] = []
+        self.phase = TRAIN
+        self.since = -1  # the innermost backward in which something was entered
+
+    def changed(self) -> None:
+        if self.named:
+            self.phase = self.named[-1][0]
+        else:
+            self.phase = (self.forwards[-1][0].value if self.forwards else "") or TRAIN
+        self.since = max(
+            (entered[-1][1] for entered in (self.named, self.forwards) if entered), default=-1
+        )
+
+
+class _Own(threading.local):
+    def __init__(self, owner: Phases) -> None:
+        self.thread = _Thread(owner)
+
+
+class Phases:
+    """The phases of one session, thread by thread."""
+
+    def __init__(self) -> None:
+        self.own = _Own(self)
+        self._backwards: dict[int, str] = {}  # by the number that autograd gives to a backward
+
+    @contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        """Records that this thread makes inside carry the phase `name`."""
+        thread = self._entering()
+        entry = (name, _graph_task())
+        thread.named.append(entry)
+        thread.changed()
+        try:
+            yield
+        finally:
+            thread.named.remove(entry)
+            thread.changed()
+
+    def enter(self, forward: Forward) -> None:
+        """The forward of a watched root begins in this thread."""
+        thread = self._entering()
+        thread.forwards.append((forward, _graph_task()))
+        thread.changed()
+
+    def leave(self) -> None:
+        """The innermost forward of a watched root has ended in this thread."""
+        thread = self.own.thread
+        if thread.forwards:
+            thread.forwards.pop()
+            thread.changed()
+
+    @property
+    def forward(self) -> Forward | None:
+        """The innermost forward of a watched root that runs in this thread."""
+        forwards = self.own.thread.forwards
+        return forwards[-1][0] if forwards else None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether `session.phase` says what this thread's records carry."""
+        return bool(self.own.thread.named)
+
+    @property
+    def here(self) -> str:
+        """The phase of a record that is made now."""
+        return self.own.thread.phase if _graph_task() == -1 else self.in_backward()
+
+    def in_backward(self) -> str:
+        """The phase of a record that is made now, inside a backward."""
+        own, task = self.own.thread, _graph_task()
+        if own.since == task:
+            return own.phase
+        return self._backwards.get(task) or self._caller(own).phase
+
+    def gradient(self, phase: str) -> None:
+        """A gradient of a forward in `phase` arrived, in the backward that runs here."""
+        task = _graph_task()
+        if task != -1 and task not in self._backwards:
+            if len(self._backwards) >= _REMEMBERED:
+                self._backwards = {}
+            self._backwards[task] = phase
+
+    def _entering(self) -> _Thread:
+        thread = self.own.thread
+        # torch hands this on to the threads in which it runs a backward that this thread calls.
+        _bequeath(_KEY, thread)
+        return thread
+
+    def _caller(self, own: _Thread) -> _Thread:
+        """The thread that called the backward that runs here."""
+        found = _bequeathed(_KEY) if _is_bequeathed(_KEY) else None
+        return found if isinstance(found, _Thread) and found.owner is self else own

@@ -1,0 +1,77 @@
+"""What an observation without gradients stands in: asked of the Python stack and of the heap."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.function import Function
+from torch.optim.optimizer import Optimizer
+
+__all__ = ["COMPILED_NODE", "Surroundings", "held_by_optimizer", "surroundings"]
+
+COMPILED_NODE = "CompiledFunctionBackward"  # of AOT autograd
+_APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a classmethod
+_MODULE_CALL = nn.Module._wrapped_call_impl.__code__  # noqa: SLF001  # what calls a forward
+_Context: Any = torch._C._FunctionBase  # noqa: SLF001  # torch has no public name for it
+
+
+class Surroundings(NamedTuple):
+    """What runs around an observation.
+
+    awaited: whether an autograd Function runs its forward whose backward may repeat it with
+        gradients, as reentrant activation checkpointing does.
+    module: the outermost module that is being called.
+    """
+
+    awaited: bool
+    module: nn.Module | None
+
+
+def surroundings() -> Surroundings:
+    """What runs around the caller."""
+    awaited, module = False, None
+    callee: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to it
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            awaited = awaited or _has_backward(callee)
+        elif frame.f_code is _MODULE_CALL:
+            module = frame.f_locals["self"]
+        callee, frame = frame, frame.f_back
+    return Surroundings(awaited, module)
+
+
+def _has_backward(forward: FrameType | None) -> bool:
+    """Whether a Function's forward was called where gradients were enabled, by its context."""
+    if forward is None or not forward.f_code.co_varnames:
+        return False
+    context: Any = forward.f_locals.get(forward.f_code.co_varnames[0])
+    if not issubclass(type(context), _Context):
+        return True  # it sets its context up later: nothing tells
+    if type(context).__name__ == COMPILED_NODE:  # compiled code keeps what its backward needs
+        return False
+    # Asked of the class: a context may have attributes of any name.
+    return bool(_Context.next_functions.__get__(context))
+
+
+def held_by_optimizer(model: nn.Module) -> bool:
+    """Whether an optimizer of this process holds a parameter of `model`.
+
+    Looks at every object there is, which takes about a tenth of a second.
+    """
+    try:
+        own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+        return any(
+            id(parameter) in own
+            for thing in (gc.get_objects() if own else ())
+            if issubclass(type(thing), Optimizer)  # isinstance would wake lazy objects
+            for group in thing.param_groups
+            for parameter in group["params"]
+        )
+    except Exception:  # noqa: BLE001  # inside a user's forward, and objects are of any kind
+        return False

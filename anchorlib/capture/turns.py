@@ -1,0 +1,201 @@
+"""Which optimizer's step ends a step, and what was counted that way.
+
+The clock is the first optimizer that completes a step, or the one that `watch` was given. Others
+step inside its steps (a GAN's two, each once), until one of them shows that it goes on alone:
+
+    the clock has stepped alone so far (twice in a row at least), and another one comes
+    another one steps more often than it ever did inside one of the clock's steps (twice at least)
+
+That one is the clock then, and its step ends the step. It gives the clock back where its turn was
+of a single step, and to the one that `watch` was given, when that steps again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import ref
+
+__all__ = ["Turns"]
+
+_HISTORY = 1024
+_SHOWN = 4
+
+
+class _Stepper:
+    """One optimizer, as far as its steps were seen."""
+
+    __slots__ = ("ended", "first", "label", "last", "optimizer")
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer: Callable[[], Any] = ref(optimizer)
+        self.label = ""
+        self.ended = 0  # steps
+        self.first = self.last = -1  # passes inside a step after which it stepped
+
+    def inside(self, pass_index: int) -> None:
+        self.first = pass_index if self.first < 0 else min(self.first, pass_index)
+        self.last = max(self.last, pass_index)
+
+    def what(self, *, alone: bool) -> str:
+        """What it ends. alone: no other optimizer ends steps."""
+        steps = "the step" if alone else _several(self.ended, "step")
+        first, last = self.first, self.last
+        passes = f"pass {last}" if first == last else f"passes {first} to {last}"
+        return " and ".join([steps] * (self.ended > 0) + [passes] * (last >= 0))
+
+
+class _Reign(NamedTuple):
+    """A clock, and who stepped inside its steps."""
+
+    clock: _Stepper | None
+    most: dict[_Stepper, int]
+    beside: set[_Stepper]
+
+
+class Turns:
+    """The optimizers of one session; `label` is what they are called."""
+
+    def __init__(self, label: Callable[[Any], str] = lambda one: type(one).__name__) -> None:
+        self.steps = 0
+        self.by_hand = False
+        self._fewest = self._most_passes = -1
+        self._label = label
+        self._known: dict[int, _Stepper] = {}
+        self._order: list[_Stepper] = []  # of first steps
+        self._named: _Stepper | None = None
+        self._clock: _Stepper | None = None
+        self._history: deque[_Stepper] = deque(maxlen=_HISTORY)
+        self._in_a_row = 0  # steps of the last one that stepped
+        self._inside: dict[_Stepper, int] = {}  # the step that is open
+        self._most: dict[_Stepper, int] = {}  # inside any step of this clock
+        self._beside: set[_Stepper] = set()  # have stepped inside a step of this clock
+        self._reign = 0  # steps that this clock has ended
+        self._before: _Reign | None = None  # the clock before this one, where it stepped alone
+
+    def name(self, optimizer: object) -> None:
+        """`watch` was given `optimizer`: it is the clock, unless another already is."""
+        if self._clock is None:
+            self._named = self._clock = self._stepper(optimizer)
+
+    def stepped(self, optimizer: object, pass_index: int, *, by_hand: bool) -> bool:
+        """An optimizer's step has completed after the pass `pass_index`: whether the step ends.
+
+        by_hand: steps end at `session.step()` alone.
+        """
+        one = self._stepper(optimizer)
+        if not one.label:
+            one.label = self._label(optimizer)
+            self._order.append(one)
+        self.by_hand = by_hand
+        if by_hand:
+            one.inside(pass_index)
+            return False
+        ends = one is self._clock or self._takes_over(one)
+        alone = bool(self._history) and self._history[-1] is one
+        self._in_a_row = self._in_a_row + 1 if alone else 1
+        self._history.append(one)
+        if ends:
+            one.ended += 1
+            self._reign += 1
+            for other, times in self._inside.items():
+                self._most[other] = max(times, self._most.get(other, 0))
+            self._inside = {}
+        else:
+            one.inside(pass_index)
+        return ends
+
+    def end(self, passes: int) -> None:
+        """A step of so many passes has ended."""
+        self.steps += 1
+        self._fewest = passes if self._fewest < 0 else min(passes, self._fewest)
+        self._most_passes = max(passes, self._most_passes)
+
+    def __str__(self) -> str:
+        """What was counted: "3 steps of 3 passes; D ends pass 1, G the step"."""
+        if not self.steps:
+            return ""
+        said = f"{_several(self.steps, 'step')}{self._passes()}"
+        if self.by_hand:
+            said += ", ended by session.step()"
+        return "; ".join([said, *self._who()])
+
+    def _passes(self) -> str:
+        fewest, most = self._fewest, self._most_passes
+        if not most:
+            return ""
+        return (
+            f" of {_several(most, 'pass')}" if fewest == most else f" of {fewest} to {most} passes"
+        )
+
+    def _who(self) -> list[str]:
+        """Which optimizer ends what, in the order in which they came, where there are several."""
+        steppers = self._order
+        if len(steppers) < 2:
+            return []
+        enders = sum(one.ended > 0 for one in steppers)
+        labels = [one.label for one in steppers]
+        parts: list[str] = []
+        for number, one in enumerate(steppers[:_SHOWN]):
+            again = labels.count(one.label) > 1
+            label = f"{one.label} {1 + labels[:number].count(one.label)}" if again else one.label
+            verb = "" if parts else "ends "
+            parts.append(f"{label} {verb}{one.what(alone=enders == 1)}")
+        more = len(steppers) - len(parts)
+        return [", ".join(parts) + (f", and {more} more" if more else "")]
+
+    def _takes_over(self, one: _Stepper) -> bool:
+        clock, before = self._clock, self._before
+        times = self._inside[one] = self._inside.get(one, 0) + 1
+        if clock and before and one is before.clock and self._reign == 1:
+            # One step was no turn: who made it is a visitor, as a generator is to its critic.
+            self._begin(one, before.most, before.beside | self._beside | {clock})
+            return True
+        named = one is self._named
+        turn = not named and one not in self._beside and self._stepping_alone()
+        if (
+            turn
+            or named
+            or clock is None
+            or clock.optimizer() is None
+            or times > max(1, self._most.get(one, 0))
+        ):
+            taken = _Reign(clock, self._most, self._beside) if turn else None
+            self._begin(one, self._since(one), set(), taken)
+            return True
+        self._beside.add(one)
+        return False
+
+    def _begin(
+        self,
+        clock: _Stepper,
+        most: dict[_Stepper, int],
+        beside: set[_Stepper],
+        before: _Reign | None = None,
+    ) -> None:
+        self._clock, self._most, self._beside, self._before = clock, most, beside, before
+        self._inside, self._reign = {}, 0
+
+    def _stepping_alone(self) -> bool:
+        return self._in_a_row > 1 and self._history[-1] is self._clock
+
+    def _since(self, one: _Stepper) -> dict[_Stepper, int]:
+        """How often others have stepped since `one` did: so often they may inside its steps."""
+        times: dict[_Stepper, int] = {}
+        for other in reversed(self._history):
+            if other is one:
+                break
+            times[other] = times.get(other, 0) + 1
+        return times
+
+    def _stepper(self, optimizer: object) -> _Stepper:
+        known = self._known.get(id(optimizer))
+        if known is None or known.optimizer() is not optimizer:
+            known = self._known[id(optimizer)] = _Stepper(optimizer)
+        return known
+
+
+def _several(number: int, what: str) -> str:
+    plural = what + ("es" if what.endswith("s") else "s")
+    return f"{number} {what if number == 1 else plural}"
