@@ -32,10 +32,10 @@ _SCHEME_WORDS: Final = ("bearer", "basic", "token", "digest")  # of an Authoriza
 _PAIR: Final = re.compile(
     r"""(?<![\w.+-])(?P<name>[A-Za-z_+-][\w.+-]*)
     (?: ["'\])]*\s*=\s* | ["']\s*:\s* | :\s+ | (?P<gap>\s+)(?!-) )
-    (?=(?P<value>[^\s,;&]*))""",
+    (?=(?P<value>[^\s,;&]{0,64}))""",
     re.VERBOSE,
 )
-_USER_PASSWORD: Final = re.compile(r"(?<=://)([^\s/:@]*):(?!\d{1,5}(?:[/?#]|$))\S+@")
+_USER_PASSWORD: Final = re.compile(r"(?<=://)([^\s/:@]*):(?!\d{1,5}(?:[/?#]|$))\S{1,999}@")
 _BEARER: Final = re.compile(r"\b(bearer)\s+\S{6,}", re.IGNORECASE)
 _KNOWN: Final = re.compile(
     r"""(?<![A-Za-z0-9])(?:
