@@ -17,12 +17,14 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Final
 
+from anchorlib.store.layout import hidden
 from anchorlib.store.tree import sync_directory
 
-__all__ = ["make_store"]
+__all__ = ["check_writable", "make_store"]
 
 _OWNER: Final = 0o700
 _GROUP: Final = 0o770
@@ -40,6 +42,19 @@ def make_store(store: Path, *, fsync: bool) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(store))
     for path in above if fsync else ():
         sync_directory(path.parent)
+
+
+def check_writable(store: Path) -> None:
+    """Raises OSError where nothing can be written into a store; one that is full is no such."""
+    tmp = hidden(store) / "tmp"
+    try:
+        tmp.mkdir(parents=True, exist_ok=True)
+        file, path = tempfile.mkstemp(dir=tmp)
+        os.close(file)
+        Path(path).unlink()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _make(store: Path) -> None:
