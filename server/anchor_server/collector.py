@@ -223,11 +223,14 @@ def _checked_host(bind: str, tls: ServerTLS | None, token: str | None, *, insecu
 
 
 def _make(store: Path, *, fsync: bool) -> None:
+    other = "give another with --store"
     try:
         make_store(store, fsync=fsync)
+    except OSError as error:
+        raise StoreError(f"cannot make the store {store}: {error.strerror}; {other}") from error
+    try:
         check_writable(store)
     except OSError as error:
         raise StoreError(
-            f"cannot write into the store {store}: {error.strerror}; a collector needs a directory "
-            "that it can write: give another with --store"
+            f"cannot write into the store {store}: {error.strerror}; {other}"
         ) from error
