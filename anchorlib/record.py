@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from anchorlib import dtypes
 from anchorlib.errors import ValuesNotKeptError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anchorlib.summary import Summary
 
 __all__ = [
+    "HEADER_DEPTH",
     "KINDS",
     "UNKNOWN",
     "Coordinates",
@@ -33,6 +34,10 @@ __all__ = [
     "TensorInfo",
     "is_kind",
 ]
+
+
+HEADER_DEPTH: Final = 64
+"""How deep a run's header may nest lists and mappings; every reader can follow that far."""
 
 
 class Flag(IntFlag):

@@ -1,7 +1,6 @@
 """The run header: what a run depends on besides its code, so that two runs can be told apart.
 
-Flat, JSON-able, and without secrets: values of arguments whose name says that they are one are
-masked.
+Flat, JSON-able, and without secrets (`masking`).
 """
 
 from __future__ import annotations
@@ -12,21 +11,23 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["autocast", "command", "masked", "run_header"]
+from anchorlib.capture.masking import MASK, masked, masked_value
 
-_SECRET = re.compile(r"(token|password|passwd|secret|api[-_]?key|credential)", re.IGNORECASE)
-_MASK = "***"
+__all__ = ["autocast", "command", "run_header"]
 
 
-def run_header() -> dict[str, Any]:
-    """Versions, devices, precision and determinism settings, world layout, code and command."""
+def run_header(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions, devices, precision and determinism settings, world layout, code and command.
+
+    attributes: the user's own entries, which become `user.NAME`.
+    """
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -38,6 +39,7 @@ def run_header() -> dict[str, Any]:
         **_torch_settings(),
         **_TO_COME,
         **_world(),
+        **{f"user.{name}": masked_value(name, value) for name, value in attributes.items()},
     }
 
 
@@ -129,23 +131,7 @@ def command(argv: list[str], *, inline: bool = False) -> list[str]:
     shown = masked(argv)
     if inline:
         code = next((i for i, a in enumerate(argv) if re.fullmatch(r"-\w*c", a)), len(argv))
-        shown[code + 1 : code + 2] = [_MASK]
-    return shown
-
-
-def masked(argv: list[str]) -> list[str]:
-    """`argv` with the values of arguments that look like secrets masked."""
-    shown: list[str] = []
-    hide_next = False
-    for argument in argv:
-        name, equals, _value = argument.partition("=")
-        if hide_next and not argument.startswith("-"):
-            shown.append(_MASK)
-        elif equals and _SECRET.search(name):
-            shown.append(f"{name}={_MASK}")
-        else:
-            shown.append(argument)
-        hide_next = argument.startswith("-") and not equals and bool(_SECRET.search(argument))
+        shown[code + 1 : code + 2] = [MASK]
     return shown
 
 

@@ -55,7 +55,7 @@ def _give_up(session: Session) -> None:
 def _sink_of(settings: Settings) -> Sink:
     if not settings.recording:
         return MemorySink()  # it is given nothing
-    header = {**run_header(), **{f"user.{k}": v for k, v in settings.attributes.items()}}
+    header = run_header(settings.attributes)
     if settings.perturbation is not None:
         header["perturbed"] = settings.perturbation.text
     return open_sink(

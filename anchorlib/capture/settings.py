@@ -171,7 +171,7 @@ def _job_name() -> str:
         job = f"torchrun-{os.getppid()}"
     job = job or os.environ.get("SLURM_JOB_ID")
     if job:
-        return re.sub(r"[^A-Za-z0-9._-]", "-", job)[:64].lstrip(".") or "job"
+        return re.sub(r"[^A-Za-z0-9._-]", "-", job)[:64].lstrip(".-") or "job"
     now = time.time()
     return time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + f"-{int(now * 1000) % 1000:03d}"
 

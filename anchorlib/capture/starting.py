@@ -123,10 +123,10 @@ def _start_by_itself() -> None:
         return
     try:
         start()
-    except AnchorError as fault:
-        # Nobody called us here: a model's anchor must not fail for what the environment says.
+    except Exception as fault:  # noqa: BLE001  # nobody called us here: training goes on
         hooks.deactivate()
-        _log.warning("anchorlib: ANCHOR_RUN is set, but nothing is recorded: %s", fault)
+        said = fault if isinstance(fault, AnchorError) else repr(fault)
+        _log.warning("anchorlib: ANCHOR_RUN is set, but nothing is recorded: %s", said)
 
 
 if os.environ.get("ANCHOR_RUN"):

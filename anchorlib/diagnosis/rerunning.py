@@ -118,7 +118,7 @@ def _not_again(header: Mapping[str, Any]) -> str:
     words = header.get("command")
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         return "is not known"
-    if any(word == _MASK or word.endswith(f"={_MASK}") for word in words):
+    if any(_MASK in word for word in words):
         return "held a secret or code, which was not kept"
     if header.get("env.WORLD_SIZE", "1") != "1":
         return "was started by a launcher, which is not known"

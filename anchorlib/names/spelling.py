@@ -17,6 +17,7 @@ __all__ = [
     "OPTIMIZER_KIND",
     "check_name",
     "check_run_name",
+    "check_stored_run_name",
     "escape",
     "is_kind",
     "join",
@@ -35,7 +36,8 @@ MAX_NAME_BYTES = 1024
 """Bytes a tensor's name may have in UTF-8."""
 
 _RUN_NAME_LETTERS = 64
-_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
+_RUN_NAME = re.compile(rf"(?![.-])[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
+_STORED_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _LOOKS_ESCAPED = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", flags=re.ASCII)
 _SHOWN = 200  # characters of a name or selector that a message quotes
 
@@ -91,16 +93,26 @@ def check_name(name: object) -> str:
 
 
 def check_run_name(name: object) -> str:
-    """Return `name` as a plain str if it can name a run: `[A-Za-z0-9._-]{1,64}`, no dot first.
+    """Return `name` as a plain str if it can name a new run.
 
-    Raises InvalidNameError otherwise.
+    It is `[A-Za-z0-9._-]{1,64}`, and neither a dot (hidden files) nor a dash (a command would take
+    it for an option) comes first. Raises InvalidNameError otherwise.
     """
+    return _run_name(name, _RUN_NAME)
+
+
+def check_stored_run_name(name: object) -> str:
+    """The same for a run that may be there already: older versions let a dash come first."""
+    return _run_name(name, _STORED_RUN_NAME)
+
+
+def _run_name(name: object, rule: re.Pattern[str]) -> str:
     if not isinstance(name, str):
         raise InvalidNameError(f"a run's name is a str, not {type(name).__name__}")
-    if not _RUN_NAME.fullmatch(name):
+    if not rule.fullmatch(name):
         raise InvalidNameError(
             f"{quoted(name)} cannot name a run: use 1 to 64 of the letters A-Z and a-z, digits, "
-            "'.', '_' and '-', with no dot first"
+            "'.', '_' and '-', with no dot and no dash first"
         )
     return str.__str__(name)
 

@@ -78,6 +78,8 @@ def _owned(path: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks: nobody can hold one
+        return False
     finally:
         os.close(descriptor)
     return False

@@ -157,6 +157,9 @@ class SpoolLock:
                 f"the spool {escape(str(folder))} belongs to {holder}, which is alive and delivers "
                 "it; wait until it has ended"
             ) from None
+        except OSError:  # a file system without locks
+            os.close(self._file)
+            raise
         _HELD.add(self)
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
             owner = {"pid": os.getpid(), "host": socket.gethostname()}

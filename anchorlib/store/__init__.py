@@ -19,9 +19,9 @@ from anchorlib.store.finding import (
     locate_store,
 )
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
-from anchorlib.store.tree import make_store
 from anchorlib.store.writer import Writer
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
+    "check_writable",
     "find_run",
     "list_runs",
     "locate_store",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anchorlib.errors import AnchorError, InvalidNameError, OptionError, RunNotFoundError
-from anchorlib.names import check_run_name, escape, suggest
+from anchorlib.names import check_stored_run_name, escape, suggest
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 
@@ -117,7 +117,7 @@ def _at_path(path: Path) -> FoundRun:
 
 def _in_store(name: str, store: Location, where: str) -> FoundRun:
     try:
-        check_run_name(name)
+        check_stored_run_name(name)
     except InvalidNameError as error:
         raise RunNotFoundError(f"there is no such run: {error}") from error
     folder = f"{name}{SUFFIX}"
@@ -137,7 +137,7 @@ def _has_ranks(location: Location) -> bool:
 
 def _may_be_run(folder: str) -> bool:
     try:
-        check_run_name(folder.removesuffix(SUFFIX))
+        check_stored_run_name(folder.removesuffix(SUFFIX))
     except AnchorError:
         return False
     return True

@@ -29,16 +29,13 @@ class RankLock:
         path = lock_path(store, run, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _acquire(self._descriptor):
-            holder = _holder(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
-            raise RunBusyError(
-                f"rank {rank} of run {run!r} is being written by {holder}; "
-                "stop it, or take another run name or rank"
-            )
-        _HELD.add(self)
         try:
+            if not _acquire(self._descriptor):
+                raise RunBusyError(
+                    f"rank {rank} of run {run!r} is being written by {_holder(self._descriptor)}; "
+                    "stop it, or take another run name or rank"
+                )
+            _HELD.add(self)
             _sign(self._descriptor)
         except BaseException:
             self.release()
@@ -61,13 +58,15 @@ def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # of another user's, which cannot be asked
         return False
     try:
         # Shared, so that those who only ask never get in each other's way.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks: nobody can hold one
+        return False
     finally:
         os.close(descriptor)
     return False

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.record import HEADER_DEPTH
 from anchorlib.store.layout import FORMAT, VERSION
 
 __all__ = ["ArrayShape", "array_json", "group_json", "stamp"]
@@ -91,17 +92,19 @@ def _dump(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
 
 
-def json_value(value: object) -> Any:
+def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
     """`value` as JSON can hold it: what is not finite is null, keys are text.
 
-    Raises TypeError for what JSON has no form of.
+    Raises TypeError for what JSON has no form of, and for what nests deeper than a header may.
     """
+    if not depth:
+        raise TypeError(f"it nests lists and mappings more than {HEADER_DEPTH} deep")
     if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
+        return {str(key): json_value(item, depth - 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-        return [json_value(item) for item in value]
+        return [json_value(item, depth - 1) for item in value]
     if isinstance(value, np.generic):
-        return json_value(value.item())
+        return json_value(value.item(), depth)
     if isinstance(value, float) and not np.isfinite(value):
         return None
     if value is None or isinstance(value, str | int | float):

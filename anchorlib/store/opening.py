@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -85,15 +87,28 @@ class Place:
             raise
 
 
+_OTHER_STORE: Final = "choose a store that can be written (store=, --store or ANCHOR_STORE)"
+_TO_DO: Final = {
+    errno.EROFS: _OTHER_STORE,
+    errno.EACCES: _OTHER_STORE,
+    errno.EPERM: _OTHER_STORE,
+    errno.ENOTDIR: "a store is a directory: choose another (store=, --store or ANCHOR_STORE)",
+    errno.ENOLCK: "its file system grants no locks (flock): mount it with locks, or choose a store "
+    "on another file system",
+}
+
+
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """The operating system's errors as one line that says what could not be done."""
+    """The operating system's errors as one line: what could not be done, and what to do."""
     try:
         yield
     except AnchorError:
         raise
     except OSError as error:
-        raise StoreError(f"{what}: {error.strerror or error}") from error
+        todo = _TO_DO.get(error.errno or 0)
+        reason = error.strerror or error
+        raise StoreError(f"{what}: {reason}{f'; {todo}' if todo else ''}") from error
 
 
 def create_rank(run: Path, rank: int, tree: Tree) -> None:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from anchorlib.store.layout import hidden
 from anchorlib.store.owner import Owner
 
-__all__ = ["Tree", "make_store"]
+__all__ = ["Tree", "sync_directory"]
 
 STALE_SECONDS = 86_400.0
 NOTHING: Mapping[str, bytes] = MappingProxyType({})
@@ -157,14 +157,6 @@ def delete(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def make_store(store: Path, *, fsync: bool) -> None:
-    """Makes a store's directory, and those above it, unless they are there."""
-    above = [path for path in (store, *store.parents) if not path.exists()]
-    store.mkdir(parents=True, exist_ok=True)
-    for path in above if fsync else ():
-        sync_directory(path.parent)
 
 
 def sync_directory(path: Path | str) -> None:

@@ -28,6 +28,7 @@ from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
 from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
+from anchorlib.store.making import make_store
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
 from anchorlib.store.owner import Owner
@@ -37,7 +38,7 @@ from anchorlib.store.rank import RankReader
 from anchorlib.store.series import SeriesShelf
 from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import RowTable
-from anchorlib.store.tree import Tree, make_store
+from anchorlib.store.tree import Tree
 
 if TYPE_CHECKING:
     from anchorlib.wire import RowBlock

@@ -5,6 +5,7 @@
 
 address    URLs
 channel    channels, TLS, tokens
+loading    gRPC, kept from writing to stderr by itself
 framing    a frame as bytes, its payload in place
 encoder    records to frames
 decoder    frames to records, nothing trusted
@@ -18,12 +19,17 @@ services   the two services, to serve and to call
 failures   what a failed call means
 gaps       gap statements as messages
 health     whether a collector is well
+private    files that hold a secret
 lineage    what values were computed from, as messages
 texts      what may name a series
 limits     what both ends agree on
 v1         generated from proto/
 """
 
+# isort: off
+import anchorlib.wire.loading  # noqa: F401  # before anything else loads gRPC
+
+# isort: on
 from anchorlib.wire.address import (
     DEFAULT_PORT,
     Address,
@@ -61,6 +67,7 @@ from anchorlib.wire.lineage import read_header, read_lineage
 from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.numbering import Row, defined, first_of, renumbered
 from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
+from anchorlib.wire.private import check_private
 from anchorlib.wire.push import PushStream, writer_name
 from anchorlib.wire.reader import ReaderClient
 from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
@@ -135,6 +142,7 @@ __all__ = [
     "RowBlock",
     "ask_health",
     "check_of",
+    "check_private",
     "check_seal",
     "close_request",
     "defined",

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from anchorlib.errors import OptionError
-from anchorlib.names import check_run_name
+from anchorlib.names import check_stored_run_name
 
 __all__ = ["DEFAULT_PORT", "Address", "is_address", "is_loopback", "parse_address"]
 
@@ -58,7 +58,7 @@ def parse_address(text: str) -> Address:
             f"{shown!r} is no collector's address; write grpc://host:port, or grpcs:// for TLS, "
             "with /run after it where a run is meant"
         )
-    run = check_run_name(found["run"]) if found["run"] else None
+    run = check_stored_run_name(found["run"]) if found["run"] else None
     return Address(found["host"].strip("[]"), port, found["scheme"] == "grpcs", run)
 
 

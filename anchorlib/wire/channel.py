@@ -14,6 +14,7 @@ import grpc
 from anchorlib.errors import OptionError
 from anchorlib.wire.address import Address, is_loopback
 from anchorlib.wire.limits import MESSAGE_BYTES
+from anchorlib.wire.private import check_private
 
 __all__ = ["KEEPALIVE_SECONDS", "Credentials", "Metadata", "open_channel"]
 
@@ -75,8 +76,8 @@ class Credentials:
 def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
     """A channel of its own (it shares no connection); connects at the first call.
 
-    Raises OptionError where a certificate file cannot be read or is none, and where a token would
-    cross a network that anyone on the way can read.
+    Raises OptionError where a certificate file cannot be read or is none, where others can read
+    the key, and where a token would cross a network that anyone on the way can read.
     """
     if credentials.token is not None and not address.tls and not is_loopback(address.host):
         raise OptionError(
@@ -105,7 +106,8 @@ def _tls(credentials: Credentials) -> grpc.ChannelCredentials:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if credentials.ca_file is not None:
         _check(credentials.ca_file, lambda: context.load_verify_locations(credentials.ca_file))
-    if (file := credentials.cert_file) is not None:
+    if (file := credentials.cert_file) is not None and credentials.key_file is not None:
+        check_private(credentials.key_file)
         _check(file, lambda: context.load_cert_chain(file, credentials.key_file, _no_password))
     return grpc.ssl_channel_credentials(ca, key, cert)
 
@@ -125,14 +127,12 @@ def _no_password() -> str:
 def _token_of(file: Path) -> str:
     """The one line in a file that its owner alone can read."""
     try:
+        check_private(file)
         token = file.read_text(encoding="utf-8").strip()
-        shared = file.stat().st_mode & 0o077
     except UnicodeDecodeError:
-        token, shared = "", 0
+        token = ""
     except OSError as error:
         raise OptionError(f"cannot read the token in {file}: {error.strerror}") from error
-    if shared:
-        raise OptionError(f"{file} can be read by others than its owner: chmod 600 {file}")
     if not token or not token.isascii() or not token.isprintable():
         raise OptionError(f"{file} holds no token: write one line of printable ASCII into it")
     return token

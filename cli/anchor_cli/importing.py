@@ -106,4 +106,4 @@ def _local(store: str) -> Path:
 
 
 def _named(root: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).lstrip(".")[:64] or "imported"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).lstrip(".-")[:64] or "imported"

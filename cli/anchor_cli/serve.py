@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ import typer
 
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, examples
+from anchor_cli.signals import Signals
 from anchor_cli.terminal import document, emit, note
 
 if TYPE_CHECKING:
@@ -90,30 +91,29 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     """Collect what training processes send, into a directory.
 
     Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, then end it; a
-    second one ends it at once.
+    second one ends it at once. SIGHUP reads certificates and the token file again.
     """
     from anchor_server import log_to_stderr
 
+    signals = Signals()
     log_to_stderr(log_format)
     directory = _directory(store)
     tls = _tls(tls_cert, tls_key, client_ca, self_signed=self_signed)
-    token = _token(token_file)
-    identity = None
-    if self_signed:
-        identity, tls = _own(directory, bind, client_ca)
-        token = token or _token(identity.token_file)
+    own = partial(_own, directory, bind) if self_signed else None
+    token, identity = _shown(token_file, own)
+    if identity is not None:
+        tls = _tls(identity.cert_file, identity.key_file, client_ca)
     settings = {"tls": tls, "token": token, "insecure": insecure, "fsync": durability == "power"}
     collector = _listening(directory, bind, **settings)
     if collector is None:
         return ExitCode.USAGE
-    stop = _on_signals()
     try:
         with _metrics(collector, metrics_bind, insecure=insecure):
             collector.start()
             if identity is not None:
                 _say_exports(collector, identity, token_file)
             _say_ready(collector, as_json=as_json)
-            stop.wait()
+            signals.wait(lambda: _read_again(collector, token_file, own))
             collector.stop(_GRACE)
     finally:
         collector.stop(_GRACE)  # where it did not come so far
@@ -176,12 +176,22 @@ def _tls(
     return None
 
 
-def _own(store: Path, bind: str, client_ca: Path | None) -> tuple[Identity, ServerTLS]:
-    """A certificate of the collector's own making."""
-    from anchor_server import ServerTLS, own_identity
+def _own(store: Path, bind: str) -> Identity:
+    """A certificate and a token of the collector's own making."""
+    from anchor_server import own_identity
 
-    identity = own_identity(store, bind.rpartition(":")[0])
-    return identity, ServerTLS(identity.cert_file, identity.key_file, client_ca)
+    return own_identity(store, bind.rpartition(":")[0])
+
+
+def _shown(
+    token_file: Path | None, own: Callable[[], Identity] | None
+) -> tuple[str | None, Identity | None]:
+    """What clients must show, and what a self-signed collector made for itself."""
+    token = _token(token_file)
+    if own is None:
+        return token, None
+    identity = own()
+    return token or _token(identity.token_file), identity
 
 
 def _token(file: Path | None) -> str | None:
@@ -193,20 +203,23 @@ def _token(file: Path | None) -> str | None:
     return Credentials.from_environment({n: given[n] for n in names if n in given}).token
 
 
-def _on_signals() -> threading.Event:
-    """An event that SIGTERM and Ctrl-C set; a second one ends the process at once."""
-    stop = threading.Event()
+def _read_again(
+    collector: Collector, token_file: Path | None, own: Callable[[], Identity] | None
+) -> None:
+    """Certificates and token, as their files are now; what cannot be used leaves those there were.
 
-    def handle(number: int, frame: object) -> None:  # noqa: ARG001  # as signal calls it
-        if stop.is_set():
-            # Threads that are in the middle of something would be waited for otherwise. What was
-            # acknowledged is in the store all the same.
-            os._exit(ExitCode.INTERRUPTED)
-        stop.set()
+    own: makes the collector's own pair, or finds it, where it is self-signed.
+    """
+    from anchorlib.errors import AnchorError
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stop
+    # The log, not stderr: SIGHUP may mean that the terminal is gone.
+    log = logging.getLogger("anchor_server")
+    try:
+        collector.renew(_shown(token_file, own)[0])
+    except AnchorError as error:
+        log.warning("certificates and token stay as they were: %s", error)
+    else:
+        log.info("certificates and token were read again")
 
 
 def _say_exports(collector: Collector, identity: Identity, token_file: Path | None) -> None:

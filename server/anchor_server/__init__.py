@@ -14,6 +14,9 @@ files         the reader's service
 health        the standard health service
 refusals      errors as status codes
 auth          bearer tokens and certificates
+validity      until when certificates are valid
+door          who is turned away before a call is taken
+handshakes    TLS handshakes that fail
 certificates  a certificate and a token made here
 ports         who holds a port
 tally         what a collector counts about itself

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
+from anchor_server.validity import validities
 from anchorlib.errors import OptionError
+from anchorlib.wire import check_private
 
-__all__ = ["BearerToken", "ServerTLS"]
-
-_log = logging.getLogger("anchor_server")
+__all__ = ["BearerToken", "Certificates", "ServerTLS"]
 
 _PROBE = "/grpc.health.v1.Health/Check"  # Watch would hold a call for whoever asks
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,20 @@ class ServerTLS:
     key_file: Path
     client_ca_file: Path | None = None
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """For the port; OptionError where a file cannot be read, or is not what it should be."""
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """What the files hold now.
+
+        Raises OptionError where one cannot be read, is not what it should be or not valid today,
+        and where others can read the key.
+        """
         pair = (_read(self.key_file), _read(self.cert_file))
+        ca = None if self.client_ca_file is None else _read(self.client_ca_file)
+        check_private(self.key_file)
         self._check()
-        if self.client_ca_file is None:
-            return grpc.ssl_server_credentials([pair])
-        return grpc.ssl_server_credentials(
-            [pair], root_certificates=_read(self.client_ca_file), require_client_auth=True
-        )
+        _check_dates(self.cert_file, pair[1])
+        if self.client_ca_file is not None and ca is not None:
+            _check_dates(self.client_ca_file, ca)
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=ca)
 
     def _check(self) -> None:
         # gRPC would say only that the port cannot be had.
@@ -50,7 +57,6 @@ class ServerTLS:
             context.load_cert_chain(file, self.key_file, lambda: "")  # nobody is there to be asked
             if self.client_ca_file is not None:
                 file = self.client_ca_file
-                _read(file)
                 context.load_verify_locations(file)
         except (ssl.SSLError, ValueError) as error:
             reason = getattr(error, "reason", None) or "no PEM file"
@@ -60,35 +66,85 @@ class ServerTLS:
             ) from None
 
 
-class BearerToken(grpc.ServerInterceptor):
-    """Refuses every call without `authorization: Bearer <token>`, but for a health check."""
+class Certificates:
+    """The certificates of a port, which may be renewed while it serves.
 
-    def __init__(self, token: str) -> None:
+    on_connection: called for each connection before its handshake.
+    Raises what `ServerTLS.configuration` raises.
+    """
+
+    def __init__(self, tls: ServerTLS, on_connection: Callable[[], None]) -> None:
+        self._tls = tls
+        self._on_connection = on_connection
+        self._first = tls.configuration()
+        self._renewed: grpc.ServerCertificateConfiguration | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """For the port."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._first,
+            self._for_connection,  # type: ignore[arg-type]  # None: as before
+            require_client_authentication=self._tls.client_ca_file is not None,
+        )
+
+    def renew(self) -> None:
+        """Read the files again, for connections from now on; where they cannot be used, raise."""
+        self._renewed = self._tls.configuration()
+
+    def _for_connection(self) -> grpc.ServerCertificateConfiguration | None:
+        self._on_connection()
+        renewed, self._renewed = self._renewed, None
+        return renewed
+
+
+class BearerToken(grpc.ServerInterceptor):
+    """Refuses every call without `authorization: Bearer <token>`, but for a health check.
+
+    on_refused: called with the peer of each.
+    """
+
+    def __init__(self, token: str, on_refused: Callable[[str], None]) -> None:
+        self._on_refused = on_refused
+        self.replace(token)
+
+    def replace(self, token: str) -> None:
+        """Calls have to show this one from now on; those that go on are left alone."""
         self._wanted = f"Bearer {token}".encode()
 
     def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        continuation: Callable[[grpc.HandlerCallDetails], _Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> _Handler | None:
         """Let the call pass, or answer it in the handler's place."""
         handler = continuation(handler_call_details)
         shown = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
         held = shown if isinstance(shown, bytes) else shown.encode(errors="replace")
         fits = hmac.compare_digest(held, self._wanted)
-        return handler if fits or handler_call_details.method == _PROBE else _refusing(handler)
+        return handler if fits or handler_call_details.method == _PROBE else self._refusing(handler)
+
+    def _refusing(self, handler: _Handler | None) -> _Handler:
+        # A client waits for the kind of answer it asked for, so the refusal has to be of that kind.
+        if handler is not None and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._refuse)
+        return grpc.unary_unary_rpc_method_handler(self._refuse)
+
+    def _refuse(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG002  # not looked at
+        self._on_refused(context.peer())
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
 
 
-def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethodHandler[Any, Any]:
-    # A client waits for the kind of answer it asked for, so the refusal has to be of that kind.
-    if handler is not None and handler.response_streaming:
-        return grpc.stream_stream_rpc_method_handler(_refuse)
-    return grpc.unary_unary_rpc_method_handler(_refuse)
-
-
-def _refuse(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG001  # not looked at
-    _log.info("refused a call without the token", extra={"peer": context.peer()})
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
+def _check_dates(file: Path, pem: bytes) -> None:
+    """The first certificate of a file is the one that counts: the others lead to who signed it."""
+    for begins, ends in validities(pem.decode("ascii", "replace"))[:1]:
+        now = datetime.now(UTC)
+        if now > ends:
+            raise OptionError(f"the certificate in {file} has expired on {ends:%Y-%m-%d}: renew it")
+        if now < begins:
+            raise OptionError(
+                f"the certificate in {file} is valid from {begins:%Y-%m-%d %H:%M} UTC on, which is "
+                "still to come: is the clock right?"
+            )
 
 
 def _read(path: Path) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from anchorlib.errors import MissingExtraError, StoreError
+from anchorlib.store import make_store
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -48,6 +49,7 @@ def own_identity(store: Path, bind_host: str) -> Identity:
     names = _names(bind_host)
     identity = Identity(names[0], *(folder / name for name in ("cert.pem", "key.pem", "token")))
     try:
+        make_store(store, fsync=False)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _serves(identity, names):
             certificate, key = _make(names)

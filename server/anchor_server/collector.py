@@ -18,8 +18,10 @@ from typing import Any, Final, Self
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from anchor_server.auth import BearerToken, ServerTLS
+from anchor_server.auth import BearerToken, Certificates, ServerTLS
+from anchor_server.door import Door
 from anchor_server.files import ReaderService
+from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
 from anchor_server.memory import keep_memory
 from anchor_server.ports import listener
@@ -27,7 +29,7 @@ from anchor_server.push import PushService
 from anchor_server.ranks import Ranks
 from anchor_server.tally import Tally
 from anchorlib.errors import CollectorError, OptionError, StoreError
-from anchorlib.store import make_store
+from anchorlib.store import check_writable, make_store
 from anchorlib.wire import (
     HANDSHAKE_SECONDS,
     IDLE_SECONDS,
@@ -64,7 +66,7 @@ class Collector:
     What else bounds a client stands in `anchorlib.wire.limits`.
 
     Raises OptionError for settings that cannot be, CollectorError where the port cannot be bound,
-    StoreError where the directory cannot be made.
+    StoreError where the directory cannot be made or written.
     """
 
     def __init__(  # noqa: PLR0913  # each is a setting of `anchor serve`
@@ -85,13 +87,18 @@ class Collector:
         _make(self.store, fsync=fsync)
         self._ranks = Ranks(self.store, fsync=fsync, max_bytes=max_bytes, patience=_PATIENCE)
         self.tally = Tally()
+        door = Door(self.tally)
+        self._handshakes = Handshakes(door.refuse_handshake)
+        self._token = None if token is None else BearerToken(token, door.refuse_token)
+        self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
         self._push = PushService(
             self._ranks, self.tally, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
         )
         self._health = HealthService()
         self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
-        self._server = self._make_server(max_streams, token)
-        self.address = f"{host}:{self._bind(bind, tls)}"
+        self._server = self._make_server(max_streams)
+        self._handshakes.port = self._bind(bind)
+        self.address = f"{host}:{self._handshakes.port}"
         self._stopped = threading.Event()
         self._stop_lock = threading.Lock()
 
@@ -100,6 +107,19 @@ class Collector:
         keep_memory()
         self._server.start()
         self._health.say(serving=True)
+
+    def renew(self, token: str | None = None) -> None:
+        """Read the certificates again, for connections from now on, and ask for another token.
+
+        Connections and calls that there are go on. token: None leaves the one there is; a
+        collector that was made without a token never asks for one.
+
+        Raises OptionError for files that cannot be used; those there were are used on.
+        """
+        if self._certificates is not None:
+            self._certificates.renew()
+        if token is not None and self._token is not None:
+            self._token.replace(token)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether the collector was stopped within `timeout` seconds (None: wait for it)."""
@@ -124,6 +144,7 @@ class Collector:
             self._server.stop(left).wait(left + 1.0)
             self._ranks.wait_idle(_PATIENCE)
             self._push.wait_idle(_PATIENCE)
+            self._handshakes.close()
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._stopped.set()
 
@@ -139,23 +160,24 @@ class Collector:
     ) -> None:
         self.stop()
 
-    def _make_server(self, max_streams: int, token: str | None) -> grpc.Server:
-        interceptors: list[grpc.ServerInterceptor] = [] if token is None else [BearerToken(token)]
+    def _make_server(self, max_streams: int) -> grpc.Server:
+        watched = [] if self._certificates is None else [Calls(self._handshakes.called)]
+        asking = [] if self._token is None else [self._token]
         server = grpc.server(
             self._threads,
             handlers=[push_handler(self._push.push), ReaderService(self.store, self.tally).handler],
-            interceptors=interceptors,
+            interceptors=[*watched, *asking],
             options=_OPTIONS,
             maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 
-    def _bind(self, bind: str, tls: ServerTLS | None) -> int:
+    def _bind(self, bind: str) -> int:
         try:
-            if tls is None:
+            if self._certificates is None:
                 return self._server.add_insecure_port(bind)
-            return self._server.add_secure_port(bind, tls.credentials())
+            return self._server.add_secure_port(bind, self._certificates.credentials())
         except RuntimeError:
             raise CollectorError(
                 f"cannot listen on {bind}: {listener(int(bind.rpartition(':')[2]))} holds that "
@@ -201,7 +223,14 @@ def _checked_host(bind: str, tls: ServerTLS | None, token: str | None, *, insecu
 
 
 def _make(store: Path, *, fsync: bool) -> None:
+    other = "give another with --store"
     try:
         make_store(store, fsync=fsync)
     except OSError as error:
-        raise StoreError(f"cannot make the store {store}: {error.strerror}") from error
+        raise StoreError(f"cannot make the store {store}: {error.strerror}; {other}") from error
+    try:
+        check_writable(store)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write into the store {store}: {error.strerror}; {other}"
+        ) from error

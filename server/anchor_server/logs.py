@@ -29,18 +29,25 @@ def log_to_stderr(form: LogFormat | None) -> None:
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={_shown(value)}" for name, value in _fields(record).items())
-        said = escape(record.getMessage()) + (f" ({fields})" if fields else "")
-        return f"anchor: {said}{_fault(record)}"
+        told = {**_fields(record), "time": _time(record)}
+        fields = " ".join(f"{name}={_shown(value)}" for name, value in told.items())
+        return f"anchor: {escape(record.getMessage())} ({fields}){_fault(record)}"
 
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        entry = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
+        entry = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
         return json.dumps(
             entry | _fields(record) | ({"fault": _fault(record)} if record.exc_info else {})
         )
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

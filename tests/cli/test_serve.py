@@ -165,8 +165,8 @@ def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
 def test_a_second_signal_ends_it_at_once():
     # Also where a thread would be waited for.
     code = (
-        "import os, signal, threading\nfrom anchor_cli.serve import _on_signals\n"
-        "stop = _on_signals()\nos.kill(os.getpid(), signal.SIGTERM)\nassert stop.wait(10)\n"
+        "import os, signal, threading\nfrom anchor_cli.signals import Signals\n"
+        "signals = Signals()\nos.kill(os.getpid(), signal.SIGTERM)\nsignals.wait(None)\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\nthreading.Event().wait()\n"
     )

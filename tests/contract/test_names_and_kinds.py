@@ -731,14 +731,14 @@ def test_a_name_is_a_nonempty_str_of_at_most_1024_bytes(store, wrong):
     assert listed(recorded(store, body)) == ["x" * 1024 + "@value"]
 
 
-@pytest.mark.parametrize("wrong", ["", ".run", "a/b", "a b", "x" * 65, "é", "run\n"])
+@pytest.mark.parametrize("wrong", ["", ".run", "-run", "-", "a/b", "a b", "x" * 65, "é", "run\n"])
 def test_a_run_name_that_breaks_the_pattern_is_a_value_error_and_an_anchor_error(store, wrong):
     with pytest.raises(ValueError, match="name a run") as caught:
         anchorlib.start(wrong, store=store)
     assert isinstance(caught.value, anchorlib.AnchorError)
 
 
-@pytest.mark.parametrize("right", ["a", "A-z_0.9", "-", "_", "x" * 64, "run..1"])
+@pytest.mark.parametrize("right", ["a", "A-z_0.9", "_", "_-", "x" * 64, "run..1"])
 def test_a_run_name_that_keeps_the_pattern_is_accepted(store, right):
     recorded(store, lambda _: anchorlib.anchor(torch.ones(1), "x"), right)
     assert (store / f"{right}.zarr").is_dir()

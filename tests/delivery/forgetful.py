@@ -238,11 +238,12 @@ def lose_power(mounted: Path, seed: int) -> None:
 def forgetful(mountpoint: Path) -> Iterator[Path]:
     """Mounts it for as long as the context lasts; skips the test where nothing can be mounted."""
     if not Path("/dev/fuse").exists():
-        pytest.skip("there is no /dev/fuse here")
+        pytest.skip("power loss is not tested: there is no /dev/fuse here")
     try:
         import mfusepy  # noqa: F401  # loads libfuse
     except (ImportError, OSError) as error:
-        pytest.skip(f"FUSE cannot be used here: {error}")
+        why = " ".join(str(error).split())
+        pytest.skip(f"power loss is not tested: apt-get install libfuse2 ({why})")
     mountpoint.mkdir()
     command = [sys.executable, "-m", "tests.delivery.forgetful", str(mountpoint)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -251,7 +252,8 @@ def forgetful(mountpoint: Path) -> Iterator[Path]:
         while not os.path.ismount(mountpoint):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                pytest.skip(f"nothing can be mounted here: {process.communicate()[1][-300:]}")
+                why = " ".join(process.communicate()[1][-300:].split())
+                pytest.skip(f"power loss is not tested: nothing can be mounted here ({why})")
             time.sleep(0.02)
         yield mountpoint
     finally:

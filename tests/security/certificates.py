@@ -48,6 +48,7 @@ def pair(
     )
     made = Pair(folder / f"{name}.pem", folder / f"{name}.key", subject, private)
     made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    made.key.touch(mode=0o600)
     made.key.write_bytes(
         private.private_bytes(
             serialization.Encoding.PEM,

@@ -167,7 +167,9 @@ HELLOS = st.fixed_dictionaries(
         "writer_id": st.sampled_from([b"", b"x", b"f" * 16, b"x" * 17]),
         "resume": st.booleans(),
         "overwrite": st.booleans(),
-        "header": st.sampled_from(["", "{}", "[]", "{", "\0", '{"a": NaN}', "[" * 5000]),
+        "header": st.sampled_from(
+            ["", "{}", "[]", "{", "\0", '{"a": NaN}', "[" * 5000, '{"a":' * 900 + "1" + "}" * 900]
+        ),
         "max_bytes": UINT64,
         "writer": TEXT,
     },

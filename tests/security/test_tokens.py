@@ -65,7 +65,8 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
     details = SimpleNamespace(method="/x/y", invocation_metadata=shown)
     handler = SimpleNamespace(response_streaming=False)
     # The right token: only what compare_digest says counts.
-    assert BearerToken(CANARY).intercept_service(lambda _: handler, details) is not handler
+    door = BearerToken(CANARY, lambda peer: None)
+    assert door.intercept_service(lambda _: handler, details) is not handler
     assert compared == [(f"Bearer {CANARY}".encode(),) * 2]
 
 

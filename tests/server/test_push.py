@@ -34,6 +34,7 @@ from anchorlib.wire.v1.collector_pb2 import (
     Fragment,
     Frame,
     Layout,
+    Lineage,
     Series,
 )
 from tests.server.pushing import WRITER, Pusher, expected, record, stored
@@ -253,6 +254,11 @@ def test_several_ranks_write_one_run_at_once(collector, push):
         assert stored(collector.store, rank=rank) == expected(records)
 
 
+def nested(depth: int) -> str:
+    """A JSON object that is nested so deep."""
+    return '{"a":' * depth + "1" + "}" * depth
+
+
 HUGE = Layout(dtype="float64", shape=[2**20, 2**20])
 
 
@@ -261,10 +267,13 @@ HUGE = Layout(dtype="float64", shape=[2**20, 2**20])
     [
         ({"run": "../run1"}, "INVALID_ARGUMENT", "cannot name a run"),
         ({"run": ".anchor"}, "INVALID_ARGUMENT", "cannot name a run"),
+        ({"run": "-x"}, "INVALID_ARGUMENT", "cannot name a run"),
         ({"rank": 2**32 - 1}, "INVALID_ARGUMENT", "a rank is"),
         ({"writer_id": b"short"}, "INVALID_ARGUMENT", "16 bytes"),
         ({"header": "[]"}, "INVALID_ARGUMENT", "no JSON object"),
         ({"header": "[" * 100_000}, "INVALID_ARGUMENT", "no JSON object"),
+        ({"header": nested(65)}, "INVALID_ARGUMENT", "more than 64 deep"),
+        ({"header": nested(900)}, "INVALID_ARGUMENT", "more than 64 deep"),
         ({"protocol": 99}, "FAILED_PRECONDITION", "install the same version"),
         ({"protocol": 1}, "FAILED_PRECONDITION", "install the same version"),
     ],
@@ -280,6 +289,7 @@ def test_a_hello_that_cannot_be_is_refused(push, hello, code, words):
     [
         ([sealed_bytes(b"\xff\xff\xff")], "no PushRequest"),
         ([sealed_bytes(b"")], "nothing is not what a stream says"),
+        ([message(lineage=Lineage(header=nested(900)))], "more than 64 deep"),
         ([message(define=Define(series=[Series(name="", kind="grad", mode="all")]))], "1 to 1024"),
         ([message(define=Define(series=[Series(name="a", kind="x", mode="all")]))], "no kind"),
         ([message(define=Define(series=[Series(name="a", kind="grad", mode="x")]))], "mode"),

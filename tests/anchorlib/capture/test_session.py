@@ -79,6 +79,8 @@ def test_the_name_is_as_given_or_the_environments_or_the_jobs_or_a_time_stamp(st
     assert name_of() == "4711"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job/7")
     assert name_of() == "job-7"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "--job")
+    assert name_of() == "job"
     monkeypatch.setenv("ANCHOR_RUN", "from-env")
     assert name_of() == "from-env"
     assert name_of("given") == "given"
@@ -350,22 +352,6 @@ def test_precisions_that_were_set_in_torchs_newer_way_are_no_trouble(store):
     assert header["torch.float32_matmul_precision"] is None
 
 
-def test_secrets_on_the_command_line_are_masked():
-    from anchorlib.capture.header import masked
-
-    line = ["train.py", "--api-key", "s3cret", "--token=abc", "--lr", "0.1", "--password-file", "f"]
-    assert masked(line) == [
-        "train.py",
-        "--api-key",
-        "***",
-        "--token=***",
-        "--lr",
-        "0.1",
-        "--password-file",
-        "***",
-    ]
-
-
 def test_an_exception_in_training_comes_through_and_the_run_is_closed(store):
     def train():
         with anchorlib.start("run1", store=store):
@@ -459,6 +445,59 @@ def test_an_auto_start_that_cannot_be_warns_and_trains_on(store):
     assert done.returncode == 0
     assert done.stdout == "trained\n"
     assert done.stderr.count("nothing is recorded") == 1
+
+
+NO_STORE = """
+import errno, fcntl, os, sys, torch, anchorlib
+from anchorlib.store import writer
+
+def fail(*args, **kwargs):
+    code = getattr(errno, sys.argv[1]) if sys.argv[1] in errno.errorcode.values() else 0
+    raise OSError(code, os.strerror(code)) if code else ZeroDivisionError("a defect")
+
+if sys.argv[1] == "ENOLCK":
+    fcntl.flock = fail
+else:
+    writer.make_store = fail
+"""
+
+
+@pytest.mark.parametrize("fault", ["EROFS", "ENOLCK", "EACCES", "EIO", "defect"])
+def test_a_store_that_cannot_be_is_one_warning_where_the_environment_asked(store, fault):
+    done = run_script(
+        f"""
+        import sys; sys.argv[1:] = [{fault!r}]
+        exec({NO_STORE!r})
+        for _ in range(3):
+            anchorlib.anchor(torch.ones(1), "x")
+        print("trained")
+        """,
+        ANCHOR_RUN="auto",
+        ANCHOR_STORE=str(store),
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert done.stderr.count("nothing is recorded") == done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "todo"),
+    [("EROFS", "choose a store"), ("ENOLCK", "grants no locks"), ("EACCES", "choose a store")],
+)
+def test_a_store_that_cannot_be_is_one_line_where_start_was_called(store, fault, todo):
+    done = run_script(
+        f"""
+        import sys; sys.argv[1:] = [{fault!r}]
+        exec({NO_STORE!r})
+        try:
+            anchorlib.start("run1", store={str(store)!r})
+        except OSError as told:
+            print(isinstance(told, anchorlib.AnchorError), told)
+        anchorlib.anchor(torch.ones(1), "x")
+        """
+    )
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
+    assert done.stdout.startswith("True cannot open run 'run1' in ")
+    assert todo in done.stdout
 
 
 def test_without_a_session_an_anchor_does_nothing(store):

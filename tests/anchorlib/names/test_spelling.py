@@ -87,13 +87,31 @@ def test_a_str_of_another_class_becomes_a_plain_str():
     assert type(check_run_name(Layer.FIRST)) is str
 
 
-@pytest.mark.parametrize("name", ["run1", "A-b_c.9", "-", "a" * 64, "0."])
+@pytest.mark.parametrize("name", ["run1", "A-b_c.9", "_", "a" * 64, "0."])
 def test_run_names(name):
     assert check_run_name(name) == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", ".hidden", "a/b", "a b", "é", "a\n", "run1\x00", "a" * 65, "٣", 3, None]
+    "name",
+    [
+        "",
+        ".",
+        "-",
+        "-x",
+        "--help",
+        "..",
+        ".hidden",
+        "a/b",
+        "a b",
+        "é",
+        "a\n",
+        "run1\x00",
+        "a" * 65,
+        "٣",
+        3,
+        None,
+    ],
 )
 def test_what_cannot_name_a_run_is_refused_in_one_line(name):
     with pytest.raises(InvalidNameError) as caught:

@@ -8,6 +8,7 @@ import pytest
 
 from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.store import LocalLocation, find_run, list_runs, locate_store
+from anchorlib.wire import parse_address
 from tests.anchorlib.store.records import floats, record, written
 
 
@@ -23,6 +24,14 @@ def store(tmp_path: Path) -> Path:
 
 def test_runs_are_listed_by_name(store: Path) -> None:
     assert list_runs(locate_store(store)) == ["other.v2", "run1", "run2"]
+
+
+def test_runs_whose_name_older_versions_let_begin_with_a_dash_are_read(store: Path) -> None:
+    (store / "run2.zarr").rename(store / "-x.zarr")
+    assert list_runs(locate_store(store)) == ["-x", "other.v2", "run1"]
+    assert find_run("-x", store).name == "-x"
+    assert find_run(store / "-x.zarr").name == "-x"
+    assert parse_address("grpc://127.0.0.1/-x").run == "-x"
 
 
 def test_a_run_is_found_by_name_and_by_path(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

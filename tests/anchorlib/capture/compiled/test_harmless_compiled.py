@@ -109,9 +109,9 @@ def test_the_run_header_tells_how_compiled_code_rounds(monkeypatch):
 
     key = "torch.compile.emulate_precision_casts"
     with config.patch(emulate_precision_casts=False):
-        assert run_header()[key] is False
+        assert run_header({})[key] is False
     with config.patch(emulate_precision_casts=True):
-        assert run_header()[key] is True
+        assert run_header({})[key] is True
 
 
 def test_nothing_of_a_session_stays_behind():

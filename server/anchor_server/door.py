@@ -1,0 +1,61 @@
+"""Who is turned away before a call is taken: counted, and told to whoever runs the collector."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from typing import Final
+from urllib.parse import unquote
+
+from anchor_server.tally import Tally
+
+__all__ = ["Door"]
+
+_log = logging.getLogger("anchor_server")
+
+_QUIET_SECONDS: Final = 60.0  # of which a machine is told once that it was turned away
+_MACHINES: Final = 1024  # that are remembered
+
+_TOKEN: Final = "refused a call without the token"
+_HANDSHAKE: Final = (
+    "a connection ended before a call came over it: its TLS handshake failed (a certificate that "
+    "one end does not trust, or no TLS at all), or it was closed"
+)
+
+
+class Door:
+    """Warns of each machine once a minute; in between it counts, and says it in the full log."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def refuse_token(self, peer: str) -> None:
+        """A call showed no token, or a wrong one."""
+        self._tell("token", _TOKEN, peer)
+
+    def refuse_handshake(self, peer: str) -> None:
+        """A connection ended without a call."""
+        self._tell("handshake", _HANDSHAKE, peer)
+
+    def _tell(self, kind: str, sentence: str, peer: str) -> None:
+        self._tally.refuse(kind)
+        first = self._is_first((peer.rpartition(":")[0], kind))
+        _log.log(
+            logging.WARNING if first else logging.INFO, sentence, extra={"peer": unquote(peer)}
+        )
+
+    def _is_first(self, machine: tuple[str, str]) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            last = self._told.get(machine)
+            if last is not None and now - last < _QUIET_SECONDS:
+                return False
+            self._told[machine] = now
+            self._told.move_to_end(machine)
+            while len(self._told) > _MACHINES:
+                self._told.popitem(last=False)
+            return True

@@ -1,0 +1,177 @@
+"""TLS handshakes that fail.
+
+gRPC tells nobody of them, and a client that does not trust the collector's certificate leaves
+without a word. What can be seen is a connection that ended before any call came over it. So the
+connections of the port are looked up among this process's own files when a handshake begins, and
+again until a call came or they are gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc
+
+from anchorlib.wire import HANDSHAKE_SECONDS
+
+__all__ = ["Calls", "Handshakes"]
+
+_FILES: Final = Path("/dev/fd")
+_LOOK_SECONDS: Final = 0.25
+_SHAKEN_SECONDS: Final = HANDSHAKE_SECONDS + 2  # gRPC ends a handshake that takes longer
+
+
+@dataclass(slots=True)
+class _Connection:
+    file: int
+    peer: str
+    since: float
+    called: bool = False
+    gone: bool = False
+
+
+class Handshakes:
+    """Tells `on_failed` the peer of each connection that ended without a call.
+
+    Any thread may tell it something. `port` is set once it is known.
+    """
+
+    def __init__(self, on_failed: Callable[[str], None]) -> None:
+        self.port = 0
+        self._on_failed = on_failed
+        self._connections: dict[int, _Connection] = {}  # by inode
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def knock(self) -> None:
+        """A connection is about to shake hands."""
+        with self._changed, suppress(OSError):
+            self._forget_gone()
+            for inode, file, peer in _peers(self.port, self._connections):
+                self._connections[inode] = _Connection(file, peer, time.monotonic())
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._watch, name="anchor-handshakes", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def called(self, peer: str) -> None:
+        """A call came: the handshake was well."""
+        with self._changed:
+            for connection in self._connections.values():
+                if connection.peer == unquote(peer):
+                    connection.called = True
+
+    def close(self) -> None:
+        """Watch no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or bool(self._silent()))
+                if self._closed:
+                    return
+                failed = self._failed()
+            for connection in failed:
+                self._on_failed(connection.peer)
+            time.sleep(_LOOK_SECONDS)
+
+    def _silent(self) -> list[_Connection]:
+        return [one for one in self._connections.values() if not one.called]
+
+    def _failed(self) -> list[_Connection]:
+        """Connections that are gone without a call; a last call has a moment to be noticed."""
+        failed = []
+        for inode, one in list(self._connections.items()):
+            if one.called:
+                continue
+            if one.gone:
+                del self._connections[inode]
+                failed.append(one)
+            one.gone = not _is_open(one.file, inode)
+            one.called = not one.gone and time.monotonic() - one.since > _SHAKEN_SECONDS
+        return failed
+
+    def _forget_gone(self) -> None:
+        for inode, one in list(self._connections.items()):
+            if one.called and not _is_open(one.file, inode):
+                del self._connections[inode]
+
+
+class Calls(grpc.ServerInterceptor):
+    """Tells the peer of each call to `on_call` before it is answered."""
+
+    def __init__(self, on_call: Callable[[str], None]) -> None:
+        self._on_call = on_call
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The same handler, which tells first."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        requests = "stream" if handler.request_streaming else "unary"
+        answers = "stream" if handler.response_streaming else "unary"
+        answer = getattr(handler, f"{requests}_{answers}")
+
+        def told(request: Any, context: grpc.ServicerContext) -> Any:
+            self._on_call(context.peer())
+            return answer(request, context)
+
+        make = getattr(grpc, f"{requests}_{answers}_rpc_method_handler")
+        made: grpc.RpcMethodHandler[Any, Any] = make(
+            told, handler.request_deserializer, handler.response_serializer
+        )
+        return made
+
+
+def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
+    """Inode, descriptor and peer of each connection to `port` that is not known yet."""
+    for path in list(_FILES.iterdir()):
+        with suppress(OSError):  # closed meanwhile, or no connection
+            file = int(path.name)
+            found = os.fstat(file)
+            if not stat.S_ISSOCK(found.st_mode) or found.st_ino in known:
+                continue
+            if peer := _peer(file, port):
+                yield found.st_ino, file, peer
+
+
+def _peer(file: int, port: int) -> str:
+    """The other end of a connection to `port`, as gRPC writes it; "" for any other socket."""
+    end = socket.socket(fileno=file)
+    try:
+        if end.family not in (socket.AF_INET, socket.AF_INET6) or end.getsockname()[1] != port:
+            return ""
+        host, other = end.getpeername()[:2]
+    finally:
+        end.detach()  # it is gRPC's
+    host = host.removeprefix("::ffff:") if "." in host else host
+    return f"ipv6:[{host}]:{other}" if ":" in host else f"ipv4:{host}:{other}"
+
+
+def _is_open(file: int, inode: int) -> bool:
+    try:
+        return os.fstat(file).st_ino == inode
+    except OSError:
+        return False

@@ -1,0 +1,61 @@
+"""From when until when a certificate is valid, read from its PEM file.
+
+The standard library checks certificates in handshakes and tells their dates for those alone.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from datetime import UTC, datetime
+from typing import Final
+
+__all__ = ["validities"]
+
+_BLOCK: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
+
+
+def validities(pem: str) -> list[tuple[datetime, datetime]]:
+    """Beginning and end of each certificate in `pem`, in their order.
+
+    Raises ValueError for one that is none.
+    """
+    return [_validity(ssl.PEM_cert_to_DER_cert(block)) for block in _BLOCK.findall(pem)]
+
+
+def _validity(der: bytes) -> tuple[datetime, datetime]:
+    # Certificate ::= SEQUENCE { tbs SEQUENCE { [0] version, serial, signature, issuer,
+    #                            validity SEQUENCE { notBefore, notAfter }, … } … }   (RFC 5280)
+    (_, certificate), *_ = _elements(der)
+    (_, to_be_signed), *_ = _elements(certificate)
+    fields = _elements(to_be_signed)
+    if fields[0][0] == _EXPLICIT_0:
+        fields = fields[1:]
+    tag, validity = fields[3]
+    times = _elements(validity)
+    if tag != _SEQUENCE or len(times) != 2:
+        raise ValueError("it holds no certificate")
+    (begins, ends) = (_time(*one) for one in times)
+    return begins, ends
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """The elements that stand one after another in `der`: tag and content of each."""
+    found = []
+    at = 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length, at = int.from_bytes(der[at : at + size], "big"), at + size
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found
+
+
+def _time(tag: int, content: bytes) -> datetime:
+    text = content.decode("ascii")
+    if tag == _UTC_TIME:  # years from 1950 to 2049
+        text = ("19" if text[:2] >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
