@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.block import block_of
 from anchorlib.diagnosis.aligning import align
 from anchorlib.diagnosis.measuring import measure
 from anchorlib.diagnosis.table import Table, Tensor
@@ -97,7 +98,9 @@ def stored(folder: Path, elements: int, tensors: int, steps: int, runs: str = "a
                 for n in range(tensors):
                     rng = np.random.default_rng((step, n))
                     raw = rng.standard_normal(elements, np.float32) * factor
-                    writer.write([record(f"layer.{n}", step, step * tensors + n, raw)])
+                    writer.write_block(
+                        block_of([record(f"layer.{n}", step, step * tensors + n, raw)])
+                    )
 
 
 def record(name: str, step: int, order: int, raw: Array) -> Record:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import anchorlib
+from anchorlib.block import block_of
 from anchorlib.store import Writer
 from anchorlib.summary import SCANS
 from benchmarks.figures import Figure, figure
@@ -46,7 +47,7 @@ def series(folder: Path, names: int, elements: int) -> Figure:
     every = records(names, count, elements)
     with Writer.open(folder, f"series{elements}", 0) as writer:
         for start in range(0, len(every), 1000):
-            writer.write(every[start : start + 1000])
+            writer.write_block(block_of(every[start : start + 1000]))
     whole = folder / f"{elements}.bin"
     np.concatenate([one.raw for one in every if one.raw is not None]).tofile(whole)
     run = anchorlib.open_run(f"series{elements}", folder)
@@ -84,7 +85,7 @@ def listing(folder: Path) -> Iterator[Figure]:
     """A run of 2,000 tensors, from the command line and from Python."""
     every = records(TENSORS, 5, 16)
     with Writer.open(folder, "many", 0) as writer:
-        writer.write(every)
+        writer.write_block(block_of(every))
     command = [sys.executable, "-m", "anchor_cli", "names", "many", "--store", str(folder)]
 
     def started(arguments: list[str]) -> Callable[[], None]:

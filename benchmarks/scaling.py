@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 import anchorlib
+from anchorlib.block import block_of
 from anchorlib.store import Writer
 from benchmarks.figures import Figure, figure
 from benchmarks.peaks import peak_bytes
@@ -61,11 +62,11 @@ def stepping(folder: Path, tensors: int) -> Callable[[], None]:
     every = records(tensors, steps, 64)
     batches: Batches = [every[start : start + 1000] for start in range(0, len(every), 1000)]
     for batch in batches:  # makes the series
-        writer.write(batch)
+        writer.write_block(block_of(batch))
 
     def run() -> None:
         for batch in batches:
-            writer.write(batch)
+            writer.write_block(block_of(batch))
 
     return run
 
@@ -89,7 +90,7 @@ def files_of(folder: Path, elements: int, count: int) -> int:
     with Writer.open(folder, "run", 0) as writer:
         every = records(10, count // 10, elements)
         for start in range(0, len(every), 1000):
-            writer.write(every[start : start + 1000])
+            writer.write_block(block_of(every[start : start + 1000]))
     found = sum(path.is_file() for path in folder.rglob("*"))
     shutil.rmtree(folder)
     return found

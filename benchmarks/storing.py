@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import zarr
 
+from anchorlib.block import block_of
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
@@ -53,7 +54,7 @@ def ours(folder: Path, batches: Batches) -> None:
     """The store's writer, and a close that publishes everything."""
     with Writer.open(folder, "run", 0) as writer:
         for batch in batches:
-            writer.write(batch)
+            writer.write_block(block_of(batch))
 
 
 def appended(folder: Path, batches: Batches) -> None:

@@ -89,8 +89,8 @@ class _Making:
         for number in held.tolist():
             one = series[number]
             self.tensors.append(Tensor(one.name, one.kind, one.mode, reader.rank))
-        variants = [_code(self.dtypes, variant.dtype) for variant in catalogue.variants]
-        part["dtype"] = _coded(variants, reader.column("variant")[rows])
+        forms = [_code(self.dtypes, form.dtype) for form in catalogue.forms]
+        part["dtype"] = _coded(forms, reader.column("form")[rows])
         phases = [_code(self.phases, phase) for phase in catalogue.phases]
         part["phase"] = _coded(phases, reader.column("phase")[rows])
         part |= self._shapes(reader, rows)

@@ -117,11 +117,10 @@ def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInf
 def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
     reader, rows = index.reader, index.rows(entry)
     steps = reader.column("step")[rows]
-    variants = reader.variants_of(rows)
     shapes: list[tuple[int | None, ...] | None] = [*reader.shape_set(rows)]
     return _Sum(
         first_order=index.first_order(entry),
-        dtypes=dict.fromkeys(variant.dtype for variant in variants),
+        dtypes=dict.fromkeys(reader.dtype_set(rows)),
         shape=_common_shape(shapes),
         ranks=[reader.rank],
         records=len(rows),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from anchorlib.reading.columns import Columns
 from anchorlib.reading.frames import series_array, series_frame
 from anchorlib.reading.showing import series_html, series_line
 from anchorlib.record import Coordinates, Flag, Record
-from anchorlib.store import RankReader, SeriesEntry
+from anchorlib.store import RankReader, SeriesEntry, TensorTree
 from anchorlib.summary import Log2Histogram, Summary
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-__all__ = ["Series"]
+__all__ = ["Series", "tensor_tree"]
 
 Array = np.ndarray[Any, Any]
 KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
@@ -121,9 +121,7 @@ class Series:
         """All values as they are stored, and the name of their dtype; raises as `values` does."""
         self._check_kept()
         dtype = self._common()[0]
-        if len(variants := self._reader.variants_of(self._rows)) == 1 and not variants[0].flat:
-            return self._reader.stack(self._rows), dtype
-        return np.stack([self._reader.raw(row) for row in self._rows.tolist()]), dtype
+        return self._reader.stack(self._rows), dtype
 
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
@@ -256,6 +254,11 @@ class Series:
         have = f"it has steps {steps.min()} to {steps.max()}" if len(steps) else "it has no records"
         where = f"step {step}, pass {pass_index}, call {call}"
         return f"{self} has no record at {where}{f', phase {phase!r}' if phase else ''}; {have}"
+
+
+def tensor_tree(run: str, parts: Iterable[Series]) -> TensorTree:
+    """The records of these series as a location with one array a tensor."""
+    return TensorTree(run, ((one._reader, one._entry, one._rows) for one in parts))  # noqa: SLF001
 
 
 def _among(values: Array, wanted: Sequence[int] | range) -> Array:

@@ -193,8 +193,7 @@ def _records(part: _Part, rows: range) -> Iterator[Record]:
     base = catalogue.attempts[part.number].order_base
     for at, row in enumerate(rows):
         cell = {name: column[at] for name, column in table.items()}
-        variant = catalogue.variants[cell["variant"]]
-        series = catalogue.series[variant.series]
+        series = catalogue.series[cell["series"]]
         where = Coordinates(
             cell["step"], cell["pass_index"], cell["call"], catalogue.phases[cell["phase"]]
         )
@@ -206,7 +205,7 @@ def _records(part: _Part, rows: range) -> Iterator[Record]:
             where,
             cell["order"] - base,
             cell["time_ns"],
-            variant.dtype,
+            catalogue.forms[cell["form"]].dtype,
             tuple(shapes[at]),
             reader.raw(row) if kept[at] else None,
             Summary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histograms[at]),
@@ -218,7 +217,8 @@ def _records(part: _Part, rows: range) -> Iterator[Record]:
 
 
 _COLUMNS: Final = [
-    "variant",
+    "series",
+    "form",
     "step",
     "pass_index",
     "call",

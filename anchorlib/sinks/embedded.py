@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from anchorlib.block import block_of
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.store import Writer
@@ -39,7 +40,7 @@ class EmbeddedSink:
 
     def put(self, records: Sequence[Record]) -> None:
         """Write and commit a batch."""
-        self._writer.write(records)
+        self._writer.write_block(block_of(records))
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Store gap statements."""

@@ -352,7 +352,7 @@ def _to_directory(work: OwnedSpool, store: Path, progress: Progress) -> Delivere
 
 
 def _write(load: _Load, writer: Writer, progress: Progress) -> None:
-    frames, decoder = load.frames, Decoder(load.rank)
+    frames, decoder = load.frames, Decoder()
     frames.rewind()
     frames.commit(writer.committed)
     frames.tidy()
@@ -374,10 +374,12 @@ def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> 
     framed = parse_request(frame.message)
     if not isinstance(framed, Framed):
         raise FrameError("what was kept as a frame is none")
-    records = decoder.decode(framed)
+    block = decoder.block(framed)
+    if block is None:  # more fragments of it are to come
+        return due
     first = framed.head.first
-    writer.write(records[max(0, due - first) :])
-    return max(due, first + len(records))
+    writer.write_block(block.after(due - first))
+    return max(due, first + len(block))
 
 
 def _attempts(run: str, rank: int, to: str) -> Sequence[PastAttempt]:

@@ -22,6 +22,7 @@ from anchorlib.store.location import CollectorLocation, LocalLocation, Location,
 from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
+from anchorlib.store.tensors import TensorTree
 from anchorlib.store.writer import Writer
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "RankReader",
     "RunReader",
     "SeriesEntry",
+    "TensorTree",
     "Within",
     "Writer",
     "as_zarr",

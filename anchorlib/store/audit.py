@@ -12,31 +12,28 @@ from typing import Any, Final
 import numpy as np
 
 from anchorlib.errors import StoreError
-from anchorlib.store.catalog import Variant, whole_lines
+from anchorlib.store.catalog import whole_lines
 from anchorlib.store.checks import flat_seed, is_sound, row_check
+from anchorlib.store.format1 import ROW_1
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
-    COORDINATE_ROWS,
-    COORDINATES,
     HIST_COLUMNS,
     ROW,
     ROWS_PER_CHUNK,
-    array_suffix,
     chunk_key,
     rank_name,
 )
 from anchorlib.store.location import Location, Within
 from anchorlib.store.rank import RankReader
 from anchorlib.store.rows import StoredRows, committed_rows
-from anchorlib.store.values import StoredVariant
+from anchorlib.store.values import StoredForm
 
 __all__ = ["RankAudit"]
 
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together
 _MOST_BINS: Final = 4096  # more than any dtype has exponents: a length beyond is damage
-_INT64: Final = np.dtype("<i8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +57,8 @@ class RankAudit:
         # In this order: what a live writer adds meanwhile is no damage.
         self._counted = committed_rows(self._location, "records")
         reader.refresh()
-        self._seeds = [
-            variant.identity(reader.catalogue.series[variant.series])
-            for variant in reader.catalogue.variants
-        ]
+        self._row = ROW_1 if reader.catalogue.version == 1 else ROW
+        self._seeds: dict[tuple[int, int], int] = {}
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """All rows in parts for `rows`."""
@@ -80,8 +75,8 @@ class RankAudit:
         first = stop if checked is None else min(max(start, checked), stop)
         if first == stop:
             return [], stop - start
-        table = np.empty(stop - first, ROW)
-        for name in ROW.names or ():
+        table = np.empty(stop - first, self._row)
+        for name in self._row.names or ():
             table[name] = self._reader.span(name, first, stop)
         told = self._reader.span("check", first, stop)
         made = self._each(table, self._checks)
@@ -105,23 +100,17 @@ class RankAudit:
         reader = self._reader
         stop = max(start, min(stop, reader.catalogue.published))
         bad: set[int] = set()
-        numbers, places = reader.span("variant", start, stop), reader.span("row", start, stop)
+        numbers, places = reader.span("form", start, stop), reader.span("row", start, stop)
         # Of a bad row neither can be trusted.
         fit = ~np.isin(np.arange(start, stop), but) & (places >= 0)
         for number in np.unique(numbers[fit]).tolist():
             own = np.flatnonzero((numbers == number) & fit)
-            for name in COORDINATES:
+            stored = StoredForm(self._location, reader.catalogue.forms[number])
+            for name, _ in stored.entry.labels:
                 told = reader.span(name, start, stop)[own]
-                found = self._label(reader.catalogue.variants[number], name, places[own])
+                found = stored.label(name, places[own])
                 bad.update((start + own[found != told]).tolist())
         return sorted(bad)
-
-    def _label(self, variant: Variant, name: str, places: Array) -> Array:
-        catalogue = self._reader.catalogue
-        same = [one.id for one in catalogue.variants if one.series == variant.series]
-        group = f"tensors/{catalogue.series[variant.series].path}"
-        key = f"{group}/{name}{array_suffix(same.index(variant.id))}"
-        return StoredRows(self._location, key, _INT64, COORDINATE_ROWS, blank=True).pick(places)
 
     def _each(self, table: Array, work: Callable[[Array], list[int | None]]) -> list[int | None]:
         """`work` on all rows, or where one cannot be read on each by itself; None for that one."""
@@ -135,7 +124,7 @@ class RankAudit:
             return self._each(table[:half], work) + self._each(table[half:], work)
 
     def _checks(self, table: Array) -> list[int | None]:
-        packed, width = table.tobytes(), ROW.itemsize
+        packed, width = table.tobytes(), table.itemsize
         seeds, pairs = self._row_seeds(table), self._pairs(table)
         return [
             row_check(packed[at * width : (at + 1) * width] + pair, seed)
@@ -143,19 +132,26 @@ class RankAudit:
         ]
 
     def _row_seeds(self, table: Array) -> list[int]:
-        seeds = [self._seeds[number] for number in table["variant"].tolist()]
-        for number in np.unique(table["variant"]).tolist():
-            variant = self._reader.catalogue.variants[number]
-            if not variant.flat:
+        catalogue = self._reader.catalogue
+        form_of, series_of = catalogue.owners(table)
+        pairs = zip(series_of.tolist(), form_of.tolist(), strict=True)
+        seeds = [self._seed(*pair) for pair in pairs]
+        for number in np.unique(form_of).tolist():
+            form = catalogue.forms[number]
+            if not form.flat:
                 continue
-            group = f"tensors/{self._reader.catalogue.series[variant.series].path}"
-            own = np.flatnonzero(table["variant"] == number)
-            stored = StoredVariant(self._location, group, variant)
+            own = np.flatnonzero(form_of == number)
+            stored = StoredForm(self._location, form)
             rows = table["row"][own]
             shapes, offsets = stored.shapes(rows).tolist(), stored.offsets(rows).tolist()
             for at, shape, offset in zip(own.tolist(), shapes, offsets, strict=True):
                 seeds[at] = flat_seed(seeds[at], offset, shape)
         return seeds
+
+    def _seed(self, series: int, form: int) -> int:
+        if (series, form) not in self._seeds:
+            self._seeds[series, form] = self._reader.catalogue.seed(series, form)
+        return self._seeds[series, form]
 
     def _pairs(self, table: Array) -> list[bytes]:
         """Each row's exponents and counts, as bytes."""

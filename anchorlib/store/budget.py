@@ -7,11 +7,16 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 __all__ = ["REASONS", "Budget", "Room"]
 
 REASONS = ("max_bytes", "disk")
 """Why values are left out: the run's own bound, or a file system that is nearly full."""
+
+Array = np.ndarray[Any, Any]
 
 RECHECK_BYTES = 64 << 20
 RECHECK_SECONDS = 1.0
@@ -53,6 +58,22 @@ class Budget:
         if reason == "disk" and self.waits:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return reason
+
+    def refusals(self, sizes: Array) -> dict[int, str]:
+        """Which of several records find no room, in order, and why; raises as `refusal` does."""
+        # Asked once: each record by itself only where not all of them fit.
+        if self.refusal(int(sizes.sum())) is None:
+            return {}
+        found: dict[int, str] = {}
+        taken = 0
+        for row in np.flatnonzero(sizes).tolist():
+            size = int(sizes[row])
+            reason = self.refusal(taken + size)
+            if reason is None:
+                taken += size
+            else:
+                found[row] = reason
+        return found
 
     def _reason(self, nbytes: int) -> str | None:
         if self._max_bytes is not None and self.used + nbytes > self._max_bytes:

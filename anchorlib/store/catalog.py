@@ -1,10 +1,10 @@
 """The catalogue of one rank: what its rows speak of, as JSON lines that are only ever added to.
 
-    {"rank": 0, "version": 1, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
+    {"rank": 0, "version": 2, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
     {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
-    {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
-    {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
-    {"array": 0, "name": "value", "rows": 3276}                      variant 0 keeps values now
+    {"series": 0, "name": "fc1", "kind": "grad", "mode": "all"}
+    {"form": 0, "dtype": "float32", "shape": [10]}                  flat: {"width": 8} for a shape
+    {"array": 0, "rows": 26214}                                     form 0 keeps values now
     {"phase": 0, "name": "train"}
     {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
     {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
@@ -13,7 +13,7 @@
 Later lines win. A line is whole when its line end is there: what follows the last line end was cut
 off by a crash. Keys that this version does not know are left alone. Each line ends with its own
 checksum, `"check": "<hex>"`; where `checked` was never said, an older writer made lines without.
-From row `checked` on rows have theirs.
+From row `checked` on rows have theirs. What differs in format 1 is told in `format1`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Gap
-from anchorlib.store.checks import identity, is_sound, seal_line
+from anchorlib.store.checks import is_sound, seal_line, seed_of
 from anchorlib.store.edges import EdgesKey, edges_key, read_edges
+from anchorlib.store.form import Form, new_form
+from anchorlib.store.format1 import Format1
 from anchorlib.store.layout import VERSION
 
-__all__ = ["Attempt", "Catalogue", "SeriesEntry", "Variant", "encode", "whole_lines"]
+__all__ = ["Attempt", "Catalogue", "SeriesEntry", "encode", "whole_lines"]
 
+Array = np.ndarray[Any, Any]
 GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
 
 
@@ -51,41 +56,17 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class SeriesEntry:
-    """A series as the catalogue knows it; `path` is its group below `tensors/`."""
+    """A series as the catalogue knows it."""
 
     id: int
     name: str
     kind: str
     mode: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Records of one series that have dtype and shape in common.
-
-    shape: None for a flat variant, whose records have shapes of `ndim` dimensions each their own.
-    array: the array's name in the series' group, None as long as no values were kept.
-    rows: records a chunk of that array holds.
-    """
-
-    id: int
-    series: int
-    dtype: str
-    shape: tuple[int, ...] | None
-    ndim: int
-    array: str | None = None
-    rows: int = 1
 
     @property
-    def flat(self) -> bool:
-        """Whether its records have shapes of their own."""
-        return self.shape is None
-
-    def identity(self, series: SeriesEntry) -> int:
-        """What seeds the checksums of its rows."""
-        names = (series.name, series.kind, series.mode)
-        return identity(*names, self.dtype, self.shape, self.ndim)
+    def seed(self) -> int:
+        """Its half of the seed of its rows' checksums."""
+        return seed_of(self.name, self.kind, self.mode)
 
 
 @dataclass(slots=True)
@@ -99,11 +80,13 @@ class Catalogue:
     published: int = 0
     attempts: list[Attempt] = field(default_factory=list)
     series: list[SeriesEntry] = field(default_factory=list)
-    variants: list[Variant] = field(default_factory=list)
+    forms: list[Form] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
     gaps: dict[GapKey, Gap] = field(default_factory=dict)
     edges: dict[EdgesKey, Edges] = field(default_factory=dict)
     checked: int | None = None
+    version: int = VERSION
+    older: Format1 = field(default_factory=Format1)
 
     def apply(self, lines: Iterable[bytes]) -> None:
         """Adds whole lines; raises StoreError for one that no writer of this format made."""
@@ -128,6 +111,21 @@ class Catalogue:
             if key in entry:
                 read(self, entry)
                 return
+
+    def owners(self, table: Any) -> tuple[Array, Array]:
+        """The form and the series of each row of a table (or a part of one)."""
+        if self.version > 1:
+            return table["form"], table["series"]
+        forms = table["variant"]
+        series = np.array(self.older.owners, np.uint32)
+        return forms, series[np.minimum(forms, max(len(series) - 1, 0))] if len(series) else forms
+
+    def seed(self, series: int, form: int) -> int:
+        """What seeds the checksum of a row of this series and form, but for flat ones' places."""
+        if self.version == 1:
+            one = self.series[series]
+            return self.older.identity(self.forms[form], (one.name, one.kind, one.mode))
+        return self.series[series].seed ^ self.forms[form].seed
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
@@ -176,30 +174,32 @@ def _check_version(entry: dict[str, Any]) -> None:
 
 def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     catalogue.rank = entry["rank"]
+    catalogue.version = entry["version"]
     catalogue.uid = entry["uid"]
     catalogue.created_ns = entry["created_ns"]
 
 
 def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number, name, kind = entry["series"], entry["name"], entry["kind"]
-    found = SeriesEntry(number, name, kind, entry["mode"], entry["path"])
-    _put(catalogue.series, number, found)
+    number = entry["series"]
+    _put(catalogue.series, number, SeriesEntry(number, entry["name"], entry["kind"], entry["mode"]))
+    if catalogue.version == 1:
+        catalogue.older.paths.append(entry["path"])
 
 
 def _read_variant(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    shape = tuple(entry["shape"]) if "shape" in entry else None
-    ndim = entry["ndim"] if shape is None else len(shape)
-    number = entry["variant"]
-    found = Variant(number, entry["series"], entry["dtype"], shape, ndim)
-    _put(catalogue.variants, number, found)
+    _put(catalogue.forms, entry["variant"], catalogue.older.variant(entry))
+
+
+def _read_form(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    number, dtype = entry["form"], entry["dtype"]
+    found = new_form(number, dtype, tuple(entry["shape"]) if "shape" in entry else entry["width"])
+    _put(catalogue.forms, number, found)
 
 
 def _read_array(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     number = entry["array"]
-    old = catalogue.variants[number]
-    catalogue.variants[number] = Variant(
-        number, old.series, old.dtype, old.shape, old.ndim, entry["name"], entry["rows"]
-    )
+    name = entry["name"] if catalogue.version == 1 else "value"
+    catalogue.forms[number] = replace(catalogue.forms[number], array=name, rows=entry["rows"])
 
 
 def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
@@ -248,6 +248,7 @@ _READERS: Mapping[str, Callable[[Catalogue, dict[str, Any]], None]] = {
     "header_of": _read_header,
     "edges": _read_edges,
     "variant": _read_variant,
+    "form": _read_form,
     "array": _read_array,
     "series": _read_series,
     "attempt": _read_attempt,

@@ -1,8 +1,9 @@
 """Checksums of what a run says beside its values, so that a flipped bit of it is found.
 
 A row's is in column `check`: xxh3-64 of the packed row, its histogram's exponents, then its counts
-(all little-endian, the row as `layout.ROW`), seeded with whose row it is. A catalogue line's is its
-last entry: xxh3-64 of all before it, in hex.
+(all little-endian, the row as `layout.ROW`), seeded with whose row it is: the exclusive or of what
+`seed_of` makes of its series and of its form, hashed with its place and shape where these are its
+own. A catalogue line's is its last entry: xxh3-64 of all before it, in hex.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import xxhash
 
-__all__ = ["flat_seed", "identity", "is_sound", "row_check", "seal_line"]
+__all__ = ["flat_seed", "is_sound", "row_check", "seal_line", "seed_of"]
 
 _SEAL: Final = b',"check":"'
 _HEX: Final = 16
@@ -24,16 +25,13 @@ row_check = xxhash.xxh3_64_intdigest
 """The checksum of a packed row and its histogram pairs, given its seed."""
 
 
-def identity(
-    name: str, kind: str, mode: str, dtype: str, shape: tuple[int, ...] | None, ndim: int
-) -> int:
-    """The seed of all rows of one variant; shape: None for a flat one."""
-    told = json.dumps([name, kind, mode, dtype, shape, ndim])
-    return xxhash.xxh3_64_intdigest(told.encode())
+def seed_of(*told: Any) -> int:
+    """A seed made of anything that JSON holds."""
+    return xxhash.xxh3_64_intdigest(json.dumps(told).encode())
 
 
 def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
-    """The seed of one row of a flat variant: where its elements begin, and its own shape."""
+    """The seed of one row of a flat form: where its elements begin, and its shape as stored."""
     return xxhash.xxh3_64_intdigest(struct.pack(f"<{len(shape) + 1}q", offset, *shape), seed)
 
 

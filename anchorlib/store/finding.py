@@ -57,9 +57,9 @@ def locate_store(store: str | Path | None = None) -> Location:
 
 def as_zarr(location: Location) -> Store:
     """The location as a read-only zarr store, for zarr-python and xarray."""
-    from anchorlib.store.zarr_view import CollectorStore
+    from anchorlib.store.zarr_view import LocationStore
 
-    return CollectorStore(location)
+    return LocationStore(location)
 
 
 def list_runs(store: Location) -> list[str]:

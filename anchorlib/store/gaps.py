@@ -1,17 +1,24 @@
-"""Values that the writer itself left out, counted per series as cumulative gap statements."""
+"""What the writer itself left out, counted per series as cumulative gap statements."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
-from anchorlib.record import Gap, Record
+import numpy as np
+
+from anchorlib.record import Gap
 from anchorlib.store.budget import REASONS
 
-__all__ = ["LeftOut"]
+__all__ = ["MISFIT", "LeftOut"]
+
+MISFIT = "it does not fit its own statement: "
+"""How the reason begins for a record that could not be stored."""
 
 STATE_SECONDS = 1.0
 
+Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str, str]
 
 
@@ -23,30 +30,28 @@ class LeftOut:
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
             for gap in stated
-            if gap.reason in REASONS
+            if gap.reason in REASONS or gap.reason.startswith(MISFIT)
         }
         self._unstated: set[Key] = set()
         self.nbytes = 0  # of the values left out since this writer was opened
         self._stated_at = 0.0
 
-    def add(self, left_out: Iterable[tuple[Record, str]]) -> None:
-        """Counts records whose values were left out, each with the reason."""
-        for record, reason in left_out:
-            key = (record.name, record.kind, record.mode, reason)
-            self.nbytes += record.nbytes
-            step = record.coordinates.step
-            old = self._gaps.get(key) or Gap(*key, count=0, first_step=step, last_step=step)
-            self._gaps[key] = Gap(
-                *key,
-                count=old.count + 1,
-                first_step=min(old.first_step, step),
-                last_step=max(old.last_step, step),
-            )
-            self._unstated.add(key)
+    def add(self, key: Key, steps: Array, nbytes: int) -> None:
+        """Counts records of one series and reason that were left out, at these steps."""
+        first, last = int(steps.min()), int(steps.max())
+        self.nbytes += nbytes
+        old = self._gaps.get(key) or Gap(*key, count=0, first_step=first, last_step=first)
+        self._gaps[key] = Gap(
+            *key,
+            count=old.count + len(steps),
+            first_step=min(old.first_step, first),
+            last_step=max(old.last_step, last),
+        )
+        self._unstated.add(key)
 
     @property
     def records(self) -> int:
-        """How many records' values were left out."""
+        """How many records were left out, or their values were."""
         return sum(gap.count for gap in self._gaps.values())
 
     @property

@@ -2,15 +2,17 @@
 
     <store>/<run>.zarr/                              group
         rank<r>/                                     group, attributes.anchor: state, attempts
-            catalog                                  uint8, JSON lines: series, variants, gaps, …
+            catalog                                  uint8, JSON lines: series, forms, gaps, …
             records/<column>                         one row a record; `seq` last
-            tensors/<name>/<kind>/value              (record, *shape); value_1 …, flat_8 …
-                                 /step pass_index call
+            forms/float32_8x8/value                  (record, 8, 8): one array a dtype and shape
+                             /series step pass_index call
+            forms/flat_float32/value                 elements of records of many shapes
+                              /start shape series step pass_index call
     <store>/.anchor/locks/<run>.rank<r>.lock         who writes that rank
     <store>/.anchor/tmp/                             what is not in the tree yet, or no more
 
-A user's name becomes a path only through `segment`. Nothing in the tree begins with a dot, so a
-key with such a segment is refused everywhere.
+No user's name becomes a path on disk: the catalogue and attributes hold names. Nothing in the tree
+begins with a dot, so a key with such a segment is refused everywhere.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ import xxhash
 
 __all__ = [
     "COLUMNS",
-    "COORDINATES",
-    "COORDINATE_ROWS",
     "FORMAT",
     "HIST_COLUMNS",
+    "LABELS",
     "NOT_KEPT",
     "ROW",
     "ROWS_PER_CHUNK",
     "VERSION",
-    "array_name",
-    "array_suffix",
     "chunk_key",
+    "flat_name",
+    "flat_width",
+    "form_name",
     "hidden",
     "is_safe_key",
     "kind_segment",
@@ -46,28 +48,37 @@ __all__ = [
 ]
 
 FORMAT = "anchor-zarr"
-VERSION = 1
+VERSION = 2
 ROWS_PER_CHUNK = 65536
 CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again
-FLAT_CHUNK = 1 << 20  # bytes of one chunk of a flat array
-MAX_SHAPES = 8  # shapes of one series that get an array of their own; later ones share a flat one
+CHUNK_BYTES = 1 << 20  # of values
+FLAT_DIMS = 8  # dimensions that the shapes of a flat array have; rarely more
+
+FORMS_AT_ONCE = 16
+"""Shapes that get an array of their own with their first record.
+
+An array and its labels are some fifteen files: later shapes share the flat array of their dtype.
+"""
+
+FORM_RECORDS = 256
+"""A shape that has so many records in a flat array gets an array of its own after all."""
 
 NOT_KEPT = 1 << 15
 """Set in `flags` by the writer where the array holds no values of that record."""
 
 ROW = np.dtype(
     [
-        ("variant", "<u4"),
-        ("attempt", "<u4"),
-        ("row", "<i8"),  # row of the variant's array; -1 where there is none
+        ("series", "<u4"),
+        ("form", "<u4"),
+        ("row", "<i8"),  # row of the form's arrays; -1 where there is none
         ("step", "<i8"),
         ("pass_index", "<i8"),
         ("call", "<i8"),
         ("order", "<i8"),
         ("time_ns", "<i8"),
         ("count", "<u8"),
+        ("attempt", "<u4"),
         ("phase", "<u4"),
-        ("flags", "<u4"),
         ("scale", "<f8"),
         ("digest_high", ">u8"),  # as xxhash writes its sixteen bytes: the hex of both is the digest
         ("digest_low", ">u8"),
@@ -80,13 +91,11 @@ ROW = np.dtype(
         ("sum", "<f8"),
         ("l2", "<f8"),
         ("hist_offset", "<i8"),
+        ("flags", "<u4"),
         ("hist_length", "<i4"),  # -1 where the histogram is not stored: compute it from the values
     ]
 )
 """One row as the writer packs it, column by column in the order they are written."""
-
-ROW_FORMAT = "<IIqqqqqqQIId16sQQQQddddqi"
-"""The same row for `struct`: the digest's sixteen bytes are the two u8 columns."""
 
 COLUMNS: dict[str, np.dtype[Any]] = {name: ROW[name] for name in ROW.names or ()} | {
     "check": np.dtype("<u8"),  # of all columns above, see `checks`
@@ -100,10 +109,8 @@ HIST_COLUMNS: dict[str, np.dtype[Any]] = {
 }
 """The (exponent, count) pairs that `hist_offset` and `hist_length` point into."""
 
-COORDINATES = ("step", "pass_index", "call")
+LABELS = ("series", "step", "pass_index", "call")
 """Columns that stand beside the values too, where xarray finds them."""
-
-COORDINATE_ROWS = 8192  # a chunk of those
 
 SEGMENT_BYTES = 120
 PREFIX_BYTES = 96
@@ -152,30 +159,32 @@ def rank_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def array_name(index: int, *, flat: bool = False) -> str:
-    """The array of a series' variant: value, value_1, …, flat_8."""
-    stem = "flat" if flat else "value"
-    return stem if index == 0 else f"{stem}_{index}"
+def form_name(dtype: str, shape: tuple[int, ...]) -> str:
+    """The group of the records of one dtype and shape: "float32_8x8", "int64_scalar"."""
+    return segment(f"{dtype}_{'x'.join(map(str, shape)) or 'scalar'}")
 
 
-def array_suffix(index: int) -> str:
-    """Behind the names of the dimensions and coordinates of a series' variant `index`."""
-    return f"_{index}" if index else ""
+def flat_width(ndim: int) -> int:
+    """Dimensions that a flat array has room for in each shape, if it takes tensors of `ndim`."""
+    return FLAT_DIMS if ndim <= FLAT_DIMS else 64
+
+
+def flat_name(dtype: str, width: int) -> str:
+    """The group of records of one dtype whose shapes have few records each."""
+    return f"flat_{dtype}" if width == FLAT_DIMS else f"flat_{dtype}_{width}d"
 
 
 def rows_per_chunk(nbytes: int) -> int:
-    """Records of `nbytes` in one chunk file.
+    """Records of `nbytes` in one chunk file: a mebibyte of them.
 
     From 1 MiB a record has a file of its own, written once. Smaller ones share: making a file
-    costs more than filling it, and readers pay for each one they open. But a file has its full
-    size from the start, so it holds no more than 128 KiB, or 16 records up to 1 MiB.
+    costs more than filling it, and readers pay for each one they open.
     """
-    nbytes = max(nbytes, 1)
-    return min(max((128 << 10) // nbytes, min(16, (1 << 20) // nbytes), 1), 4096)
+    return min(max(CHUNK_BYTES // max(nbytes, 1), 1), ROWS_PER_CHUNK)
 
 
 def shape_rows(ndim: int) -> int:
-    """Records a chunk of a `flat_shape` array holds."""
+    """Records that a chunk of an array of shapes of `ndim` dimensions holds."""
     return max(ROWS_PER_CHUNK // ndim, 1)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from anchorlib.record import HEADER_DEPTH
 from anchorlib.store.layout import FORMAT, VERSION
 
-__all__ = ["ArrayShape", "array_json", "group_json", "stamp"]
+__all__ = ["ArrayShape", "Growing", "array_json", "group_json", "stamp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,19 @@ def array_json(array: ArrayShape) -> bytes:
             "attributes": array.attributes,
         }
     )
+
+
+class Growing:
+    """The zarr.json of an array whose first dimension grows: only that number is made anew."""
+
+    def __init__(self, array: ArrayShape) -> None:
+        self._head, mark, self._tail = array_json(array).partition(b'"shape":[0')
+        if not mark:
+            raise ValueError("the array it begins with has no row")
+
+    def at(self, rows: int) -> bytes:
+        """The document at so many rows."""
+        return b'%b"shape":[%d%b' % (self._head, rows, self._tail)
 
 
 @lru_cache(maxsize=1)

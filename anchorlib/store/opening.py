@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.store.catalog import encode
+from anchorlib.store.forms import OpenForm
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     ROW,
@@ -27,16 +28,14 @@ from anchorlib.store.layout import (
 from anchorlib.store.location import LocalLocation
 from anchorlib.store.metadata import group_json, stamp
 from anchorlib.store.owner import Owner
-from anchorlib.store.publishing import catalogue_json
+from anchorlib.store.publishing import catalogue_json, tell_series
 from anchorlib.store.rank import RankReader
 from anchorlib.store.table import (
     CatalogFile,
-    add_check_column,
     erase_rows_after,
     make_columns,
 )
 from anchorlib.store.tree import Tree
-from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant
 
 __all__ = ["Place", "resume_counters", "store_errors", "take_up"]
 
@@ -72,6 +71,11 @@ class Place:
                 "start), or take another run name"
             )
         if found is not None and attempts and (same or not overwrite):
+            if found.catalogue.version != VERSION:
+                raise RunExistsError(
+                    f"{self} is of format {found.catalogue.version}, which is read and no longer "
+                    "written: take another run name, or overwrite it (overwrite=True of start)"
+                )
             return found
         create_rank(run, self.rank, self.tree)
         return RankReader(LocalLocation(run), self.rank)
@@ -117,7 +121,7 @@ def create_rank(run: Path, rank: int, tree: Tree) -> None:
     made = tree.fresh()
     made.mkdir()
     tree.make(made / "catalog", catalogue_json(0))
-    for group in ("records", "tensors"):
+    for group in ("records", "forms"):
         tree.make(made / group, group_json(stamp()))
     make_columns(made / "records", tree)
     uid, now = os.urandom(8).hex(), time.time_ns()
@@ -142,35 +146,32 @@ class Resumed:
 
 def take_up(reader: RankReader, place: Place) -> CatalogFile:
     """Blanks what was written and never committed; returns the catalogue to go on with."""
-    records = place.path / "records"
-    erase_rows_after(records, reader.committed)
+    erase_rows_after(place.path / "records", reader.committed)
     path = place.path / "catalog"
     file = CatalogFile(path, reader.catalogue_end, place.owner, fsync=place.fsync)
     file.erase_rest()
-    if reader.catalogue.checked is None:  # an older writer made it
-        add_check_column(records, reader.committed, place.tree)
-        file.append(encode({"checked": reader.committed}))
     return file
 
 
-def resume_counters(reader: RankReader, variants: list[OpenVariant]) -> Resumed:
-    """Sets each variant's row counter behind its committed rows."""
+def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
+    """Sets each form's counters behind its committed rows."""
     found = Resumed(nbytes=reader.committed * ROW.itemsize)
-    rows = np.zeros(len(variants), np.int64)
+    rows = np.zeros(len(forms), np.int64)
     for start, stop in table_chunks(reader.committed):
-        variant_of = reader.span("variant", start, stop)
-        np.maximum.at(rows, variant_of, reader.span("row", start, stop) + 1)
+        form_of = reader.span("form", start, stop)
+        np.maximum.at(rows, form_of, reader.span("row", start, stop) + 1)
         lengths = np.maximum(reader.span("hist_length", start, stop), 0)
         ends = reader.span("hist_offset", start, stop) + lengths
         found.pairs = max(found.pairs, int(ends.max()))
         found.order = max(found.order, int(reader.span("order", start, stop).max()) + 1)
-    for variant, count in zip(variants, rows.tolist(), strict=True):
-        variant.rows = count
-        if isinstance(variant, FlatVariant):
-            variant.elements = reader.flat_elements(variant.entry, count)
-            found.nbytes += variant.elements * variant.storage.itemsize
-        elif isinstance(variant, PlainVariant) and variant.array is not None:
-            found.nbytes += count * variant.array.nbytes
+        if start < reader.catalogue.published:
+            tell_series(reader, forms, start, min(stop, reader.catalogue.published))
+    for form, count in zip(forms, rows.tolist(), strict=True):
+        form.rows = count
+        if form.entry.flat:
+            form.elements = reader.flat_elements(form.entry, count)
+        if form.entry.array is not None:
+            found.nbytes += (form.elements if form.entry.flat else count) * form.nbytes
     return found
 
 

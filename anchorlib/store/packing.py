@@ -1,172 +1,163 @@
-"""A batch of records as table rows: checked, numbered and packed before anything is written."""
+"""A block as rows of the table and additions to forms, before anything is written."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.errors import OptionError, StoreError
-from anchorlib.names import check_name
-from anchorlib.record import Flag, Record
-from anchorlib.store.budget import Budget
-from anchorlib.store.catalog import encode
-from anchorlib.store.checks import row_check
-from anchorlib.store.layout import NOT_KEPT, ROW_FORMAT
-from anchorlib.store.series import SeriesShelf, check_raw
-from anchorlib.store.table import CatalogFile
-from anchorlib.store.variants import OpenVariant
+from anchorlib.block import RowBlock
+from anchorlib.errors import StoreError
+from anchorlib.record import Flag
+from anchorlib.store.checks import flat_seed, row_check
+from anchorlib.store.forms import OpenForm, Part
+from anchorlib.store.layout import NOT_KEPT, ROW
+from anchorlib.store.register import REFUSED, Register
 
-if TYPE_CHECKING:
-    from anchorlib.summary import Summary
-
-__all__ = ["Batch", "Packer"]
-
-DIGEST_BYTES = 16
-PAIR_BYTES = 10  # of one histogram bin on disk
-_pack = struct.Struct(ROW_FORMAT).pack
+__all__ = ["Packed", "Packer", "without_values"]
 
 Array = np.ndarray[Any, Any]
+PAIR_BYTES: Final = 10  # of one histogram bin on disk
+_SAME: Final = (
+    "step", "pass_index", "call", "time_ns", "count", "scale",
+    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2",
+)  # fmt: skip
+_MOST_ORDER: Final = (1 << 63) - 1
 
 
-def _pair_formats(length: int) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
-    return struct.Struct(f"<{length}h").pack, struct.Struct(f"<{length}Q").pack
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What one write puts down: packed rows with their checksums, histogram pairs, values."""
 
-
-_PAIRS = [_pair_formats(length) for length in range(64)]  # of as many bins as most tensors have
-
-
-@dataclass(slots=True)
-class Batch:
-    """What one write puts down: rows, histogram pairs, touched variants, and values left out.
-
-    pairs: where the next histogram's pairs go.
-    """
-
+    rows: bytes
+    checks: list[int]
+    exponents: bytes
+    counts: bytes
     pairs: int
-    rows: list[bytes] = field(default_factory=list)
-    checks: list[int] = field(default_factory=list)
-    exponents: list[bytes] = field(default_factory=list)
-    counts: list[bytes] = field(default_factory=list)
-    touched: dict[OpenVariant, None] = field(default_factory=dict)
-    nbytes: int = 0
-    left_out: list[tuple[Record, str]] = field(default_factory=list)
-
-    def add_pairs(self, bins: Mapping[int, int]) -> bytes:
-        """Takes the pairs of one histogram; as its row's checksum covers them."""
-        length = len(bins)
-        exponents, counts = _PAIRS[length] if length < len(_PAIRS) else _pair_formats(length)
-        one, two = exponents(*bins), counts(*bins.values())
-        self.exponents.append(one)
-        self.counts.append(two)
-        self.pairs += length
-        return one + two
-
-    def discard(self) -> None:
-        """The batch never was."""
-        for variant in self.touched:
-            variant.discard()
+    parts: list[Part]
 
 
 class Packer:
-    """Packs records of one attempt."""
+    """Packs blocks of one attempt."""
 
-    def __init__(
-        self, shelf: SeriesShelf, file: CatalogFile, budget: Budget, phases: Sequence[str]
-    ) -> None:
-        self._shelf = shelf
-        self._file = file
-        self._budget = budget
-        self._phases = {name: number for number, name in enumerate(phases)}
+    def __init__(self, register: Register) -> None:
+        self._register = register
         self.attempt = 0
         self.order_base = 0
 
-    def pack(self, batch: Batch, records: Sequence[Record]) -> None:
-        """Adds `records` to `batch`.
+    def admit(self, block: RowBlock) -> RowBlock:
+        """The rows that have a place in the store; the others become misfits.
 
-        Raises StoreError for figures that the table has no room for, OptionError for a record
-        without its summary, and what `check_record` raises.
+        Raises StoreError where an order is beyond what the table holds.
         """
-        # Asked once: each record by itself only where not all of them fit.
-        fits = self._budget.refusal(sum([record.nbytes for record in records])) is None
-        for record in records:
-            try:
-                raw, flags = record.raw, record.flags
-                variant = self._shelf.find(record)
-                if raw is not None:
-                    raw = check_raw(record, raw, variant.storage)
-                    if not fits and (refusal := self._budget.refusal(batch.nbytes + raw.nbytes)):
-                        batch.left_out.append((record, refusal))
-                        raw, flags = None, flags | Flag.VALUE_DROPPED
-                self._add(batch, record, variant, raw, flags)
-            except (struct.error, OverflowError) as error:
-                raise StoreError(f"{record.name!r} has a figure out of range: {error}") from error
+        if len(block) and int(block.columns["order"].max()) > _MOST_ORDER - self.order_base:
+            raise StoreError("a record's order is out of range")
+        refused = self._refused(block)
+        if not refused:
+            return block
+        fit = np.ones(len(block), bool)
+        fit[list(refused)] = False
+        misfits = tuple(block.misfit(row, reason) for row, reason in refused.items())
+        return replace(block.only(fit), misfits=block.misfits + misfits)
 
-    def _add(
-        self, batch: Batch, record: Record, variant: OpenVariant, raw: Array | None, flags: int
-    ) -> None:
-        summary = _summary(record)
-        at = record.coordinates
-        if raw is None:
-            flags, nbytes = flags | NOT_KEPT, 0
-        else:
-            nbytes = raw.nbytes
-            batch.nbytes += nbytes
-        batch.touched[variant] = None
-        histogram = summary.histogram
-        bins = histogram.bins
-        # Stored only where smaller than the values, from which anyone can count again.
-        if nbytes and PAIR_BYTES * len(bins) >= nbytes:
-            offset, length, pairs = 0, -1, b""
-        else:
-            offset, length, pairs = batch.pairs, len(bins), batch.add_pairs(bins)
-        phase = self._phases.get(at.phase)
-        row = _pack(
-            variant.number,
-            self.attempt,
-            variant.take(raw, record.shape),
-            at.step,
-            at.pass_index,
-            at.call,
-            self.order_base + record.order,
-            record.time_ns,
-            record.count,
-            self.phase(at.phase) if phase is None else phase,
-            flags,
-            record.scale,
-            summary.digest,
-            histogram.zero,
-            histogram.nan,
-            histogram.inf,
-            histogram.subnormal,
-            summary.min,
-            summary.max,
-            summary.sum,
-            summary.l2,
-            offset,
-            length,
-        )
-        batch.rows.append(row)
-        batch.checks.append(row_check(row + pairs, variant.seed))
+    def _refused(self, block: RowBlock) -> dict[int, str]:
+        """The rows that speak of what cannot be stored, and why it cannot."""
+        register, tables, columns = self._register, block.tables, block.columns
+        series, phases = register.series_and_phases(block)
+        layouts = register.sound_layouts(tables, columns["layout"])
+        refused: dict[int, str] = {}
+        for name, entries, bad in (
+            ("series", tables.series, series == REFUSED),
+            ("phase", tables.phases, phases == REFUSED),
+            ("layout", tables.layouts, ~layouts),
+        ):
+            for row in np.flatnonzero(bad).tolist():
+                refused.setdefault(row, register.refusals[entries[columns[name][row]]])
+        return refused
 
-    def phase(self, name: str) -> int:
-        """The number of a phase, which is given one where it is new."""
-        if name in self._phases:
-            return self._phases[name]
-        check_name(name)
-        number = len(self._phases)
-        self._file.append(encode({"phase": number, "name": name}))
-        self._phases[name] = number
-        return number
+    def pack(self, block: RowBlock, pairs: int) -> Packed:
+        """Packs rows that were admitted; their histograms go behind `pairs`."""
+        register, columns = self._register, block.columns
+        series, phases = register.series_and_phases(block)
+        forms = register.forms_of(block)
+        table = np.empty(len(block), ROW)
+        for name in _SAME:
+            table[name] = columns[name]
+        table["series"], table["phase"], table["form"] = series, phases, forms
+        table["attempt"] = self.attempt
+        table["order"] = self.order_base + columns["order"]
+        table["flags"] = columns["flags"] | np.where(block.kept, 0, NOT_KEPT).astype(np.uint32)
+        table["digest_high"], table["digest_low"] = block.digest.T
+        seeds = register.seeds(series, forms)
+        parts = [
+            _part(register.forms[int(forms[own[0]])], own, block, table, seeds)
+            for own in _grouped(forms)
+        ]
+        ends, mask = _histograms(block, table, pairs)
+        exponents, counts = block.exponents[mask].tobytes(), block.elements[mask].tobytes()
+        rows = table.tobytes()
+        checks = list(_checks(rows, exponents, counts, ends, seeds))
+        return Packed(rows, checks, exponents, counts, int(ends[-1]), parts)
 
 
-def _summary(record: Record) -> Summary:
-    summary = record.summary
-    if summary is None:
-        raise OptionError(f"{record.name!r} came to the store without its summary")
-    if len(summary.digest) != DIGEST_BYTES:
-        raise StoreError(f"the digest of {record.name!r} has {len(summary.digest)} bytes")
-    return summary
+def without_values(block: RowBlock, left_out: Array) -> RowBlock:
+    """The same rows, where those that are left out keep their summaries alone."""
+    flags = block.columns["flags"] | np.where(left_out, Flag.VALUE_DROPPED, 0).astype(np.uint32)
+    columns = {**block.columns, "flags": flags}
+    return replace(block, columns=columns, kept=block.kept & ~left_out)
+
+
+def _grouped(forms: Array) -> list[Array]:
+    """The rows of each form, in order."""
+    if (forms == forms[0]).all():
+        return [np.arange(len(forms))]
+    order = np.argsort(forms, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(forms[order])) + 1)
+
+
+def _part(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Part:
+    """What these rows add to their form; says in `table` where it goes."""
+    kept = block.kept[own]
+    holding = own[kept]
+    values = block.buffers(holding) if len(holding) else []
+    if not form.entry.flat:
+        table["row"][own] = -1
+        table["row"][holding] = np.arange(form.rows, form.rows + len(holding))
+        return Part(form, values, len(holding))
+    table["row"][own] = np.arange(form.rows, form.rows + len(own))
+    counts = block.sizes[own] // form.nbytes
+    starts = np.where(kept, form.elements + np.cumsum(counts) - counts, -1)
+    shapes = np.full((len(own), form.entry.ndim), -1)
+    layouts = block.columns["layout"][own].tolist()
+    for at, layout in enumerate(layouts):
+        shape = block.tables.layouts[layout][1]
+        shapes[at, : len(shape)] = shape
+    places = zip(seeds[own].tolist(), starts.tolist(), shapes.tolist(), strict=True)
+    seeds[own] = [flat_seed(*place) for place in places]
+    return Part(form, values, len(own), int(counts.sum()), starts, shapes)
+
+
+def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
+    """Says in `table` where histograms go: those that are smaller than the values.
+
+    Returns where each row's pairs end among those that are stored, and which pairs these are.
+    """
+    sizes, bins = block.sizes, block.columns["bins"].astype(np.int64)
+    stored = (sizes == 0) | (PAIR_BYTES * bins < sizes)
+    lengths = np.where(stored, bins, 0)
+    ends = np.cumsum(lengths)
+    table["hist_length"] = np.where(stored, lengths, -1)
+    table["hist_offset"] = np.where(stored, pairs + ends - lengths, 0)
+    return ends, np.repeat(stored, bins)
+
+
+def _checks(
+    rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
+) -> Iterator[int]:
+    width, start = ROW.itemsize, 0
+    for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
+        told = rows[row * width : (row + 1) * width]
+        yield row_check(told + exponents[2 * start : 2 * end] + counts[8 * start : 8 * end], seed)
+        start = end

@@ -1,77 +1,72 @@
-"""What foreign readers see: shapes in zarr.json, and the coordinates that xarray labels with.
+"""What foreign readers see: shapes in zarr.json, and the labels that stand beside the values.
 
 Our own readers need none of it. Data comes first, the shape that shows it after.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from anchorlib.store.catalog import Catalogue, attempt_line
+from anchorlib.store.catalog import Catalogue, SeriesEntry, attempt_line
+from anchorlib.store.forms import OpenForm
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
-    COORDINATE_ROWS,
-    COORDINATES,
     HIST_COLUMNS,
+    LABELS,
     ROWS_PER_CHUNK,
     chunk_key,
 )
-from anchorlib.store.metadata import ArrayShape, array_json, group_json, stamp
-from anchorlib.store.owner import Owner
+from anchorlib.store.metadata import ArrayShape, Growing, array_json, group_json, stamp
 from anchorlib.store.rank import RankReader
-from anchorlib.store.slots import ChunkFiles, SlotArray
-from anchorlib.store.table import column_json
+from anchorlib.store.slots import SlotArray
+from anchorlib.store.table import column_shape
 from anchorlib.store.tree import Tree
-from anchorlib.store.variants import OpenVariant
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "catalogue_json", "rank_json", "tell_series"]
 
+Array = np.ndarray[Any, Any]
 INT64 = np.dtype("<i8")
 
 
 class Publisher:
     """Brings the metadata of one rank up to its committed rows."""
 
-    def __init__(self, rank: Path, tree: Tree, owner: Owner, *, fsync: bool) -> None:
+    def __init__(self, rank: Path, tree: Tree) -> None:
         self._rank = rank
         self._tree = tree
-        self._files = ChunkFiles(1, owner, fsync=fsync)  # the writer's own stay open for values
         self._shown = b""
-        self._labelled: dict[str, int] = {}  # labels that zarr.json shows, where that is known
-        self._blank: set[str] = set()  # arrays of zeros so far, which need no chunk
+        self._chunks: set[tuple[str, int]] = set()  # of labels, that are known to be there
+        self._columns = {
+            f"{rank}/records/{name}": (Growing(column_shape(dtype, name)), name in HIST_COLUMNS)
+            for name, dtype in (COLUMNS | HIST_COLUMNS).items()
+        }
 
-    def publish_values(self, reader: RankReader, variants: list[OpenVariant], start: int) -> None:
-        """Coordinates and shapes of every variant that has rows from table row `start` on."""
-        touched: set[int] = set()
+    def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
+        """Labels and shapes of every form that has rows from table row `start` on."""
+        touched: dict[OpenForm, bool] = {}
         for first in range(start, reader.committed, ROWS_PER_CHUNK):
             stop = min(first + ROWS_PER_CHUNK, reader.committed)
-            touched.update(self._label(reader, variants, first, stop))
-        for number in sorted(touched):
-            variant = variants[number]
-            if variant.rows == 0:
-                continue
-            for name in COORDINATES:
-                self._coordinate_json(variant, name)
-            for name, document in variant.documents().items():
-                self._tree.replace(f"{variant.directory}/{name}", document)
+            for form, labels in _labels(reader, forms, first, stop):
+                self._write_labels(form, *labels)
+                told = _tell(form, labels[1]["series"], reader.catalogue.series)
+                touched[form] = touched.get(form, False) or told
+        for form, told in touched.items():
+            if told:
+                self._tree.replace(form.path, form.about())
+            for name, document in form.shown().items():
+                self._tree.replace(f"{form.path}/{name}", document)
 
     def publish_table(self, rows: int, pairs: int, catalogue_end: int) -> None:
         """The shapes of the columns and of the catalogue."""
-        records = self._rank / "records"
-        for name, dtype in COLUMNS.items():
-            self._tree.replace(records / name, column_json(dtype, rows))
-        for name, dtype in HIST_COLUMNS.items():
-            self._tree.replace(records / name, column_json(dtype, pairs, "pair"))
+        for path, (document, of_pairs) in self._columns.items():
+            self._tree.replace(path, document.at(pairs if of_pairs else rows))
         self._tree.replace(self._rank / "catalog", catalogue_json(catalogue_end))
-
-    def close(self) -> None:
-        """Closes the file it wrote last."""
-        self._files.close()
 
     def publish_rank(self, catalogue: Catalogue) -> None:
         """State and attempts, in the attributes of the rank's group."""
@@ -80,66 +75,55 @@ class Publisher:
             self._tree.replace(self._rank, document)
             self._shown = document
 
-    def _label(
-        self, reader: RankReader, variants: list[OpenVariant], start: int, stop: int
-    ) -> set[int]:
-        variant_of = reader.span("variant", start, stop)
-        rows = reader.span("row", start, stop)
-        labels = np.stack([reader.span(name, start, stop) for name in COORDINATES])
-        with_row = np.flatnonzero(rows >= 0)
-        order = with_row[np.argsort(variant_of[with_row], kind="stable")]
-        cuts = np.flatnonzero(np.diff(variant_of[order])) + 1
-        for part in np.split(order, cuts) if len(order) else ():
-            self._write_labels(variants[variant_of[part[0]]], int(rows[part[0]]), labels[:, part])
-        return set(variant_of.tolist())
+    def _write_labels(self, form: OpenForm, first: int, labels: dict[str, Array]) -> None:
+        for name, values in labels.items():
+            array, start = form.arrays[name], first
+            for part in _by_chunk(first, values):
+                if part.any() or self._is_there(array, start // ROWS_PER_CHUNK):
+                    array.write_packed(start, part.astype(INT64).tobytes())
+                start += len(part)
 
-    def _write_labels(self, variant: OpenVariant, first: int, labels: np.ndarray[Any, Any]) -> None:
-        for name, values in zip(COORDINATES, labels, strict=True):
-            path = f"{variant.directory}/{name}{variant.suffix}"
-            if path not in self._labelled and not Path(path).exists():
-                rows = first + len(values)
-                made = self._tree.made(coordinate_json(variant.suffix, rows))
-                self._blank.add(path)
-                self._write(path, first, values, within=made)
-                self._tree.move_in(made, path)
-                self._labelled[path] = rows
-            else:
-                self._write(path, first, values)
-
-    def _write(
-        self, path: str, first: int, values: np.ndarray[Any, Any], within: str | None = None
-    ) -> None:
-        if path in self._blank:
-            if not values.any():
-                return
-            self._blank.discard(path)
-        if within is None:
-            self._make_chunks(path, first, first + len(values))
-        array = SlotArray(self._files, within or path, INT64.itemsize, COORDINATE_ROWS)
-        array.write_packed(first, values.astype(INT64).tobytes())
-
-    def _make_chunks(self, path: str, first: int, stop: int) -> None:
-        """Puts the chunks of these rows in place at their full size, where they are missing.
-
-        zarr.json may show rows of theirs already, which were zeros: whoever reads them meets no
-        file, or a whole one.
-        """
-        for chunk in range(first // COORDINATE_ROWS, (stop - 1) // COORDINATE_ROWS + 1):
-            file = f"{path}/{chunk_key(chunk, 0)}"
-            if not Path(file).exists():
-                self._tree.reserve(file, COORDINATE_ROWS * INT64.itemsize)
-
-    def _coordinate_json(self, variant: OpenVariant, name: str) -> None:
-        path = f"{variant.directory}/{name}{variant.suffix}"
-        if self._labelled.get(path) != variant.rows:
-            self._tree.replace(path, coordinate_json(variant.suffix, variant.rows))
-            self._labelled[path] = variant.rows
+    def _is_there(self, array: SlotArray, chunk: int) -> bool:
+        """Whether a chunk has a file: one that is full of zeros needs none."""
+        key = (array.path, chunk)
+        if key not in self._chunks and Path(array.path, chunk_key(chunk, 0)).exists():
+            self._chunks.add(key)
+        return key in self._chunks
 
 
-@lru_cache(maxsize=64)
-def coordinate_json(suffix: str, rows: int) -> bytes:
-    """The zarr.json of one label of a variant's records."""
-    return array_json(ArrayShape(INT64, (rows,), (COORDINATE_ROWS,), (f"record{suffix}",)))
+def _labels(
+    reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int
+) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
+    """For each form its first row among these, and the labels of all of them."""
+    form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
+    labels = {name: reader.span(name, start, stop) for name in LABELS}
+    with_row = np.flatnonzero(rows >= 0)
+    order = with_row[np.argsort(form_of[with_row], kind="stable")]
+    cuts = np.flatnonzero(np.diff(form_of[order])) + 1
+    for part in np.split(order, cuts) if len(order) else ():
+        own = {name: column[part] for name, column in labels.items()}
+        yield forms[form_of[part[0]]], (int(rows[part[0]]), own)
+
+
+def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
+    """Takes up what the attributes of forms say of the series in rows that were published."""
+    for form, (_, labels) in _labels(reader, forms, start, stop):
+        _tell(form, labels["series"], reader.catalogue.series)
+
+
+def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
+    """Adds series to what a form's attributes say; whether there were new ones."""
+    fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
+    for number in fresh:
+        one = series[number]
+        told = {"name": one.name, "kind": one.kind, "mode": one.mode}
+        form.series[number] = f'"{number}":{json.dumps(told)}'.encode()
+    return bool(fresh)
+
+
+def _by_chunk(first: int, values: Array) -> list[Array]:
+    begin = ROWS_PER_CHUNK - first % ROWS_PER_CHUNK
+    return np.split(values, range(begin, len(values), ROWS_PER_CHUNK))
 
 
 def catalogue_json(end: int) -> bytes:

@@ -7,13 +7,17 @@ down only after everything they speak of.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from anchorlib import dtypes
 from anchorlib.errors import RunNotFoundError
 from anchorlib.record import Gap
-from anchorlib.store.catalog import Catalogue, Variant, whole_lines
+from anchorlib.store.catalog import Catalogue, whole_lines
+from anchorlib.store.form import Form
+from anchorlib.store.format1 import ROW_1
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
@@ -25,7 +29,7 @@ from anchorlib.store.layout import (
 )
 from anchorlib.store.location import Location, Within
 from anchorlib.store.rows import StoredRows, committed_rows
-from anchorlib.store.values import StoredVariant
+from anchorlib.store.values import StoredForm
 from anchorlib.summary import Log2Histogram, summarise
 
 __all__ = ["RankReader"]
@@ -64,10 +68,11 @@ class RankReader:
     def _understood(self, known: int, committed: int) -> int:
         # Power loss, unlike a kill, can keep a row and lose the line that says what it is.
         for start in range(known, committed, ROWS_PER_CHUNK):
-            variants = self.span("variant", start, min(start + ROWS_PER_CHUNK, committed))
-            unknown = np.flatnonzero(variants >= len(self.catalogue.variants))
-            if len(unknown):
-                return start + int(unknown[0])
+            stop = min(start + ROWS_PER_CHUNK, committed)
+            unknown = self.span("form", start, stop) >= len(self.catalogue.forms)
+            unknown |= self.span("series", start, stop) >= len(self.catalogue.series)
+            if unknown.any():
+                return start + int(np.flatnonzero(unknown)[0])
         return committed
 
     def _read_catalogue(self) -> None:
@@ -108,7 +113,11 @@ class RankReader:
 
     def span(self, name: str, start: int, stop: int) -> Array:
         """Part of a column, which is not kept in memory."""
-        return StoredRows(self._location, f"records/{name}", COLUMNS[name]).span(start, stop)
+        if self.catalogue.version == 1 and name in ("series", "form"):
+            forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
+            return forms if name == "form" else series
+        dtype = ROW_1[name] if name == "variant" else COLUMNS[name]
+        return StoredRows(self._location, f"records/{name}", dtype).span(start, stop)
 
     def cell(self, name: str, row: int) -> Any:
         """One column's entry for one row."""
@@ -117,27 +126,26 @@ class RankReader:
     @property
     def series_ids(self) -> Array:
         """The series of each row."""
-        owner = np.array([variant.series for variant in self.catalogue.variants], np.int64)
-        return owner[self.column("variant")] if len(owner) else np.empty(0, np.int64)
+        return self.column("series")
 
     def kept(self, rows: Array) -> Array:
         """Whether the values of these rows are stored."""
         kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
         return kept
 
-    def variants_of(self, rows: Array) -> list[Variant]:
-        """The variants that these rows belong to, each once, in the order they were begun."""
-        return [stored.entry for stored, _ in self._by_variant(rows)]
+    def dtype_set(self, rows: Array) -> list[str]:
+        """The different dtypes of these rows, in the order in which their forms were begun."""
+        return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
 
     def dtypes(self, rows: Array) -> list[str]:
         """The dtype of each of these rows."""
-        variants = self.catalogue.variants
-        return [variants[number].dtype for number in self.column("variant")[rows]]
+        forms = self.catalogue.forms
+        return [forms[number].dtype for number in self.column("form")[rows]]
 
     def shapes(self, rows: Array) -> list[tuple[int, ...]]:
         """The tensor shape of each of these rows."""
         found: list[tuple[int, ...]] = [()] * len(rows)
-        for stored, places in self._by_variant(rows):
+        for stored, places in self._by_form(rows):
             shapes = stored.shape_list(self.column("row")[rows[places]])
             for place, shape in zip(places.tolist(), shapes, strict=True):
                 found[place] = shape
@@ -145,7 +153,7 @@ class RankReader:
 
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
         """The different tensor shapes of these rows."""
-        parts = self._by_variant(rows)
+        parts = self._by_form(rows)
         sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
         return set().union(*sets)
 
@@ -153,7 +161,7 @@ class RankReader:
         """The different dtypes and shapes that these rows have together."""
         return {
             (stored.entry.dtype, shape)
-            for stored, places in self._by_variant(rows)
+            for stored, places in self._by_form(rows)
             for shape in stored.shape_set(self.column("row")[rows[places]])
         }
 
@@ -161,48 +169,54 @@ class RankReader:
         """The different shapes of these rows, and for each row which of them is its."""
         found: dict[tuple[int, ...], int] = {}
         codes = np.empty(len(rows), np.int64)
-        for stored, places in self._by_variant(rows):
+        for stored, places in self._by_form(rows):
             if stored.entry.shape is not None:
                 codes[places] = found.setdefault(stored.entry.shape, len(found))
                 continue
-            own = stored.shapes(self.column("row")[rows[places]])
-            kinds, which = np.unique(own, axis=0, return_inverse=True)
-            known = [found.setdefault(tuple(kind), len(found)) for kind in kinds.tolist()]
-            codes[places] = np.array(known)[which.reshape(-1)]
+            own = stored.shape_list(self.column("row")[rows[places]])
+            codes[places] = [found.setdefault(shape, len(found)) for shape in own]
         return list(found), codes
 
     def stored_bytes(self, rows: Array) -> int:
         """Bytes of values that are stored of these rows."""
         rows = rows[self.kept(rows)]
-        parts = self._by_variant(rows)
+        parts = self._by_form(rows)
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
 
     def stack(self, rows: Array) -> Array:
-        """Raw storage of rows of one variant that is not flat, shape (len(rows), *shape)."""
-        return self._stored(self._variant(int(rows[0]))).values.pick(self.column("row")[rows])
+        """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape)."""
+        (first, places), *others = self._by_form(rows)
+        if not others and first.entry.shape is not None:
+            return first.values.pick(self.column("row")[rows])
+        storage = dtypes.dtype(first.entry.dtype).storage
+        shape = first.shape_list(self.column("row")[rows[places[:1]]])[0]
+        found = np.empty((len(rows), prod(shape)), storage)
+        self.flat_stack(rows, found)
+        return found.reshape(len(rows), *shape)
 
     def flat_stack(self, rows: Array, out: Array) -> None:
         """Raw storage of rows of one dtype and size, of any series, as (len(rows), size)."""
-        for stored, places in self._by_variant(rows):
-            if stored.entry.flat:
-                for place in places.tolist():
-                    out[place] = self.raw(int(rows[place])).reshape(-1)
+        for stored, places in self._by_form(rows):
+            own = self.column("row")[rows[places]]
+            if not stored.entry.flat:
+                out[places] = stored.values.pick(own).reshape(len(own), -1)
                 continue
-            picked = stored.values.pick(self.column("row")[rows[places]])
-            out[places] = picked.reshape(out[places].shape)
+            starts = stored.offsets(own).tolist()
+            for place, start in zip(places.tolist(), starts, strict=True):
+                out[place] = stored.values.span(start, start + out.shape[1])
 
     def raw(self, row: int) -> Array:
         """Raw storage of one row whose values are kept."""
-        return self._stored(self._variant(row)).value(int(self.column("row")[row]))
+        return self._stored(self._form(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
         """The same in C order, flat, at most `nbytes` at a time."""
-        stored = self._stored(self._variant(row))
+        stored = self._stored(self._form(row))
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
-    def flat_elements(self, variant: Variant, rows: int) -> int:
-        """Elements that the first `rows` records of a flat variant have together."""
-        return self._stored(variant).elements(rows)
+    def flat_elements(self, form: Form, rows: int) -> int:
+        """Elements that the first `rows` records of a flat form have together."""
+        return self._stored(form).elements(rows)
 
     def histograms(self, rows: Array) -> list[Log2Histogram]:
         """The log2 histograms of these rows, stored or computed from the values."""
@@ -214,7 +228,7 @@ class RankReader:
         for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             if length < 0:
                 row = int(rows[place])
-                found.append(summarise(self.raw(row), self._variant(row).dtype).histogram)
+                found.append(summarise(self.raw(row), self._form(row).dtype).histogram)
                 continue
             zero, nan, inf, subnormal = (figure[place] for figure in figures)
             bins = (exponents[end - length : end], counts[end - length : end])
@@ -239,9 +253,9 @@ class RankReader:
     def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
         """Raw storage of rows whose values are kept, in stacks of about `nbytes`, with its dtype.
 
-        Rows come variant by variant; those of a flat variant one by one.
+        Rows come form by form; those of a flat form one by one.
         """
-        for stored, places in self._by_variant(rows):
+        for stored, places in self._by_form(rows):
             dtype, own = stored.entry.dtype, rows[places]
             if stored.entry.flat:
                 yield from ((self.raw(row), dtype) for row in own.tolist())
@@ -266,19 +280,18 @@ class RankReader:
         )
         return exponents, counts
 
-    def _by_variant(self, rows: Array) -> list[tuple[StoredVariant, Array]]:
-        """Each variant of these rows, and which places among them are its."""
-        numbers = self.column("variant")[rows]
+    def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
+        """Each form of these rows, and which places among them are its."""
+        numbers = self.column("form")[rows]
         if len(numbers) and (numbers == numbers[0]).all():  # as nearly always
-            return [(self._stored(self._variant(int(rows[0]))), np.arange(len(rows)))]
+            return [(self._stored(self._form(int(rows[0]))), np.arange(len(rows)))]
         order = np.argsort(numbers, kind="stable")
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
         parts = np.split(order, cuts) if len(order) else []
-        return [(self._stored(self._variant(int(rows[part[0]]))), part) for part in parts]
+        return [(self._stored(self._form(int(rows[part[0]]))), part) for part in parts]
 
-    def _variant(self, row: int) -> Variant:
-        return self.catalogue.variants[int(self.column("variant")[row])]
+    def _form(self, row: int) -> Form:
+        return self.catalogue.forms[int(self.column("form")[row])]
 
-    def _stored(self, variant: Variant) -> StoredVariant:
-        group = f"tensors/{self.catalogue.series[variant.series].path}"
-        return StoredVariant(self._location, group, variant)
+    def _stored(self, form: Form) -> StoredForm:
+        return StoredForm(self._location, form)

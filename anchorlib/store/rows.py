@@ -15,6 +15,7 @@ from anchorlib.store.location import Location, read_into
 __all__ = ["StoredRows", "committed_rows"]
 
 Array = np.ndarray[Any, Any]
+FAR_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,16 @@ class StoredRows:
         if len(rows) and _are_consecutive(rows):
             return self.span(int(rows[0]), int(rows[-1]) + 1)
         found = np.empty((len(rows), *self.shape), self.dtype)
-        chunks, slots = np.divmod(rows, self.rows)
-        order = np.argsort(chunks, kind="stable")
-        cuts = np.flatnonzero(np.diff(chunks[order])) + 1
-        for part in np.split(order, cuts) if len(rows) else ():
-            first, last = int(slots[part].min()), int(slots[part].max())
-            # One read for all rows of a chunk file: files of many rows are small.
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        chunks, slots = np.divmod(ordered, self.rows)
+        # Others' rows in between are read where that is cheaper than one more read.
+        far = np.diff(ordered) * self.nbytes > FAR_BYTES
+        cuts = np.flatnonzero(far | (np.diff(chunks) > 0)) + 1
+        for part in np.split(np.arange(len(rows)), cuts) if len(rows) else ():
+            first, last = int(slots[part[0]]), int(slots[part[-1]])
             values = self._part(int(chunks[part[0]]), first, last - first + 1)
-            found[part] = values[slots[part] - first]
+            found[order[part]] = values[slots[part] - first]
         return found
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:

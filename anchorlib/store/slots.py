@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,51 +23,14 @@ __all__ = ["ChunkFiles", "SlotArray"]
 
 Buffer = bytes | memoryview
 
-IOV_MAX = 1024  # buffers that one pwritev takes, on Linux and macOS
-
-
-LEFT_TO_OTHERS = 8192
-MOST_OPEN = 16384
-
-
-class Allowance:
-    """How many chunk files the writers of this process may keep open together.
-
-    One that needs more may have what others do not use; where all is used, each has an equal
-    share. A step that goes round more series than that opens a file for each record. What is left
-    to the process is 8,192 files, or three quarters of them where it may open fewer.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._writers = 0
-        self._open = 0
-
-    def allows(self, mine: int) -> bool:
-        """Whether a writer that has `mine` open may keep them all and open one more."""
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = MOST_OPEN
-        if soft != resource.RLIM_INFINITY:
-            most = min(max(soft // 4, soft - LEFT_TO_OTHERS), MOST_OPEN)
-        return self._open < most or mine < most // max(self._writers, 1)
-
-    def count(self, files: int, writers: int = 0) -> None:
-        """So many more are open now, of so many more writers."""
-        with self._lock:
-            self._open += files
-            self._writers += writers
-
-
-SHARED = Allowance()
-
 
 class ChunkFiles:
     """Open chunk files; the one used longest ago is closed first.
 
-    limit: of those that are open at a time; None: what `SHARED` allows. owner: whose they are.
+    limit: of those that are open at a time. owner: whose they are.
     """
 
-    def __init__(self, limit: int | None, owner: Owner, *, fsync: bool = False) -> None:
+    def __init__(self, limit: int, owner: Owner, *, fsync: bool = False) -> None:
         self.fsync = fsync
         self._owner = owner
         self._limit = limit
@@ -83,28 +44,11 @@ class ChunkFiles:
         if descriptor is not None:
             self._open.move_to_end(key)
             return descriptor
-        self._make_room()
+        while len(self._open) >= self._limit:
+            os.close(self._open.popitem(last=False)[1])
         descriptor = self._create(array, chunk)
         self._open[key] = descriptor
-        self._count(1)
         return descriptor
-
-    def _make_room(self) -> None:
-        while self._open and not self._has_room():
-            os.close(self._open.popitem(last=False)[1])
-            self._count(-1)
-
-    def _has_room(self) -> bool:
-        if self._limit is None:
-            return SHARED.allows(len(self._open))
-        return len(self._open) < self._limit
-
-    def _count(self, files: int) -> None:
-        """Is told after each opening and closing."""
-        if self._limit is None:
-            first = files > 0 and len(self._open) == 1
-            last = files < 0 and not self._open
-            SHARED.count(files, int(first) - int(last))
 
     def open(self, path: str) -> int:
         """Opens or makes one file; gives the others up where the process has too many open."""
@@ -118,13 +62,16 @@ class ChunkFiles:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     def _create(self, array: SlotArray, chunk: int) -> int:
-        descriptor = self.open(f"{array.path}/{chunk_key(chunk, array.dims)}")
+        path, size = f"{array.path}/{chunk_key(chunk, array.dims)}", array.rows * array.nbytes
         try:
-            size = array.rows * array.nbytes
-            if os.fstat(descriptor).st_size != size:
-                os.ftruncate(descriptor, size)
-                if self.fsync:
-                    sync_directory(array.path)
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            descriptor = os.open(array.path, os.O_TMPFILE | os.O_RDWR, 0o644)
+        try:
+            os.ftruncate(descriptor, size)
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+            if self.fsync:
+                sync_directory(array.path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -139,7 +86,6 @@ class ChunkFiles:
         """Closes them all; the next write opens what it needs."""
         while self._open:
             os.close(self._open.popitem()[1])
-            self._count(-1)
 
 
 @dataclass(slots=True, eq=False)
@@ -155,39 +101,12 @@ class SlotArray:
     rows: int
     dims: int = 0
 
-    def write(self, start: int, rows: Sequence[Buffer]) -> None:
-        """Writes consecutive rows from row `start` on, each buffer one row."""
-        if self.nbytes == 0:
-            return
-        if self.rows == 1:
-            for index, row in enumerate(rows, start):
-                self._write_file(index, row)
-            return
-        files, done = self.files, 0
-        while done < len(rows):
-            chunk, slot = divmod(start + done, self.rows)
-            batch = rows[done : done + min(self.rows - slot, IOV_MAX)]
-            descriptor = files.descriptor(self, chunk)
-            write_all(descriptor, batch, slot * self.nbytes, len(batch) * self.nbytes)
-            if files.fsync:
-                files.sync(descriptor)
-            done += len(batch)
-
-    def write_row(self, row: int, values: Buffer) -> None:
-        """Writes one row: what a step with many tensors comes to, again and again."""
-        if self.nbytes == 0:
-            return
-        if self.rows == 1:
-            self._write_file(row, values)
-            return
-        chunk, slot = divmod(row, self.rows)
-        descriptor = self.files.descriptor(self, chunk)
-        write_all(descriptor, (values,), slot * self.nbytes, self.nbytes)
-        if self.files.fsync:
-            self.files.sync(descriptor)
-
     def write_packed(self, start: int, packed: Buffer) -> None:
-        """Writes consecutive rows that lie in one buffer already."""
+        """Writes consecutive rows from row `start` on, which lie in one buffer end to end."""
+        if self.rows == 1:
+            for row, place in enumerate(range(0, len(packed), self.nbytes), start):
+                self._write_file(row, memoryview(packed)[place : place + self.nbytes])
+            return
         chunk, slot = divmod(start, self.rows)
         size = len(packed)
         if slot + size // self.nbytes <= self.rows:  # as nearly always

@@ -95,20 +95,14 @@ class CatalogFile:
 
 def make_columns(records: Path, tree: Tree) -> None:
     """The arrays of an empty table."""
-    for name, dtype in COLUMNS.items():
-        tree.make(records / name, column_json(dtype, 0))
-    for name, dtype in HIST_COLUMNS.items():
-        tree.make(records / name, column_json(dtype, 0, "pair"))
+    for name, dtype in (COLUMNS | HIST_COLUMNS).items():
+        tree.make(records / name, array_json(column_shape(dtype, name)))
 
 
-def add_check_column(records: Path, rows: int, tree: Tree) -> None:
-    """The column that a table of an older writer lacks, of `rows` rows without a checksum."""
-    tree.make(records / "check", column_json(COLUMNS["check"], rows))
-
-
-def column_json(dtype: np.dtype[Any], rows: int, dimension: str = "record") -> bytes:
-    """The zarr.json of a column of `rows` rows."""
-    return array_json(ArrayShape(dtype, (rows,), (ROWS_PER_CHUNK,), (dimension,)))
+def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
+    """A column without an entry."""
+    dimension = "pair" if name in HIST_COLUMNS else "record"
+    return ArrayShape(dtype, (0,), (ROWS_PER_CHUNK,), (dimension,))
 
 
 def erase_rows_after(records: Path, rows: int) -> None:

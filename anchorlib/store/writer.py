@@ -1,9 +1,9 @@
 """The one writing hand of a store, the same in a training process and in the collector.
 
     with Writer.open(Path("anchors"), "run1", rank=0) as writer:
-        writer.write(records)      # committed when it returns: survives kill -9
+        writer.write_block(block_of(records))      # committed when it returns: survives kill -9
 
-A batch is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
+A block is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
 zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
 """
 
@@ -16,36 +16,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from anchorlib.block import RowBlock
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
-from anchorlib.record import Edges, Gap, Record
+from anchorlib.record import Edges, Gap
 from anchorlib.store.budget import Budget, Room
 from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, header_line
-from anchorlib.store.columns import pack_block
 from anchorlib.store.edges import edges_key, edges_line
-from anchorlib.store.gaps import LeftOut
+from anchorlib.store.gaps import MISFIT, LeftOut
 from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
 from anchorlib.store.making import make_store
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
 from anchorlib.store.owner import Owner
-from anchorlib.store.packing import Batch, Packer
+from anchorlib.store.packing import Packer, without_values
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
-from anchorlib.store.series import SeriesShelf
+from anchorlib.store.register import Register
 from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import RowTable
 from anchorlib.store.tree import Tree
 
-if TYPE_CHECKING:
-    from anchorlib.wire import RowBlock
-
 __all__ = ["Writer"]
 
 MAX_RANK = 1 << 31
+MOST_OPEN = 64  # chunk files of values and labels
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -111,13 +111,11 @@ class Writer:
         self._open = True
         self._pid = os.getpid()
         self._owner = place.owner
-        self._files = ChunkFiles(None, self._owner, fsync=place.fsync)
+        self._files = ChunkFiles(MOST_OPEN, self._owner, fsync=place.fsync)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
-        self._shelf = SeriesShelf(
-            place.path / "tensors", catalogue, self._catalog, place.tree, self._files
-        )
-        self._resumed = resume_counters(reader, self._shelf.variants)
+        self._register = Register(place.path, catalogue, self._catalog, place.tree, self._files)
+        self._resumed = resume_counters(reader, self._register.forms)
         self._table = RowTable(
             place.path / "records",
             reader.committed,
@@ -126,9 +124,9 @@ class Writer:
             fsync=place.fsync,
         )
         self._budget = Budget(place.path, room, self._resumed.nbytes)
-        self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
-        self._publisher = Publisher(place.path, place.tree, self._owner, fsync=place.fsync)
-        self._published = (catalogue.published, -1)
+        self._packer = Packer(self._register)
+        self._publisher = Publisher(place.path, place.tree)
+        self._published = (min(catalogue.published, reader.committed), -1)
         self._left_out = LeftOut(())
         self._edges = set(catalogue.edges)
         self._header: dict[str, Any] = {}
@@ -169,72 +167,49 @@ class Writer:
         """What this writer kept without its values, for want of room."""
         return self._left_out
 
-    def write(self, records: Sequence[Record]) -> None:
-        """Writes a batch; when it returns, all of it is committed, and if it raises, none is.
+    def write_block(self, block: RowBlock) -> None:
+        """Writes a block; when it returns, all of it is committed, and if it raises, none is.
 
-        Each record must carry its summary. The attempt is the writer's own, and `order` goes on
-        where the last attempt ended.
-        Raises StoreError where the file system fails or a record is not what it says.
+        The attempt is the writer's own, and `order` goes on where the last attempt ended. Values
+        for which there is no room are left out, and records that cannot be stored as they are:
+        both are counted in `left_out` and stated as gaps. Nothing is compared with its digest.
+        Raises StoreError where the file system fails.
         """
         self._check_open()
-        if not records:
-            return
         with store_errors(f"cannot write {self._place}"):
+            fit = self._packer.admit(block)
             try:
-                self._write(records)
+                self._write(fit)
             except OSError as error:
                 if error.errno not in NO_ROOM or self._budget.waits:
                     raise
                 self._budget.exhaust()
-                self._write(records)
+                self._write(fit)
+        for one in fit.misfits:
+            key = (one.name, one.kind, one.mode, f"{MISFIT}{one.reason}")
+            self._left_out.add(key, np.array([one.step]), 0)
         if self._left_out.due:
             self._state_gaps()
 
-    def _write(self, records: Sequence[Record]) -> None:
-        batch = Batch(self._table.pairs)
-        try:
-            self._packer.pack(batch, records)
-            for variant in batch.touched:
-                variant.write()
-            exponents, counts = b"".join(batch.exponents), b"".join(batch.counts)
-            self._table.append(b"".join(batch.rows), batch.checks, exponents, counts)
-            self._table.commit(len(batch.rows), batch.pairs - self._table.pairs)
-        except BaseException:
-            batch.discard()
-            raise
-        for variant in batch.touched:
-            variant.settle()
-        self._budget.spend(batch.nbytes + ROW.itemsize * len(batch.rows))
-        self._left_out.add(batch.left_out)
-
-    def write_block(self, block: RowBlock) -> bool:
-        """The same for many small records as columns; digests were compared with their values.
-
-        Returns whether it was written: False, and nothing was, where each record needs a look.
-        """
-        self._check_open()
-        # Where not all find room each decides for itself.
-        nbytes = int(block.sizes.sum())
-        with store_errors(f"cannot write {self._place}"):
-            if not len(block) or self._budget.refusal(nbytes) is not None:
-                return False
-            packed = pack_block(block, self._shelf, self._packer, self._table.pairs)
-            if packed is None:
-                return False
-            try:
-                for variant, _, values in packed.values:
-                    variant.write_packed(values)
-                self._table.append(packed.rows, packed.checks, packed.exponents, packed.counts)
-                self._table.commit(len(block), packed.pairs)
-            except OSError as error:
-                if error.errno not in NO_ROOM or self._budget.waits:
-                    raise
-                self._budget.exhaust()
-                return False
-        for variant, rows, _ in packed.values:
-            variant.rows += rows
-        self._budget.spend(nbytes + ROW.itemsize * len(block))
-        return True
+    def _write(self, block: RowBlock) -> None:
+        if not len(block):
+            return
+        sizes = block.sizes
+        refused = self._budget.refusals(sizes)
+        written = without_values(block, np.isin(np.arange(len(block)), list(refused)))
+        packed = self._packer.pack(written if refused else block, self._table.pairs)
+        for part in packed.parts:
+            part.form.write(part)
+        self._table.append(packed.rows, packed.checks, packed.exponents, packed.counts)
+        self._table.commit(len(block), packed.pairs)
+        for part in packed.parts:
+            part.form.settle(part)
+        taken = int(sizes.sum()) - sum(int(sizes[row]) for row in refused)
+        self._budget.spend(taken + ROW.itemsize * len(block))
+        for row, reason in refused.items():
+            one = block.misfit(row, reason)
+            key = (one.name, one.kind, one.mode, reason)
+            self._left_out.add(key, np.array([one.step]), int(sizes[row]))
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """States what was not recorded: totals so far, of which the newest counts.
@@ -279,7 +254,7 @@ class Writer:
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
-            self._publisher.publish_values(self._reader, self._shelf.variants, self._published[0])
+            self._publisher.publish_values(self._reader, self._register.forms, self._published[0])
             self._append([{"published": self._table.rows}])
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
             self._publisher.publish_rank(self._reader.catalogue)
@@ -312,7 +287,6 @@ class Writer:
         if self._open:
             self._open = False
             self._files.close()
-            self._publisher.close()
             self._table.close()
             self._catalog.close()
             self._lock.release()

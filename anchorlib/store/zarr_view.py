@@ -23,10 +23,10 @@ from anchorlib.errors import StoreError
 from anchorlib.store.layout import is_safe_key
 from anchorlib.store.location import Location
 
-__all__ = ["CollectorStore"]
+__all__ = ["LocationStore"]
 
 
-class CollectorStore(Store):
+class LocationStore(Store):
     """Reads keys of a location; what would write raises StoreError."""
 
     supports_writes = False
@@ -86,13 +86,13 @@ class CollectorStore(Store):
         raise StoreError(f"{key} cannot be deleted: this view of a run only reads")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CollectorStore) and other._location is self._location
+        return isinstance(other, LocationStore) and other._location is self._location
 
     def __hash__(self) -> int:
         return hash(id(self._location))
 
     def __repr__(self) -> str:
-        return f"CollectorStore({self._location!r})"
+        return f"LocationStore({self._location!r})"
 
     def _children(self, folder: str) -> Iterable[str]:
         return self._location.list(folder) if not folder or is_safe_key(folder) else []

@@ -37,7 +37,6 @@ from anchorlib.wire.address import (
     is_loopback,
     parse_address,
 )
-from anchorlib.wire.blocks import RowBlock, joined_blocks
 from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
@@ -139,7 +138,6 @@ __all__ = [
     "ReaderClient",
     "Resume",
     "Row",
-    "RowBlock",
     "ask_health",
     "check_of",
     "check_private",
@@ -152,7 +150,6 @@ __all__ = [
     "gap_requests",
     "is_address",
     "is_loopback",
-    "joined_blocks",
     "open_channel",
     "parse_address",
     "parse_request",

@@ -5,22 +5,19 @@ The checks are those of `Decoder.decode`, and so is what comes out of them in a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import xxhash
 
+from anchorlib.block import RowBlock, Tables
 from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.sealing import DamagedError
 from anchorlib.wire.v1.collector_pb2 import Columns
 
-__all__ = ["RowBlock", "Tables", "joined_blocks", "read_block"]
+__all__ = ["read_block"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
-Series: TypeAlias = tuple[str, str, str]
-Layout: TypeAlias = tuple[str, tuple[int, ...]]
 
 DIGEST_BYTES: Final = 16
 _MAX_NUMBER: Final = 1 << 63
@@ -39,47 +36,6 @@ _BOUNDS: Final = {
     "subnormal": _MAX_COUNT,
     "bins": 2 * _MAX_EXPONENT,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What a stream has defined so far, each in its order; `sizes`: bytes of each layout."""
-
-    series: Sequence[Series]
-    layouts: Sequence[Layout]
-    sizes: Sequence[int]
-    phases: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class RowBlock:
-    """Records of one stream, column by column, in order.
-
-    columns: "series", "layout" and "phase" (numbers in `tables`), and by their names what a record
-        says of itself: step, pass_index, call, order, time_ns, count, flags, scale, min, max, sum,
-        l2, zero, nan, inf, subnormal; "bins" is the length of its histogram.
-    digest: (rows, 2), its halves as numbers.
-    kept: whether a row has values; `starts`: where in `payload`.
-    exponents, elements: of all histograms, one after the other.
-    """
-
-    tables: Tables
-    columns: dict[str, Array]
-    digest: Array
-    kept: Array
-    starts: Array
-    payload: bytes | memoryview
-    exponents: Array
-    elements: Array
-
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    @property
-    def sizes(self) -> Array:
-        """Bytes of each row's values, 0 where it has none."""
-        sizes: Array = np.array(self.tables.sizes, np.int64)[self.columns["layout"]]
-        return np.where(self.kept, sizes, 0)
 
 
 def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
@@ -116,27 +72,10 @@ def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBloc
     exponents, elements = _histograms(columns, read["bins"])
     digests = np.frombuffer(columns.digest, ">u8").reshape(rows, 2)
     starts = ends - sizes
-    block = RowBlock(tables, read, digests, kept, starts, payload, exponents, elements)
+    source = np.zeros(rows, np.int64)
+    block = RowBlock(tables, read, digests, kept, [payload], source, starts, exponents, elements)
     _check_digests(block, columns.digest, ends)
     return block
-
-
-def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
-    """Blocks of one stream, in order, as one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    names = blocks[0].columns
-    offsets = np.cumsum([0, *(len(block.payload) for block in blocks[:-1])])
-    return RowBlock(
-        blocks[-1].tables,
-        {name: np.concatenate([block.columns[name] for block in blocks]) for name in names},
-        np.concatenate([block.digest for block in blocks]),
-        np.concatenate([block.kept for block in blocks]),
-        np.concatenate([block.starts + at for block, at in zip(blocks, offsets, strict=True)]),
-        b"".join([block.payload for block in blocks]),
-        np.concatenate([block.exponents for block in blocks]),
-        np.concatenate([block.elements for block in blocks]),
-    )
 
 
 def _histograms(columns: Columns, bins: Array) -> tuple[Array, Array]:
@@ -158,7 +97,7 @@ def _histograms(columns: Columns, bins: Array) -> tuple[Array, Array]:
 
 def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
     spans = zip(block.starts.tolist(), ends.tolist(), block.kept.tolist(), strict=True)
-    payload, digest = block.payload, xxhash.xxh3_128_digest
+    payload, digest = block.payloads[0], xxhash.xxh3_128_digest
     for row, (start, end, kept) in enumerate(spans):
         at = DIGEST_BYTES * row
         if kept and digest(payload[start:end]) != digests[at : at + DIGEST_BYTES]:

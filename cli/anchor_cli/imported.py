@@ -13,8 +13,9 @@ from anchor_cli.placing import Place, Placing, natural
 from anchor_cli.progress import Tick
 from anchor_cli.terminal import note
 from anchor_cli.words import counted, steps_of
+from anchorlib.block import block_of
 from anchorlib.errors import InvalidNameError, OptionError, UnsupportedError
-from anchorlib.names import check_name, escape
+from anchorlib.names import check_name, escape, join
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
@@ -140,8 +141,11 @@ class Import:
     def _write(self, placed: Sequence[tuple[Place, Dump]], time_ns: int) -> None:
         records = [self._record(place, dump, time_ns) for place, dump in placed]
         # A file is of one rank.
-        self._writer(records[0].rank).write(records)
-        self.records += len(records)
+        block = block_of(records)
+        self._writer(records[0].rank).write_block(block)
+        for one in block.misfits:
+            note(f"{escape(join(one.name, one.kind))} at step {one.step} left out: {one.reason}")
+        self.records += len(block)
         self.bytes += sum(record.nbytes for record in records)
         self.steps |= {record.step for record in records}
         self.tensors |= {(record.name, record.kind) for record in records}

@@ -185,16 +185,16 @@ def _verify_rows(reader: RankReader, audit: RankAudit, report: _Report) -> list[
 
 
 def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """The rows, variant by variant, in parts whose values are read in one go."""
+    """The rows, form by form, in parts whose values are read in one go."""
     import numpy as np
 
-    numbers = reader.column("variant")[rows]
+    numbers = reader.column("form")[rows]
     for number in np.unique(numbers):
         own = rows[numbers == number]
-        variant = reader.catalogue.variants[int(number)]
+        form = reader.catalogue.forms[int(number)]
         count = 1
-        if not variant.flat:
-            one = int(np.prod(variant.shape or (), dtype=np.int64)) * _itemsize(variant.dtype)
+        if form.shape is not None:
+            one = int(np.prod(form.shape, dtype=np.int64)) * _itemsize(form.dtype)
             count = max(_BLOCK_BYTES // max(one, 1), 1)
         yield from (own[start : start + count] for start in range(0, len(own), count))
 

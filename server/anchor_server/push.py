@@ -123,7 +123,7 @@ class PushService:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
-            decoder = Decoder(hello.rank, record_bytes=self._record_bytes)
+            decoder = Decoder(record_bytes=self._record_bytes)
             stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
                 yield from self._answers(inbox, stream, hello)

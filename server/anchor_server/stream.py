@@ -16,8 +16,9 @@ from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
 from anchor_server.tally import Tally
+from anchorlib.block import RowBlock, joined_blocks
 from anchorlib.errors import AnchorError
-from anchorlib.record import Gap, Record
+from anchorlib.record import Gap
 from anchorlib.wire import (
     DEFINED_BYTES,
     HEADER_BYTES,
@@ -32,8 +33,6 @@ from anchorlib.wire import (
     Lineage,
     PushReply,
     PushRequest,
-    RowBlock,
-    joined_blocks,
     parse_request,
     read_gaps,
     read_header,
@@ -59,8 +58,7 @@ class Stream:
         self._room = room
         self._tally = tally
         self._next = self._writer.committed
-        self._records: list[Record] = []
-        self._blocks: list[tuple[Framed, RowBlock]] = []  # written before those records
+        self._blocks: list[RowBlock] = []
         self._defined = 0
         self._header = 0  # characters that it added to the header
         self._unfinished = 0  # bytes of the record of which fragments are still to come
@@ -155,10 +153,7 @@ class Stream:
                     grpc.StatusCode.OUT_OF_RANGE,
                     f"record {first} came where {self._next} was due",
                 )
-            if first == self._next and (block := self._decoder.block(frame)) is not None:
-                self._take(frame, block)
-                return
-            records = self._decode(frame)
+            block = self._decode(frame)
         except DamagedError:
             self._tally.damage()
             self._tally.add("rejected", rows)
@@ -166,64 +161,41 @@ class Stream:
         except (FrameError, Refusal):
             self._tally.add("rejected", rows)
             raise
-        if self._blocks:
-            self._write()
-        known = min(max(self._next - first, 0), len(records))
-        self._tally.add("dup", known)
-        self._records += records[known:]
-        self._next = max(self._next, first + len(records))
+        if block is not None:
+            known = min(max(self._next - first, 0), len(block))
+            self._tally.add("dup", known)
+            self._blocks.append(block.after(known))
+            self._next = max(self._next, first + len(block))
 
-    def _take(self, frame: Framed, block: RowBlock) -> None:
-        if self._records:
-            self._write()
-        self._blocks.append((frame, block))
-        self._next += len(block)
-
-    def _decode(self, frame: Framed) -> list[Record]:
+    def _decode(self, frame: Framed) -> RowBlock | None:
         if not frame.head.HasField("fragment"):
-            return self._decoder.decode(frame)
+            return self._decoder.block(frame)
         total = frame.head.fragment.total
         if not self._unfinished and total <= RECORD_BYTES:
             self._room.take(total)
             self._unfinished = total
-        if records := self._decoder.decode(frame):
+        block = self._decoder.block(frame)
+        if block is not None:
             self._finished()
-        return records
+        return block
 
     def _finished(self) -> None:
         held, self._unfinished = self._unfinished, 0
         self._room.give_back(held)
 
     def _write(self) -> None:
-        if self._blocks:
-            self._write_blocks()
-        if self._records:
-            records, self._records = self._records, []
-            self._write_records(records)
+        blocks, self._blocks = self._blocks, []
+        if blocks:
+            self._put(joined_blocks(blocks))
 
-    def _write_blocks(self) -> None:
-        frames, blocks = zip(*self._blocks, strict=True)
-        self._blocks = []
-        block = joined_blocks(blocks)
+    def _put(self, block: RowBlock) -> None:
         try:
             with self._tally.commit():
-                written = self._writer.write_block(block)
+                self._writer.write_block(block)
         except AnchorError:
             self._tally.add("rejected", len(block))
             raise
-        if written:
-            self._tally.add("stored", len(block), len(block.payload))
-        else:
-            self._write_records([one for frame in frames for one in self._decoder.decode(frame)])
-
-    def _write_records(self, records: list[Record]) -> None:
-        try:
-            with self._tally.commit():
-                self._writer.write(records)
-        except AnchorError:
-            self._tally.add("rejected", len(records))
-            raise
-        self._tally.add("stored", len(records), sum(record.nbytes for record in records))
+        self._tally.add("stored", len(block), int(block.sizes.sum()))
         left_out, self._left_out = self._left_out, self._writer.left_out.records
         if self._left_out > left_out:
             self._tally.drop("no room in the store", self._left_out - left_out)

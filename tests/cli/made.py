@@ -19,6 +19,7 @@ from anchor_cli.main import main
 from anchorlib.record import Coordinates, Flag, Gap, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
+from tests.writing import put
 
 BIAS = np.array([0.0, 0.5, -0.25, 3.0], np.float32)
 HOSTILE = "\x1b[31mfc\n\u202e<b>&$x$</b>"
@@ -74,7 +75,7 @@ def make_run(
 ) -> None:
     """Write one rank of a run; records take their order from their place."""
     writer = Writer.open(store, run, rank)
-    writer.write([_ordered(one, number) for number, one in enumerate(records)])
+    put(writer, [_ordered(one, number) for number, one in enumerate(records)])
     writer.gap(gaps)
     writer.publish()
     if close:

@@ -18,6 +18,7 @@ from anchorlib.store import Writer
 from anchorlib.summary import SCANS
 from tests.anchorlib.sinks.spooling import Written
 from tests.cli.made import HOSTILE, anchor, make_run, record
+from tests.writing import put
 
 
 @pytest.fixture(autouse=True)
@@ -242,7 +243,7 @@ def test_gaps_are_exit_3_each_with_reason_steps_and_what_to_do(tmp_path):
 
 def test_a_run_that_its_process_left_is_told_with_and_without_its_name(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
-    writer.write([record()])
+    put(writer, [record()])
     assert doctor("run1", "--store", tmp_path)[1]["ok", "run1"]["text"].startswith("being written")
     assert ("beware", "open runs") not in doctor("--store", tmp_path)[1]
     writer.abandon()
@@ -285,7 +286,7 @@ def test_compiled_low_precision_without_emulated_casts_is_told(tmp_path, dtype, 
     told = {names[key]: value for key, value in header.items()}
     raw = np.ones(2, np.uint16 if dtype == "bfloat16" else np.float32)
     with Writer.open(tmp_path, "run1", 0, header={"torch": "2.13.0+cpu", **told}) as writer:
-        writer.write([record("y", "value", raw, dtype=dtype)])
+        put(writer, [record("y", "value", raw, dtype=dtype)])
         writer.edges([Edges("y", "train", 0, 0, (2,), parents=(Parent("x"),), ops=(op,),
                             inputs=((-1,),))])  # fmt: skip
     _, found = doctor("run1", "--store", tmp_path)

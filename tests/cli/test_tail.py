@@ -15,6 +15,7 @@ import pytest
 from anchorlib.record import Gap
 from anchorlib.store import Writer
 from tests.cli.made import COMMAND, HOSTILE, anchor, environment, make_run, record
+from tests.writing import put
 
 
 def test_a_closed_run_shows_its_last_records_and_ends(tmp_path):
@@ -63,7 +64,7 @@ def test_gaps_are_told_as_they_are_counted(tmp_path):
 
 def test_a_selector_that_names_nothing_of_a_closed_run_is_a_mistake(tmp_path):
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record("weight")])
+        put(writer, [record("weight")])
     done = subprocess.run(
         [*COMMAND, "tail", "run1", "wieght", "--store", tmp_path],
         capture_output=True, text=True, check=False,
@@ -75,7 +76,7 @@ def test_a_selector_that_names_nothing_of_a_closed_run_is_a_mistake(tmp_path):
 
 def test_a_live_run_is_followed_in_the_order_of_arrival_until_it_is_closed(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
-    writer.write([record("first")])
+    put(writer, [record("first")])
     process = subprocess.Popen(
         [*COMMAND, "tail", "run1", "--store", tmp_path, "--json", "--interval", "0.05"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -84,7 +85,7 @@ def test_a_live_run_is_followed_in_the_order_of_arrival_until_it_is_closed(tmp_p
         assert json.loads(process.stdout.readline())["tensor"] == "first"
         names = [f"late{n}" for n in (3, 1, 2)]
         for order, name in enumerate(names, 1):
-            writer.write([record(name, order=order), record("first", order=order, step=order)])
+            put(writer, [record(name, order=order), record("first", order=order, step=order)])
         found = [json.loads(process.stdout.readline())["tensor"] for _ in range(6)]
         assert found == [one for name in names for one in (name, "first")]
         assert process.poll() is None
@@ -95,7 +96,7 @@ def test_a_live_run_is_followed_in_the_order_of_arrival_until_it_is_closed(tmp_p
 
 def test_ctrl_c_ends_it_with_130_and_no_word(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
-    writer.write([record()])
+    put(writer, [record()])
     with subprocess.Popen(
         [*COMMAND, "tail", "run1", "--store", tmp_path, "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -127,7 +128,7 @@ def test_a_run_made_anew_under_its_name_is_seen_from_its_start(tmp_path, monkeyp
     assert len(list(following.records())) == 5
     assert list(following.records()) == []
     writer = Writer.open(tmp_path, "run1", 0, overwrite=True)
-    writer.write([record("anew")])
+    put(writer, [record("anew")])
     writer.close()
     assert [one["tensor"] for one in following.records()] == ["anew"]
 

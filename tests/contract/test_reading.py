@@ -390,14 +390,30 @@ def test_a_runs_histogram_is_of_the_selected_steps(trained):
 # -- on disk
 
 
-def test_a_run_is_one_zarr_v3_hierarchy_whose_values_lie_at_the_contracts_path(trained):
+def number_of(form: zarr.Group, name: str, kind: str) -> int:
+    """The number that a tensor's records have in `series`."""
+    told = form.attrs["anchor"]["series"].items()
+    (found,) = (int(n) for n, one in told if (one["name"], one["kind"]) == (name, kind))
+    return found
+
+
+def test_a_run_is_one_zarr_v3_hierarchy_with_one_array_a_dtype_and_shape(trained):
     root = trained.store / "run1.zarr"
-    for node in (root, root / "rank0", root / "rank1/tensors/fc1/value/value"):
+    for node in (root, root / "rank0", root / "rank1/forms/float32_4x3/value"):
         assert json.loads((node / "zarr.json").read_text())["zarr_format"] == 3
-    array = zarr.open_array(root / "rank0/tensors/fc2.bias/grad/value", mode="r")
-    assert array.shape == (4, 1)
-    assert array[:].tolist() == torch.stack(trained.gradients).tolist()
-    about = array.attrs["anchor"]
+    form = zarr.open_group(root / "rank0/forms/float32_1", mode="r")
+    assert set(form.array_keys()) == {"value", "series", "step", "pass_index", "call"}
+    mine = form["series"][:] == number_of(form, "fc2.bias", "grad")
+    assert form["value"].shape == (4, 1)
+    assert form["value"][:][mine].tolist() == torch.stack(trained.gradients).tolist()
+    assert form["step"][:][mine].tolist() == list(range(4))
+    assert form["value"].attrs["anchor"]["dtype"] == "float32"
+
+
+def test_every_tensor_of_a_run_opens_as_an_array_of_its_own(trained):
+    group = zarr.open_group(trained.run.zarr(), mode="r")["rank0/tensors/fc2.bias/grad"]
+    assert group["value"][:].tolist() == torch.stack(trained.gradients).tolist()
+    about = group["value"].attrs["anchor"]
     assert (about["name"], about["kind"], about["dtype"]) == ("fc2.bias", "grad", "float32")
 
 
@@ -409,13 +425,16 @@ def test_a_name_that_no_file_could_have_is_encoded_and_the_true_one_is_an_attrib
             anchorlib.anchor(torch.tensor([float(number)]), name)
 
     recorded(store, body)
-    tensors = zarr.open_group(store / "run1.zarr/rank0/tensors", mode="r")
+    run = anchorlib.open_run("run1", store)
+    tensors = zarr.open_group(run.zarr(), mode="r")["rank0/tensors"]
     found = {}
     for encoded, group in tensors.groups():
         assert len(encoded.encode()) <= 255
         array = group["value/value"]
         found[array.attrs["anchor"]["name"]] = array[:].tolist()
     assert found == {name: [[float(number)]] for number, name in enumerate(odd)}
+    form = zarr.open_group(store / "run1.zarr/rank0/forms/float32_1", mode="r")
+    assert [one["name"] for one in form.attrs["anchor"]["series"].values()] == odd
     assert sorted(path.name for path in store.iterdir() if not path.name.startswith(".")) == [
         "run1.zarr"
     ]
@@ -433,15 +452,15 @@ def test_the_hierarchy_is_valid_at_every_moment(store):
             for node in members.values():
                 if isinstance(node, zarr.Array) and node.ndim and "records" not in node.path:
                     node[-1:]
-            x = members.get("rank0/tensors/x/value/value")
             if n >= 3:
-                assert x[:3].tolist() == [[float(k)] * 3 for k in (1, 2, 3)]
+                form = members["rank0/forms/float32_3"]
+                x = form["series"][:] == number_of(form, "x", "value")
+                assert form["value"][:][x][:3].tolist() == [[float(k)] * 3 for k in (1, 2, 3)]
 
 
 def test_a_closed_tensor_opens_in_xarray_with_its_coordinates(trained):
-    data = xarray.open_zarr(
-        trained.store / "run1.zarr", group="rank0/tensors/fc1/value", consolidated=False
-    )
+    group = "rank0/tensors/fc1/value"
+    data = xarray.open_zarr(trained.run.zarr(), group=group, consolidated=False)
     assert {"step", "pass_index", "call"} <= set(data.coords)
     series = trained.run.series("fc1", rank=0)
     found = [data[name].values.tolist() for name in ("step", "pass_index", "call")]

@@ -284,7 +284,7 @@ def test_a_flush_shows_all_that_was_captured_before_it_to_any_zarr_reader(store)
         for n in range(1, 4):
             anchorlib.anchor(torch.full((2,), float(n)), "x")
             session.flush()
-            group = zarr.open_group(store / "run1.zarr/rank0/tensors/x/value", mode="r")
+            group = zarr.open_group(store / "run1.zarr/rank0/forms/float32_2", mode="r")
             assert group["value"][:].tolist() == [[float(k)] * 2 for k in range(1, n + 1)]
             assert group["call"][:].tolist() == list(range(n))
 
@@ -293,7 +293,7 @@ def test_a_flush_to_a_collector_shows_it_on_the_collectors_disk(collector):
     with anchorlib.start("run1", store=f"grpc://{collector.address}") as session:
         anchorlib.anchor(torch.full((2,), 7.0), "x")
         session.flush()
-        array = zarr.open_array(collector.store / "run1.zarr/rank0/tensors/x/value/value", mode="r")
+        array = zarr.open_array(collector.store / "run1.zarr/rank0/forms/float32_2/value", mode="r")
         assert array[:].tolist() == [[7.0, 7.0]]
 
 

@@ -14,6 +14,7 @@ from anchorlib.store import Writer
 from anchorlib.wire import ReaderClient
 from tests.anchorlib.store.auditing import faults
 from tests.delivery.lines import Proxy, check_store, free_port, numbered, sink_to, spools
+from tests.writing import put
 
 
 def put_all(sink, count: int, most: int = 600, part: int = 10) -> None:
@@ -121,7 +122,7 @@ def test_bits_that_flip_on_the_line_are_never_stored(tmp_path, seed):
 
 def test_bits_that_flip_on_the_line_are_never_read(tmp_path):
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([numbered(n) for n in range(40)])
+        put(writer, [numbered(n) for n in range(40)])
     keys = ("run1.zarr/rank0/catalog/c.0", "run1.zarr/rank0/records/step/c.0")
     right = failed = 0
     with serve(tmp_path) as collector, Proxy(_port(collector), random.Random(5)) as line:

@@ -16,6 +16,7 @@ from anchorlib.record import Edges, Gap
 from anchorlib.store import LocalLocation, RankReader, Writer
 from tests.delivery.lines import check_store, free_port, numbered, sink_to, spools
 from tests.server.pushing import stored
+from tests.writing import put
 
 
 @pytest.fixture
@@ -91,9 +92,9 @@ def test_what_is_left_of_an_attempt_that_was_followed_by_another_comes_as_one_mo
     hello = json.loads((left / "spool.json").read_text())
     mine = bytes.fromhex(hello["writer_id"])
     with Writer.open(store, "run1", 0, writer_id=mine) as writer:
-        writer.write([numbered(n) for n in range(40)])
+        put(writer, [numbered(n) for n in range(40)])
     with Writer.open(store, "run1", 0, resume=True) as writer:
-        writer.write([numbered(n) for n in range(1000, 1010)])
+        put(writer, [numbered(n) for n in range(1000, 1010)])
     with serve(store) as collector:
         assert main(["push", str(left), "--to", f"grpc://{collector.address}"]) == 0
     steps = [step for _, step, _ in stored(store)]
@@ -106,7 +107,7 @@ def test_a_spool_that_would_overwrite_something_newer_is_not_delivered(tmp_path,
     sink.put([numbered(0)])
     sink.close(0)
     with Writer.open(tmp_path / "store", "run1", 0) as writer:
-        writer.write([numbered(5)])
+        put(writer, [numbered(5)])
     assert main(["push", str(sink.spool), "--to", str(tmp_path / "store")]) == 2
     assert "recorded anew since" in capsys.readouterr().err
     assert [step for _, step, _ in stored(tmp_path / "store")] == [5]
@@ -132,13 +133,13 @@ def source(tmp_path):
     """A run of two attempts, with a gap, lineage, several shapes and a summary without values."""
     store = tmp_path / "source"
     with Writer.open(store, "run1", 0, header={"try": 0}) as writer:
-        writer.write([numbered(n) for n in range(30)])
+        put(writer, [numbered(n) for n in range(30)])
         writer.gap([Gap("fc1", "grad", "all", "queue full", 2, 3, 4)])
         writer.edges([Edges("fc1", "train", 0, 0, (4,))])
     with Writer.open(store, "run1", 0, resume=True, header={"try": 1}) as writer:
-        writer.write([numbered(n) for n in range(20, 50)])
+        put(writer, [numbered(n) for n in range(20, 50)])
     with Writer.open(store, "run1", 3) as writer:
-        writer.write([numbered(n) for n in range(5)])
+        put(writer, [numbered(n) for n in range(5)])
     return store
 
 
@@ -176,7 +177,7 @@ def test_a_copy_that_was_cut_short_goes_on(tmp_path, source):
     store = tmp_path / "copy"
     assert main(["push", str(source / "run1.zarr"), "--to", str(store)]) == 0
     with Writer.open(source, "run1", 0, resume=True) as writer:
-        writer.write([numbered(n) for n in range(60, 70)])
+        put(writer, [numbered(n) for n in range(60, 70)])
     assert main(["push", str(source / "run1.zarr"), "--to", str(store)]) == 0
     assert shape_of(store, 0) == shape_of(source, 0)
 
@@ -184,7 +185,7 @@ def test_a_copy_that_was_cut_short_goes_on(tmp_path, source):
 def test_another_run_of_the_same_name_is_never_mixed_in(tmp_path, source, capsys):
     store = tmp_path / "copy"
     with Writer.open(store, "run1", 0) as writer:
-        writer.write([numbered(7)])
+        put(writer, [numbered(7)])
     assert main(["push", "run1", "--store", str(source), "--to", str(store)]) == 2
     assert "another recording" in capsys.readouterr().err
     assert [step for _, step, _ in stored(store)] == [7]
@@ -192,7 +193,7 @@ def test_another_run_of_the_same_name_is_never_mixed_in(tmp_path, source, capsys
 
 def test_values_that_were_not_kept_stay_a_summary(tmp_path):
     with Writer.open(tmp_path / "source", "run1", 0) as writer:
-        writer.write([replace(numbered(n), raw=None) for n in range(5)])
+        put(writer, [replace(numbered(n), raw=None) for n in range(5)])
     source, copy = str(tmp_path / "source"), str(tmp_path / "b")
     assert main(["push", "run1", "--store", source, "--to", copy]) == 0
     for store in ("source", "b"):

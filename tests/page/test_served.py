@@ -17,6 +17,7 @@ from anchorlib.store import Writer
 from tests.cli.made import COMMAND, make_run, record, spawn
 from tests.page.browsing import settled
 from tests.page.runs import small_run
+from tests.writing import put
 
 
 @contextmanager
@@ -122,11 +123,11 @@ def test_the_list_leads_to_the_page_of_several_runs(browser, address):
 
 def test_a_run_that_grows_is_followed_without_losing_the_selection(browser, tmp_path):
     with Writer.open(tmp_path, "growing", 0) as writer:
-        writer.write([record("fc1", step=0), record("fc2", step=0, order=1)])
+        put(writer, [record("fc1", step=0), record("fc2", step=0, order=1)])
         with served(tmp_path, "growing") as address:
             visited = settled(browser, address, offline=False)
             visited.page.get_by_role("button", name="fc2@grad", exact=True).click()
-            writer.write([record("fc2", step=1, order=2), record("fc3", step=1, order=3)])
+            put(writer, [record("fc2", step=1, order=2), record("fc3", step=1, order=3)])
             header = visited.page.get_by_role("banner")
             expect(header).to_contain_text("being recorded, 2 steps, 3 tensors", timeout=30_000)
             expect(header).to_contain_text("live")

@@ -112,7 +112,11 @@ def test_no_name_reaches_a_terminal_raw(place):
 
 def test_any_zarr_reader_lists_them(place):
     zarr = pytest.importorskip("zarr")
-    tensors = zarr.open_group(place / "store/run1.zarr/rank0/tensors", mode="r")
+    root = zarr.open_group(place / "store/run1.zarr", mode="r")
+    told = [form.attrs["anchor"]["series"].values() for _, form in root["rank0/forms"].groups()]
+    assert {one["name"] for form in told for one in form} == set(NAMES)
+    view = open_run("run1", place / "store").zarr()
+    tensors = zarr.open_group(view, mode="r")["rank0/tensors"]
     found = {
         array.attrs["anchor"]["name"]
         for _, group in tensors.groups()

@@ -281,7 +281,7 @@ def test_after_a_flush_any_reader_sees_what_was_captured(store):
             anchorlib.anchor(torch.full((2,), float(n)), "x")
             session.flush()
             group = zarr.open_group(store / "run1.zarr", mode="r")
-            assert group["rank0/tensors/x/value/value"][:].tolist() == [
+            assert group["rank0/forms/float32_2/value"][:].tolist() == [
                 [float(k)] * 2 for k in range(1, n + 1)
             ]
             assert len(anchorlib.open_run("run1", store)["x@value"]) == n

@@ -11,6 +11,7 @@ import anchorlib
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import record
 from tests.cli.made import anchor
+from tests.writing import put
 
 RAW = np.random.default_rng(0).normal(size=(3, 2, 4000)).astype("<f4")
 
@@ -20,15 +21,15 @@ def written(folder, run, factor):
     with Writer.open(folder, run, 0) as writer:
         for step in range(3):
             for number, name in enumerate("xy"):
-                raw = RAW[step, number] * np.float32(factor if step or number else 1)
+                raw = RAW[step, number, number:] * np.float32(factor if step or number else 1)
                 order = 2 * step + number
-                writer.write([record(name, step, raw, kind="value", order=order)])
+                put(writer, [record(name, step, raw, kind="value", order=order)])
 
 
 def flipped(place):
-    """One byte of step 1's, whether a file holds a step or all of them."""
+    """One byte of x at step 1."""
     data = bytearray(place.read_bytes())
-    data[RAW[0, 0].nbytes * 3 // 2 % len(data)] ^= 0xFF
+    data[RAW[0, 0].nbytes * 3 // 2] ^= 0xFF
     place.write_bytes(data)
 
 
@@ -38,8 +39,8 @@ def damaged(tmp_path, request):
     for run, factor in zip("abn", (1, 1 + 2.0**-22, 1 + 2.0**-21), strict=True):
         written(tmp_path, run, factor)
     which, how = request.param
-    places = sorted(tmp_path.glob(f"{which}*/rank0/tensors/x/value/value/c*"))
-    (flipped if how == "changed" else type(places[0]).unlink)(places[-1 if len(places) < 2 else 1])
+    places = sorted(tmp_path.glob(f"{which}*/rank0/forms/float32_4000/value/c*"))
+    (flipped if how == "changed" else type(places[0]).unlink)(places[0])
     return tmp_path
 
 

@@ -10,13 +10,14 @@ from torch import nn
 import anchorlib
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import record
+from tests.writing import put
 
 
 def write(folder, run, *, name="x", steps=3, mode="all", died=False):
     writer = Writer.open(folder, run, 0)
     for step in range(steps):
         raw = np.full(64, step, "<f4")
-        writer.write([record(name, step, raw, kind="value", mode=mode)])
+        put(writer, [record(name, step, raw, kind="value", mode=mode)])
     if died:
         writer.abandon()
     else:

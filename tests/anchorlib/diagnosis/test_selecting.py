@@ -9,6 +9,7 @@ import anchorlib
 from anchorlib.errors import UnknownTensorError
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import record
+from tests.writing import put
 
 NAMES = ("fc1", "fc2", "head")
 
@@ -18,7 +19,7 @@ def written(folder, run, names, factor=1.0):
         for number, name in enumerate(names):
             raw = np.random.default_rng(number).normal(size=64).astype("<f4")
             raw *= np.float32(factor if number else 1)
-            writer.write([record(name, 0, raw, order=number)])
+            put(writer, [record(name, 0, raw, order=number)])
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from anchorlib.errors import MissingExtraError
 from tests.anchorlib.reading.runs import make_run, training
 from tests.anchorlib.store.records import record
 from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE
+from tests.writing import put
 
 said = Comparison.__repr__  # a dataclass made by hand has one of its own
 
@@ -30,7 +31,7 @@ def found(tmp_path: Path):
             those = training(step)
             if step == 1:
                 those[1] = record("fc2", 1, np.full((2, 3), 10.5, "<f4"), kind="value", order=101)
-            writer.write(those)
+            put(writer, those)
     return compare("a", "b", store=tmp_path)
 
 

@@ -25,6 +25,7 @@ from tests.anchorlib.diagnosis.strategies import records
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import filled, floats, record
 from tests.strategies import dtype_names
+from tests.writing import put
 
 COLUMNS = ("step", "pass_index", "call", "attempt", "count", "digest", "kept")
 SHAPES = [(3,), (2, 2), (), (0,), *((2, n) for n in range(1, 12))]
@@ -35,7 +36,7 @@ def write(store: Path, made: Iterable[Record], **options: Any) -> None:
     made = list(made)
     for rank in sorted({one.rank for one in made}):
         with Writer.open(store, "run1", rank, **options) as writer:
-            writer.write([one for one in made if one.rank == rank])
+            put(writer, [one for one in made if one.rank == rank])
 
 
 def rows(of: Table) -> list[tuple[Any, ...]]:
@@ -143,12 +144,12 @@ def test_selectors_and_a_rank_choose(tmp_path: Path) -> None:
 
 def test_of_a_resumed_run_the_last_attempts_are_seen(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0, header={"try": 1}) as writer:
-        writer.write([record("x", step, floats(step), order=step) for step in range(4)])
+        put(writer, [record("x", step, floats(step), order=step) for step in range(4)])
     with Writer.open(tmp_path, "run1", 0, resume=True, header={"try": 2}) as writer:
         again_made = [record("x", step, floats(-step), order=step) for step in range(2, 6)]
         coordinates = (replace(one.coordinates, attempt=1) for one in again_made)
         pairs = zip(again_made, coordinates, strict=True)
-        writer.write([replace(one, coordinates=there) for one, there in pairs])
+        put(writer, [replace(one, coordinates=there) for one, there in pairs])
     found = table_of(open_run("run1", tmp_path))
     assert found.step.tolist() == [0, 1, 2, 3, 4, 5]
     assert found.figures["sum"].tolist() == [0, 1, -2, -3, -4, -5]
@@ -157,7 +158,7 @@ def test_of_a_resumed_run_the_last_attempts_are_seen(tmp_path: Path) -> None:
 
 def test_what_is_missing_and_what_made_what_come_with_the_table(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record("x", 0, floats(1))])
+        put(writer, [record("x", 0, floats(1))])
         gaps = [
             Gap("x", "grad", mode, reason, count=n, first_step=0, last_step=1)
             for n, (mode, reason) in enumerate(
@@ -174,10 +175,10 @@ def test_what_is_missing_and_what_made_what_come_with_the_table(tmp_path: Path) 
 
 def test_a_live_run_is_a_table_of_what_was_committed(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record("x", 0, floats(1), order=0)])
+        put(writer, [record("x", 0, floats(1), order=0)])
         run = open_run("run1", tmp_path)
         before = table_of(run)
-        writer.write([record("y", 1, floats(2), order=1), record("x", 1, floats(3), order=2)])
+        put(writer, [record("y", 1, floats(2), order=1), record("x", 1, floats(3), order=2)])
         after = table_of(run)
     assert (len(before), len(after)) == (1, 3)
     assert len(rows(before)) == 1

@@ -16,6 +16,7 @@ from anchorlib.store import Writer
 from anchorlib.summary import log2_histogram
 from tests.anchorlib.reading.runs import make_run, training
 from tests.anchorlib.store.records import filled, record, written
+from tests.writing import put
 
 
 def values(name: str, kind: str, steps: range, ranks: int = 1) -> np.ndarray:
@@ -53,7 +54,7 @@ def test_a_selector_without_a_kind_means_gradients(tmp_path: Path) -> None:
 def test_pass_gradients_stand_in_where_there_are_no_others(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0) as writer:
         for kind in ("value", "pass_grad", "opt.exp_avg"):
-            writer.write([record("w", 0, filled("float32", (9,), len(kind)), kind=kind)])
+            put(writer, [record("w", 0, filled("float32", (9,), len(kind)), kind=kind)])
     run = open_run("run1", tmp_path)
     assert [part.kind for part in run.histograms("w")] == ["pass_grad"]
     assert [part.kind for part in run.histograms("w@opt.*")] == ["opt.exp_avg"]

@@ -10,6 +10,7 @@ import numpy as np
 from anchorlib.record import Record
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import floats, record
+from tests.writing import put
 
 STEPS = 3
 
@@ -35,5 +36,5 @@ def make_run(store: Path, run: str = "run1", ranks: int = 1, **options: Any) -> 
     for rank in range(ranks):
         with Writer.open(store, run, rank, header={"rank": rank}, **options) as writer:
             for step in range(STEPS):
-                writer.write(training(step, scale=rank + 1))
+                put(writer, training(step, scale=rank + 1))
     return store

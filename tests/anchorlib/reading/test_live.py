@@ -77,7 +77,7 @@ def test_zarr_python_finds_a_valid_hierarchy_at_every_look(tmp_path: Path) -> No
         warnings.simplefilter("error")
         for _ in looks(2.0):
             rank = zarr.open_group(tmp_path / "run1.zarr" / "rank0", mode="r")
-            for path, node in rank["tensors"].members(max_depth=None):
+            for path, node in rank["forms"].members(max_depth=None):
                 if isinstance(node, zarr.Array):
                     assert node[...].shape == node.shape, path
             digests = rank["records/digest_high"][...]

@@ -22,6 +22,7 @@ from anchorlib.record import Gap
 from anchorlib.store import LocalLocation, Writer
 from tests.anchorlib.reading.runs import STEPS, make_run, training
 from tests.anchorlib.store.records import floats, record, written
+from tests.writing import put
 
 
 def test_tensors_come_in_order_of_execution_with_all_that_is_known(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_several_ranks_or_modes_need_to_be_told_apart(tmp_path: Path) -> None:
         run.series("fc2.bias", "grad", rank=7)
     with Writer.open(tmp_path, "modes", 0) as writer:
         for mode in ("all", "sum", "every_n:2"):
-            writer.write([record("x", 0, floats(1), mode=mode)])
+            put(writer, [record("x", 0, floats(1), mode=mode)])
     run = open_run("modes", tmp_path)
     with pytest.raises(AmbiguousTensorError, match=r"mode='all'.*mode='sum'"):
         run["x"]
@@ -121,7 +122,7 @@ def test_the_rest_of_what_a_run_knows(tmp_path: Path) -> None:
 def test_gaps_are_added_over_ranks_and_attempts(tmp_path: Path) -> None:
     for rank in (0, 0, 1):
         with Writer.open(tmp_path, "run1", rank, resume=True) as writer:
-            writer.write([record("x", 0, floats(1))])
+            put(writer, [record("x", 0, floats(1))])
             writer.gap([Gap("x", "grad", "all", "queue", 2, rank, rank + 5)])
     run = open_run("run1", tmp_path)
     assert run.gaps() == [Gap("x", "grad", "all", "queue", 6, 0, 6)]
@@ -134,15 +135,15 @@ def test_an_open_run_is_read_while_it_grows(tmp_path: Path) -> None:
         run = open_run("run1", tmp_path)
         assert (run.tensors(), run.steps, run.state) == ([], [], "open")
         for step in range(3):
-            writer.write([record("x", step, floats(step)), record(f"new{step}", step, floats(1))])
+            put(writer, [record("x", step, floats(step)), record(f"new{step}", step, floats(1))])
             assert len(run["x"]) == step + 1
             assert len(run.tensors()) == step + 2
         series = run["x"]
         with Writer.open(tmp_path, "run1", 1) as other:
-            other.write([record("y", 0, floats(1))])
+            put(other, [record("y", 0, floats(1))])
             assert run.ranks == [0, 1]
         # A series is what it was when it was asked for.
-        writer.write([record("x", 9, floats(9))])
+        put(writer, [record("x", 9, floats(9))])
         assert len(series) == 3
         assert series.values().tolist() == [[0], [1], [2]]
         assert run.live is True
@@ -151,7 +152,7 @@ def test_an_open_run_is_read_while_it_grows(tmp_path: Path) -> None:
 
 def test_a_run_whose_writer_died_is_open_and_not_live(tmp_path: Path) -> None:
     writer = Writer.open(tmp_path, "run1", 0)
-    writer.write([record("x", 0, floats(1))])
+    put(writer, [record("x", 0, floats(1))])
     writer.abandon()
     run = open_run("run1", tmp_path)
     assert (run.state, run.live, len(run["x"])) == ("open", False, 1)
@@ -163,7 +164,7 @@ def test_a_run_that_is_overwritten_is_read_anew(tmp_path: Path) -> None:
     old = run["x"]
     assert len(old.columns["step"]) == 5
     with Writer.open(tmp_path, "run1", 0, overwrite=True) as writer:
-        writer.write([record("y", 0, floats(7))])
+        put(writer, [record("y", 0, floats(7))])
     assert [info.name for info in run.tensors()] == ["y"]
     assert run["y"].values().tolist() == [[7.0]]
 
@@ -188,7 +189,7 @@ def test_many_tensors_are_listed_by_their_catalogue_alone(
 
     monkeypatch.setattr(LocalLocation, "get", get)
     assert len(run.tensors()) == 200
-    assert not [key for key in keys if "tensors/" in key]
+    assert not [key for key in keys if "forms/" in key]
     assert 0 < len(keys) < 60
 
 

@@ -22,6 +22,7 @@ from anchorlib.store import Writer
 from anchorlib.summary import Log2Histogram, log2_histogram
 from tests.anchorlib.reading.runs import make_run
 from tests.anchorlib.store.records import filled, floats, record, written
+from tests.writing import put
 
 NAMES = ["step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count", "digest"]
 NAMES += ["zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2", "flags", "scale"]
@@ -209,9 +210,10 @@ def test_the_last_attempt_of_a_coordinate_is_seen(tmp_path: Path) -> None:
     attempts = [[0, 1, 2, 3], [2, 2, 3, 4]]
     for number, steps in enumerate(attempts):
         with Writer.open(tmp_path, "run1", 0, resume=True) as writer:
-            writer.write(
+            put(
+                writer,
                 [record("x", step, floats(number), order=n) for n, step in enumerate(steps)]
-                + [record("once", step, floats(number), order=9) for step in steps[:1]]
+                + [record("once", step, floats(number), order=9) for step in steps[:1]],
             )
     run = open_run("run1", tmp_path)
     series = run["x"]

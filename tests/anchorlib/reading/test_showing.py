@@ -24,6 +24,7 @@ from anchorlib.record import Gap
 from anchorlib.store import Writer
 from tests.anchorlib.reading.runs import STEPS, make_run, training
 from tests.anchorlib.store.records import floats, record
+from tests.writing import put
 
 HOSTILE = "\x1b[31mfc\n\u202e<script>alert(1)</script>&"
 
@@ -63,7 +64,7 @@ def test_a_run_says_what_it_holds(run, tmp_path):
     with Writer.open(tmp_path, "live", 0) as writer:
         live = open_run("live", tmp_path)
         assert repr(live) == "Run('live', live: 0 records of 0 tensors, 1 rank, 0 B)"
-        writer.write([record("x", 4, floats(1))])
+        put(writer, [record("x", 4, floats(1))])
         writer.gap([Gap("x", "grad", "all", "queue", 3, 0, 1)])
         told = "1 record of 1 tensor, 1 rank, step 4, 4 B, 3 not recorded or without values"
         assert repr(live) == f"Run('live', live: {told})"
@@ -78,7 +79,7 @@ def test_a_series_says_dtype_shape_steps_and_what_is_not_finite(run, tmp_path):
         f"{2 * STEPS} records)"
     )
     with Writer.open(tmp_path, "odd", 0) as writer:
-        writer.write([record("x", 0, floats(np.nan, np.inf)), record("x", 1, floats(1))])
+        put(writer, [record("x", 0, floats(np.nan, np.inf)), record("x", 1, floats(1))])
     told = repr(open_run("odd", tmp_path)["x"])
     assert told == (
         "Series(x@grad (mode all, rank 0), float32 of several shapes, steps 0-1, 1 nan, 1 inf, "
@@ -100,8 +101,8 @@ def test_a_notebook_gets_plain_tables(run):
 
 def test_long_tables_are_cut_and_say_so(tmp_path):
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record(f"t{n}", 0, floats(n), order=n) for n in range(25)])
-        writer.write([record("t0", step, floats(1), order=25 + step) for step in range(1, 30)])
+        put(writer, [record(f"t{n}", 0, floats(n), order=n) for n in range(25)])
+        put(writer, [record("t0", step, floats(1), order=25 + step) for step in range(1, 30)])
     run = open_run("run1", tmp_path)
     assert "and 5 more" in run._repr_html_()
     page = Shown(run["t0"]._repr_html_())
@@ -111,7 +112,7 @@ def test_long_tables_are_cut_and_say_so(tmp_path):
 
 def test_hostile_names_are_text_wherever_they_are_shown(tmp_path):
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record(HOSTILE, 0, floats(1))])
+        put(writer, [record(HOSTILE, 0, floats(1))])
     run = open_run("run1", tmp_path)
     for text in (run._repr_html_(), run[HOSTILE]._repr_html_(), html_table([HOSTILE], [[HOSTILE]])):
         page = Shown(text)
@@ -182,14 +183,14 @@ def test_a_dataset_holds_one_rank_and_each_mode_is_a_variable(tmp_path):
     assert run.to_xarray("fc1", rank=1)["fc1@value"].values[0, 0, 0] == 0
     assert run.to_xarray("fc1", rank=1).attrs["rank"] == 1
     with Writer.open(tmp_path, "modes", 0) as writer:
-        writer.write([record("x", 0, floats(1)), record("x", 0, floats(1), mode="sum")])
+        put(writer, [record("x", 0, floats(1)), record("x", 0, floats(1), mode="sum")])
     names = list(open_run("modes", tmp_path).to_xarray().data_vars)
     assert names == ["x@grad (all)", "x@grad (sum)"]
 
 
 def test_shapes_that_differ_are_a_ragged_error_in_xarray_too(tmp_path):
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record("x", 0, floats(1)), record("x", 1, floats(1, 2))])
+        put(writer, [record("x", 0, floats(1)), record("x", 1, floats(1, 2))])
     with pytest.raises(RaggedError):
         open_run("run1", tmp_path).to_xarray()
 

@@ -19,6 +19,7 @@ from anchorlib.report.values import Budget
 from anchorlib.store import Writer
 from anchorlib.summary import Log2Histogram
 from tests.cli.made import make_run, record
+from tests.writing import put
 
 ADDED = ("records", "numel", "zero", "nan", "inf", "subnormal", "sum")
 
@@ -114,10 +115,10 @@ def test_ranks_and_passes_of_a_step_are_taken_together(tmp_path):
 
 def test_a_run_that_grew_is_counted_from_where_it_was(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
-    writer.write([record(step=0)])
+    put(writer, [record(step=0)])
     run, cache = open_run("run1", tmp_path), BinCache()
     gather(run, cache=cache)
-    writer.write([record(step=1, order=1, raw=np.full(4, 8.0, np.float32))])
+    put(writer, [record(step=1, order=1, raw=np.full(4, 8.0, np.float32))])
     grown = gather(run, cache=cache).bins
     fresh = gather(open_run("run1", tmp_path)).bins
     for name in ("starts", "exponents", "counts"):
@@ -155,7 +156,7 @@ def test_gaps_are_counted_by_reason(tmp_path):
 def test_parameters_are_known_by_their_kinds_and_by_what_was_computed_from_them(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
     names = [("fc1.weight", "grad"), ("fc2.weight", "delta"), ("fc1", "grad")]
-    writer.write([record(*pair, order=order) for order, pair in enumerate(names)])
+    put(writer, [record(*pair, order=order) for order, pair in enumerate(names)])
     writer.edges([Edges("fc1", "train", 0, 0, (4,), parents=(Parent("fc1.weight", call=None),))])
     writer.close()
     view = gather(open_run("run1", tmp_path))

@@ -28,6 +28,7 @@ from anchorlib.wire import (
 from tests.delivery.lines import (
     numbered,
 )
+from tests.writing import records_of
 
 
 class FailingDisk(Disk):
@@ -126,7 +127,7 @@ class Taker:
 
     def begin(self) -> None:
         """A new stream."""
-        self.decoder = Decoder(0)
+        self.decoder = Decoder()
         self.frames = 0
         del self.steps[self.acked :]
         self.outbox.restart()
@@ -140,7 +141,7 @@ class Taker:
         if isinstance(request, Framed):
             assert request.head.first <= len(self.steps)
             self.frames += 1
-            records = self.decoder.decode(request)
+            records = records_of(self.decoder.block(request))
             self.steps += [r.step for r in records][len(self.steps) - request.head.first :]
         elif request.WhichOneof("message") == "define":
             self.decoder.define(request.define)
@@ -156,7 +157,7 @@ def good_records(folder: Path) -> tuple[list[int], int]:
     work = OwnedSpool.take(folder)
     changed = threading.Condition()
     load = _Load(work, "somewhere", changed)
-    frames, decoder, defined, found = load.frames, Decoder(0), 0, []
+    frames, decoder, defined, found = load.frames, Decoder(), 0, []
     frames.rewind()
     frames.commit(0)
     while (frame := frames.first()) is not None:
@@ -166,7 +167,7 @@ def good_records(folder: Path) -> tuple[list[int], int]:
         framed = parse_request(frame.message)
         assert isinstance(framed, Framed)
         assert framed.head.first == len(found)  # no hole is left in the numbers
-        found += [record.step for record in decoder.decode(framed)]
+        found += [record.step for record in records_of(decoder.block(framed))]
         frames.advance()
     load.damage()
     frames.close()

@@ -27,6 +27,7 @@ from anchorlib.sinks import earlier, spool_delivery
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader, Writer
 from tests.server.pushing import expected, record, stored
+from tests.writing import put
 
 
 def sink_to(collector: Collector | str, **options) -> RemoteSink:
@@ -83,7 +84,7 @@ def test_a_flush_shows_everything_to_zarr(tmp_path):
         for step in range(3):
             sink.put([record(step)])
             sink.flush().wait(20)
-            array = zarr.open_array(tmp_path / "run1.zarr/rank0/tensors/fc1/grad/value", mode="r")
+            array = zarr.open_array(tmp_path / "run1.zarr/rank0/forms/float32_4/value", mode="r")
             assert array.shape == (step + 1, 4)
         sink.close(20)
 
@@ -193,7 +194,7 @@ def test_a_collector_that_never_comes_is_counted_at_close(nowhere):
 
 def test_a_run_that_exists_is_refused_once_and_what_follows_is_counted(tmp_path, caplog):
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write([record(7)])
+        put(writer, [record(7)])
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         sink.put([record(0)])

@@ -14,6 +14,7 @@ import numpy as np
 from anchorlib.record import Record
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import filled, record
+from tests.writing import put
 
 DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "int64")
 
@@ -38,7 +39,7 @@ def main(store: str, seed: str) -> None:
     number = 1000 * int(seed)
     os.write(1, b"o")
     while True:
-        writer.write(batch(number, writer.committed))
+        put(writer, batch(number, writer.committed))
         os.write(1, b"%d\n" % writer.committed)
         number += 1
         if number % 5 == 0:

@@ -12,6 +12,7 @@ from anchorlib.dtypes import DTYPES
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import LocalLocation, RankReader, Writer
 from anchorlib.summary import summarise
+from tests.writing import put
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +63,7 @@ def filled(dtype: str, shape: tuple[int, ...], seed: int = 0) -> Array:
 def written(store: Path, records: Iterable[Record], run: str = "run1", rank: int = 0) -> Path:
     """A closed run with these records; returns the run's directory."""
     with Writer.open(store, run, rank) as writer:
-        writer.write(list(records))
+        put(writer, list(records))
     return store / f"{run}.zarr"
 
 

@@ -15,6 +15,7 @@ from anchorlib.record import Flag, Gap
 from anchorlib.store import Writer
 from anchorlib.store import slots as slots_module
 from tests.anchorlib.store.records import assert_holds, floats, reader, record
+from tests.writing import put
 
 
 def blocks(count: int, start: int = 0) -> list[Any]:
@@ -24,7 +25,7 @@ def blocks(count: int, start: int = 0) -> list[Any]:
 def test_beyond_max_bytes_summaries_are_kept_and_a_gap_is_stored(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0, max_bytes=50_000) as writer:
         for one in blocks(20):
-            writer.write([one])
+            put(writer, [one])
     found = reader(tmp_path)
     kept = found.kept(np.arange(20))
     assert 10 <= kept.sum() <= 12
@@ -38,7 +39,7 @@ def test_beyond_max_bytes_summaries_are_kept_and_a_gap_is_stored(tmp_path: Path)
 
 def test_a_batch_that_does_not_fit_whole_is_kept_in_part(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0, max_bytes=50_000) as writer:
-        writer.write(blocks(20))
+        put(writer, blocks(20))
         assert writer.committed == 20
     assert 0 < reader(tmp_path).kept(np.arange(20)).sum() <= 12
 
@@ -46,7 +47,7 @@ def test_a_batch_that_does_not_fit_whole_is_kept_in_part(tmp_path: Path) -> None
 def test_a_run_that_is_resumed_counts_what_it_has(tmp_path: Path) -> None:
     for attempt in range(3):
         with Writer.open(tmp_path, "run1", 0, resume=True, max_bytes=50_000) as writer:
-            writer.write(blocks(10, start=10 * attempt))
+            put(writer, blocks(10, start=10 * attempt))
     found = reader(tmp_path)
     assert 10 <= found.kept(np.arange(30)).sum() <= 12
     assert sum(gap.count for gap in found.gaps()) == 30 - found.kept(np.arange(30)).sum()
@@ -55,7 +56,7 @@ def test_a_run_that_is_resumed_counts_what_it_has(tmp_path: Path) -> None:
 def test_a_writer_that_comes_back_goes_on_counting_what_it_left_out(tmp_path: Path) -> None:
     for start in (0, 10, 20):
         writer = Writer.open(tmp_path, "run1", 0, writer_id=b"one", max_bytes=1)
-        writer.write(blocks(10, start=start))
+        put(writer, blocks(10, start=start))
         writer.publish()
         writer.abandon()
     assert reader(tmp_path).gaps() == [Gap("x", "grad", "all", "max_bytes", 30, 0, 29)]
@@ -73,7 +74,7 @@ def test_a_twentieth_of_the_disk_stays_free(
     free = Free(f_bavail=60, f_blocks=1000)
     monkeypatch.setattr(os, "statvfs", lambda path: free)
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write(blocks(20))  # ten pages are free beyond the twentieth
+        put(writer, blocks(20))  # ten pages are free beyond the twentieth
     found = reader(tmp_path)
     assert found.kept(np.arange(20)).sum() == 10
     assert [gap.reason for gap in found.gaps()] == ["disk"]
@@ -90,10 +91,10 @@ def test_a_disk_that_is_full_costs_values_and_not_the_run(
         real(descriptor, buffers, offset, size)
 
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write(blocks(2))
+        put(writer, blocks(2))
         with monkeypatch.context() as patch:
             patch.setattr(slots_module, "write_all", full)
-            writer.write([*blocks(3, start=2), record("y", 2, floats(1))])
+            put(writer, [*blocks(3, start=2), record("y", 2, floats(1))])
     found = reader(tmp_path)
     assert found.kept(np.arange(6)).tolist() == [True, True, False, False, False, False]
     assert {gap.reason: gap.count for gap in found.gaps() if gap.name == "x"} == {"disk": 3}
@@ -107,12 +108,12 @@ def test_a_disk_that_fails_is_one_line_and_nothing_is_half_written(
 
     before, after = blocks(2), blocks(2, start=2)
     with Writer.open(tmp_path, "run1", 0) as writer:
-        writer.write(before)
+        put(writer, before)
         with monkeypatch.context() as patch:
             patch.setattr(slots_module, "write_all", broken)
             with pytest.raises(StoreError, match=r"rank 0 of run 'run1'.*error"):
-                writer.write([*blocks(1, start=9), record("new", 9, floats(1))])
-        writer.write(after)
+                put(writer, [*blocks(1, start=9), record("new", 9, floats(1))])
+        put(writer, after)
     assert_holds(reader(tmp_path), before + after)
 
 

@@ -17,6 +17,7 @@ from anchorlib.record import Record
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import assert_holds, filled, reader, record
 from tests.anchorlib.store.test_crash import check_foreign, check_rows
+from tests.writing import put
 
 EFFECTS = ("open", "pwritev", "pwrite", "write", "mkdir", "rename", "ftruncate", "unlink")
 
@@ -69,7 +70,7 @@ def live(store: Path, done: list[int]) -> None:
     writer = Writer.open(store, "run1", 0, writer_id=b"same")
     try:
         for number, batch in enumerate(batches()):
-            writer.write(batch)
+            put(writer, batch)
             done.append(len(batch))
             if number % 2:
                 writer.publish()
@@ -101,7 +102,7 @@ def die_and_check(store: Path, life: int) -> None:
         check_foreign(store / "run1.zarr", found.committed)
     with Writer.open(store, "run1", 0, writer_id=b"same") as writer:
         # The rest of the stream is sent again, from the first record that was not committed.
-        writer.write(everything[writer.committed :])
+        put(writer, everything[writer.committed :])
     assert_holds(reader(store), everything)
     check_foreign(store / "run1.zarr", len(everything))
 
@@ -123,9 +124,9 @@ def test_every_reader_reads_on_wherever_labels_that_come_late_are_cut_off(tmp_pa
     while died:
         store = tmp_path / str(life)
         with Writer.open(store, "run1", 0, writer_id=b"same") as writer:
-            writer.write([record("a", 0, filled("float32", (3,)))])
+            put(writer, [record("a", 0, filled("float32", (3,)))])
             writer.publish()
-            writer.write([record("a", 1, filled("float32", (3,)), pass_index=2, call=3)])
+            put(writer, [record("a", 1, filled("float32", (3,)), pass_index=2, call=3)])
             with pytest.MonkeyPatch.context() as patch:
                 mortal = Mortal(patch, life)
                 with contextlib.suppress(Died):

@@ -20,6 +20,7 @@ from anchorlib.errors import (
 )
 from anchorlib.store import LocalLocation, RunReader, Within, Writer
 from tests.anchorlib.store.records import assert_holds, floats, reader, record, written
+from tests.writing import put
 
 
 def test_a_rank_that_exists_is_not_written_again_by_accident(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def test_each_resume_is_one_more_attempt_and_order_goes_on(tmp_path: Path) -> No
         with Writer.open(tmp_path, "run1", 0, resume=True, header={"try": number}) as writer:
             assert writer.attempt == number
             assert writer.committed == 0
-            writer.write(batch)
+            put(writer, batch)
             assert writer.committed == 3
     found = reader(tmp_path)
     assert_holds(found, [one for batch in batches for one in batch])
@@ -86,15 +87,15 @@ def test_what_the_header_gains_is_the_attempts_own_and_outlives_its_writer(tmp_p
 
 def test_a_writer_that_comes_back_continues_its_own_attempt(tmp_path: Path) -> None:
     first = Writer.open(tmp_path, "run1", 0, writer_id=b"one")
-    first.write([record("x", 0, floats(1))])
+    put(first, [record("x", 0, floats(1))])
     first.abandon()
     # Whatever else it asks: it is the same stream, and its records are there.
     with Writer.open(tmp_path, "run1", 0, writer_id=b"one", overwrite=True) as again:
         assert (again.attempt, again.committed) == (0, 1)
-        again.write([record("x", 1, floats(2), order=1)])
+        put(again, [record("x", 1, floats(2), order=1)])
     with Writer.open(tmp_path, "run1", 0, writer_id=b"two", resume=True) as other:
         assert (other.attempt, other.committed) == (1, 0)
-        other.write([record("x", 2, floats(3), order=0)])
+        put(other, [record("x", 2, floats(3), order=0)])
     assert reader(tmp_path).column("order").tolist() == [0, 1, 2]
 
 
@@ -103,7 +104,7 @@ def test_overwriting_removes_this_rank_alone(tmp_path: Path) -> None:
         written(tmp_path, [record("x", 0, floats(rank)), record("y", 0, floats(5))], rank=rank)
     with Writer.open(tmp_path, "run1", 0, overwrite=True) as writer:
         assert writer.attempt == 0
-        writer.write([record("z", 0, floats(7))])
+        put(writer, [record("z", 0, floats(7))])
     assert [entry.name for entry in reader(tmp_path).catalogue.series] == ["z"]
     assert reader(tmp_path, rank=1).raw(0).tolist() == [1.0]
     assert list((tmp_path / ".anchor" / "tmp").iterdir()) == []
@@ -123,14 +124,14 @@ def test_a_catalogue_that_is_damaged_is_one_line_and_may_be_overwritten(tmp_path
         with pytest.raises(StoreError, match="catalogue of rank 0 is damaged"):
             act()
     with Writer.open(tmp_path, "run1", 0, overwrite=True) as writer:
-        writer.write([record("y", 0, floats(2))])
+        put(writer, [record("y", 0, floats(2))])
     assert_holds(reader(tmp_path), [record("y", 0, floats(2))])
 
 
 def test_a_run_of_a_later_format_is_not_guessed_at(tmp_path: Path) -> None:
     written(tmp_path, [record("x", 0, floats(1))])
-    break_catalogue(tmp_path, b'"version":1', b'"version":2')
-    with pytest.raises(StoreError, match=r"format 2.*a newer one"):
+    break_catalogue(tmp_path, b'"version":2', b'"version":3')
+    with pytest.raises(StoreError, match=r"format 3.*a newer one"):
         reader(tmp_path)
 
 
@@ -138,7 +139,7 @@ def test_a_forked_child_does_not_write(tmp_path: Path) -> None:
     with Writer.open(tmp_path, "run1", 0) as writer:
         writer._pid += 1  # as it looks from a child
         with pytest.raises(StoreError, match="forked"):
-            writer.write([record("x", 0, floats(1))])
+            put(writer, [record("x", 0, floats(1))])
         writer.close()
     assert reader(tmp_path).catalogue.state == "open"
 

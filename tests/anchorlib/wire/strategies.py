@@ -43,9 +43,7 @@ def records(draw: st.DrawFn, rank: int = 0) -> Record:
     dtype = draw(st.sampled_from(sorted(dtypes.DTYPES)))
     shape = draw(shapes())
     raw = draw(st.none() | storage_arrays(dtype, shape))
-    where = Coordinates(
-        draw(INT64), draw(NATURAL), draw(NATURAL), draw(PHASES), draw(COUNT) % 2**32
-    )
+    where = Coordinates(draw(INT64), draw(NATURAL), draw(NATURAL), draw(PHASES))
     return Record(
         name=draw(NAMES),
         kind=draw(KINDS),

@@ -16,6 +16,7 @@ from anchorlib.wire import DamagedError, Decoder, Encoder, Framed, parse_request
 from anchorlib.wire.sealing import SEAL_BYTES, check_of, check_seal, sealed, sealed_bytes
 from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, PushRequest
 from tests.anchorlib.wire.strategies import bits, records
+from tests.writing import records_of
 
 
 def record(raw: np.ndarray, step: int = 0, name: str = "fc1") -> Record:
@@ -44,12 +45,12 @@ def messages(encoder: Encoder, batches: Iterable[list[Record]]) -> list[bytes]:
     return sent
 
 
-def decoded(sent: Iterable[bytes], decoder: Decoder) -> list[tuple[int, Record]]:
+def decoded(sent: Iterable[bytes], decoder: Decoder, rank: int = 0) -> list[tuple[int, Record]]:
     found = []
     for message in sent:
         request = parse_request(message)
         if isinstance(request, Framed):
-            got = decoder.decode(request)
+            got = records_of(decoder.block(request), rank)
             found += list(enumerate(got, request.head.first))
         else:
             decoder.define(request.define)
@@ -59,7 +60,7 @@ def decoded(sent: Iterable[bytes], decoder: Decoder) -> list[tuple[int, Record]]
 @given(st.lists(st.lists(records(rank=3), max_size=5), max_size=3), st.integers(1, 300))
 def test_the_wire_loses_nothing(batches, frame_bytes):
     sent = messages(Encoder(frame_bytes=frame_bytes), batches)
-    found = decoded(sent, Decoder(rank=3))
+    found = decoded(sent, Decoder(), rank=3)
     assert [number for number, _ in found] == list(range(sum(map(len, batches))))
     assert [bits(r) for _, r in found] == [bits(r) for batch in batches for r in batch]
 
@@ -77,7 +78,7 @@ def test_a_large_array_is_not_copied_until_its_message_is_wanted():
     kept = frame.joined()
     for raw in raws:
         raw[:] = -1
-    found = [one for _, one in decoded([*encoder.definitions, kept.message], Decoder(0))]
+    found = [one for _, one in decoded([*encoder.definitions, kept.message], Decoder())]
     assert [one.raw[5] for one in found] == [5, 5, 6, 7]
     with pytest.raises(DamagedError):
         parse_request(frame.message)  # it was a view all along
@@ -103,7 +104,7 @@ def test_a_frame_laid_out_otherwise_is_read_all_the_same(batch):
         return sealed_bytes(payload.SerializeToString() + request.SerializeToString())
 
     sent = [payload_first(m) for m in messages(Encoder(), [batch])]
-    assert [bits(r) for _, r in decoded(sent, Decoder(rank=0))] == [bits(r) for r in batch]
+    assert [bits(r) for _, r in decoded(sent, Decoder())] == [bits(r) for r in batch]
 
 
 def test_many_small_records_share_a_frame_and_none_is_larger_than_the_limit():
@@ -118,7 +119,7 @@ def test_a_large_record_comes_in_fragments_of_a_frame_each():
     sent = messages(Encoder(), [[record(np.ones(1, np.float32)), record(values)]])
     frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
     assert [len(f.payload) for f in frames] == [4, *[2**20] * 5, 20]
-    (_, back) = decoded(sent, Decoder(rank=0))[1]
+    (_, back) = decoded(sent, Decoder())[1]
     assert back.raw is not None
     assert np.array_equal(back.raw, values)
 
@@ -128,14 +129,14 @@ def test_a_record_of_four_frames_travels_whole():
     sent = messages(Encoder(), [batch])
     frames = [request for m in sent if isinstance(request := parse_request(m), Framed)]
     assert [len(frame.payload) for frame in frames] == [36, 2**20, 2**22, 36]
-    assert len(decoded(sent, Decoder(rank=0))) == 4
+    assert len(decoded(sent, Decoder())) == 4
 
 
 def test_a_new_stream_needs_the_definitions_alone():
     encoder = Encoder()
     list(encoder.encode([record(np.ones(2, np.float32))]))
     later = list(encoder.encode([record(np.ones(2, np.float32), 1)]))
-    found = decoded([*encoder.definitions, *(f.message for f in later)], Decoder(rank=0))
+    found = decoded([*encoder.definitions, *(f.message for f in later)], Decoder())
     assert [(n, r.name, r.coordinates.step) for n, r in found] == [(1, "fc1", 1)]
 
 
@@ -153,7 +154,7 @@ def test_a_flipped_bit_of_a_payload_is_noticed(data):
     body[place // 8] ^= 1 << place % 8
     # Before the message was sealed: the digest was made earlier still.
     with pytest.raises(DamagedError, match="'fc1'@grad at step 0"):
-        decoded([*sent[:-1], sealed_bytes(bytes(body))], Decoder(rank=0))
+        decoded([*sent[:-1], sealed_bytes(bytes(body))], Decoder())
 
 
 @given(st.data())
@@ -188,4 +189,4 @@ def test_whatever_arrives_is_a_record_or_an_error_that_says_so(data):
     cut = data.draw(st.none() | st.integers(0, len(message)))
     sent[at] = sealed_bytes(bytes(message[:cut]))
     with contextlib.suppress(ValueError):  # which all of them are
-        decoded(sent, Decoder(rank=0, record_bytes=1 << 16))
+        decoded(sent, Decoder(record_bytes=1 << 16))

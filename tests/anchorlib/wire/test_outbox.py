@@ -13,6 +13,7 @@ from anchorlib.wire import Decoder, Encoder, Framed, FrameError, Outbox, PushRep
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.v1.collector_pb2 import Ack, Closed, Flushed, Resume
 from tests.server.pushing import record
+from tests.writing import records_of
 
 
 def add(outbox: Outbox, records: list[Record]) -> None:
@@ -31,7 +32,7 @@ class ListCollector:
         self.resume()
 
     def resume(self) -> PushReply:
-        self.decoder = Decoder(rank=0)
+        self.decoder = Decoder()
         self.frames = 0
         return PushReply(resume=Resume(committed=len(self.steps)))
 
@@ -39,7 +40,9 @@ class ListCollector:
         request = parse_request(message)
         if isinstance(request, Framed):
             self.frames += 1
-            for number, one in enumerate(self.decoder.decode(request), request.head.first):
+            for number, one in enumerate(
+                records_of(self.decoder.block(request)), request.head.first
+            ):
                 assert number <= len(self.steps), "a gap in the sequence"
                 if number == len(self.steps):
                     self.steps.append(one.coordinates.step)

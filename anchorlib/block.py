@@ -1,0 +1,299 @@
+"""Records as columns: the one form in which they enter a store.
+
+    block_of(records) ──┐
+    a drain's columns ──┼──▶ RowBlock ──▶ Writer.write_block
+    a collector's frame ┘
+
+A block has one entry a record in every column. What records have in common (whose they are, their
+dtype and shape, their phase) is said once, in its `Tables`, and columns hold numbers in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import prod
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.errors import AnchorError, StoreError
+from anchorlib.record import Record
+
+__all__ = ["COLUMNS", "Misfit", "RowBlock", "Tables", "block_of", "joined_blocks", "layout_bytes"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Buffer: TypeAlias = bytes | memoryview
+Series: TypeAlias = tuple[str, str, str]
+Layout: TypeAlias = tuple[str, tuple[int, ...]]
+
+_I8: Final = np.dtype(np.int64)
+_U8: Final = np.dtype(np.uint64)
+_F8: Final = np.dtype(np.float64)
+
+COLUMNS: Final[dict[str, np.dtype[Any]]] = {
+    "series": _I8,
+    "layout": _I8,
+    "phase": _I8,
+    "step": _I8,
+    "pass_index": _I8,
+    "call": _I8,
+    "order": _I8,
+    "time_ns": _I8,
+    "count": _U8,
+    "flags": np.dtype(np.uint32),
+    "scale": _F8,
+    "zero": _U8,
+    "nan": _U8,
+    "inf": _U8,
+    "subnormal": _U8,
+    "min": _F8,
+    "max": _F8,
+    "sum": _F8,
+    "l2": _F8,
+    "bins": _I8,
+}
+"""The columns of a block, and the dtype that each is best made in."""
+
+DIGEST_BYTES: Final = 16
+MAX_DIMS: Final = 64  # numpy's own limit
+MAX_ELEMENTS: Final = 1 << 60
+MAX_STEP: Final = 1 << 63
+_JOINED_BYTES: Final = 1 << 14  # of one record: larger ones are not copied
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the numbers in columns stand for. The lists may grow; what they hold never changes.
+
+    series: (name, kind, mode's text) of each series.
+    layouts: (dtype by torch's name, shape), and in `sizes` the bytes of one record of it.
+    """
+
+    series: Sequence[Series]
+    layouts: Sequence[Layout]
+    sizes: Sequence[int]
+    phases: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A record that cannot be stored as it is, and why: it is counted as a gap."""
+
+    name: str
+    kind: str
+    mode: str
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Records of one rank, column by column, in the order in which they were made.
+
+    columns: each of `COLUMNS`, one entry a record. "series", "layout" and "phase" are numbers in
+        `tables`; "bins" says how many bins its histogram has; the others are `Record`'s fields.
+    digest: (records, 2), big-endian halves of the xxh3-128 of the values.
+    kept: whether a record has values. They lie in `payloads[source]`, from byte `starts` on, as
+        many as its layout has; what stands there for a record without values is not looked at.
+    exponents, elements: the bins of all histograms, one record's after the other's.
+    misfits: records that found no place in the columns.
+    """
+
+    tables: Tables
+    columns: dict[str, Array]
+    digest: Array
+    kept: Array
+    payloads: Sequence[Buffer]
+    source: Array
+    starts: Array
+    exponents: Array
+    elements: Array
+    misfits: tuple[Misfit, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def sizes(self) -> Array:
+        """Bytes of each record's values, 0 where it has none."""
+        sizes: Array = np.array(self.tables.sizes, np.int64)[self.columns["layout"]]
+        return np.where(self.kept, sizes, 0)
+
+    def buffers(self, rows: Array) -> list[Buffer]:
+        """The values of these records, all of which are kept, one buffer each; nothing is copied.
+
+        Records that share a payload and lie end to end in it come as one.
+        """
+        starts, sizes, source = self.starts[rows], self.sizes[rows], self.source[rows]
+        ends = starts + sizes
+        follows = (starts[1:] == ends[:-1]) & (source[1:] == source[:-1])
+        first = np.concatenate([[True], ~follows]) if len(rows) else np.empty(0, bool)
+        last = np.concatenate([~follows, [True]]) if len(rows) else first
+        spans = zip(
+            source[first].tolist(), starts[first].tolist(), ends[last].tolist(), strict=True
+        )
+        return [memoryview(self.payloads[at])[start:end] for at, start, end in spans]
+
+    def only(self, chosen: Array) -> RowBlock:
+        """The records where `chosen` is true."""
+        bins = np.repeat(chosen, self.columns["bins"].astype(np.int64))
+        return replace(
+            self,
+            columns={name: column[chosen] for name, column in self.columns.items()},
+            digest=self.digest[chosen],
+            kept=self.kept[chosen],
+            source=self.source[chosen],
+            starts=self.starts[chosen],
+            exponents=self.exponents[bins],
+            elements=self.elements[bins],
+        )
+
+    def after(self, rows: int) -> RowBlock:
+        """All but the first so many rows."""
+        return self if rows <= 0 else self.only(np.arange(len(self)) >= rows)
+
+    def misfit(self, row: int, reason: str) -> Misfit:
+        """The record at `row` as one that cannot be stored."""
+        name, kind, mode = self.tables.series[self.columns["series"][row]]
+        return Misfit(name, kind, mode, int(self.columns["step"][row]), reason)
+
+
+def joined_blocks(blocks: Sequence[RowBlock]) -> RowBlock:
+    """Blocks with the same tables, in order, as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    offsets = np.cumsum([0, *(len(block.payloads) for block in blocks[:-1])]).tolist()
+    pairs = list(zip(blocks, offsets, strict=True))
+    return RowBlock(
+        blocks[-1].tables,
+        {name: np.concatenate([one.columns[name] for one in blocks]) for name in COLUMNS},
+        np.concatenate([one.digest for one in blocks]),
+        np.concatenate([one.kept for one in blocks]),
+        list(chain.from_iterable(one.payloads for one in blocks)),
+        np.concatenate([one.source + at for one, at in pairs]),
+        np.concatenate([one.starts for one in blocks]),
+        np.concatenate([one.exponents for one in blocks]),
+        np.concatenate([one.elements for one in blocks]),
+        tuple(chain.from_iterable(one.misfits for one in blocks)),
+    )
+
+
+def layout_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes that a tensor of this dtype and shape takes in storage.
+
+    Raises UnknownDTypeError, or StoreError for a shape that no tensor has.
+    """
+    kind = dtypes.dtype(dtype)
+    if len(shape) > MAX_DIMS or any(size < 0 for size in shape):
+        raise StoreError(f"no tensor has the shape {shape}")
+    if prod(max(size, 1) for size in shape) >= MAX_ELEMENTS:
+        raise StoreError(f"a shape of {shape} is too large to be a tensor's")
+    return kind.storage.itemsize * prod(shape)
+
+
+def block_of(records: Sequence[Record]) -> RowBlock:
+    """Records, each with its summary, as a block; their values are not copied but small ones.
+
+    A record that is not what it says (a figure that no column holds, values of another shape)
+    costs itself alone: it becomes one of the block's `misfits`.
+    """
+    try:
+        return _block(records)
+    except _UNFIT:
+        fit, misfits = [], []
+        for record in records:
+            try:
+                _block([record])
+                fit.append(record)
+            except _UNFIT as error:
+                misfits.append(_misfit(record, error))
+        return replace(_block(fit), misfits=tuple(misfits))
+
+
+_UNFIT: Final = (AnchorError, OverflowError, ValueError, TypeError)
+
+
+def _misfit(record: Record, error: Exception) -> Misfit:
+    step = max(-MAX_STEP, min(int(record.coordinates.step), MAX_STEP - 1))
+    told = str(error) if isinstance(error, AnchorError) else f"a figure out of range ({error})"
+    return Misfit(record.name, record.kind, record.mode, step, told[:200])
+
+
+def _block(records: Sequence[Record]) -> RowBlock:
+    numbers: dict[str, dict[Any, int]] = {"series": {}, "layout": {}, "phase": {}}
+    series, layouts, phases = numbers.values()
+    summaries = [_summary(record) for record in records]
+    histograms = [summary.histogram for summary in summaries]
+    wheres = [record.coordinates for record in records]
+    read: dict[str, Iterable[Any]] = {
+        "series": [series.setdefault((r.name, r.kind, r.mode), len(series)) for r in records],
+        "layout": [layouts.setdefault((r.dtype, r.shape), len(layouts)) for r in records],
+        "phase": [phases.setdefault(where.phase, len(phases)) for where in wheres],
+        **{name: [getattr(at, name) for at in wheres] for name in ("step", "pass_index", "call")},
+        **{name: [getattr(r, name) for r in records] for name in _OWN},
+        **{name: [getattr(one, name) for one in summaries] for name in _SUMS},
+        **{name: [getattr(one, name) for one in histograms] for name in _COUNTS},
+        "bins": [len(one.bins) for one in histograms],
+    }
+    sizes = [layout_bytes(*layout) for layout in layouts]
+    tables = Tables(list(series), list(layouts), sizes, list(phases))
+    bins = [one.bins for one in histograms]
+    payloads, source, starts = _payloads([_values(record) for record in records])
+    return RowBlock(
+        tables,
+        {name: np.array(read[name], dtype) for name, dtype in COLUMNS.items()},
+        np.frombuffer(b"".join([one.digest for one in summaries]), ">u8").reshape(-1, 2),
+        np.array([record.raw is not None for record in records], bool),
+        payloads,
+        source,
+        starts,
+        np.array([e for one in bins for e in one], "<i2"),
+        np.array([n for one in bins for n in one.values()], _U8),
+    )
+
+
+_OWN: Final = ("order", "time_ns", "count", "flags", "scale")
+_SUMS: Final = ("min", "max", "sum", "l2")
+_COUNTS: Final = ("zero", "nan", "inf", "subnormal")
+
+
+def _summary(record: Record) -> Any:
+    summary = record.summary
+    if summary is None:
+        raise StoreError("it came to the store without its summary")
+    if len(summary.digest) != DIGEST_BYTES:
+        raise StoreError(f"its digest has {len(summary.digest)} bytes, not {DIGEST_BYTES}")
+    return summary
+
+
+def _values(record: Record) -> Array | None:
+    raw = record.raw
+    if raw is None:
+        return None
+    if raw.dtype != dtypes.dtype(record.dtype).storage or raw.shape != record.shape:
+        raise StoreError(
+            f"it claims {record.dtype} {record.shape}, but carries {raw.dtype} {raw.shape}"
+        )
+    return raw if raw.flags.c_contiguous else np.ascontiguousarray(raw)
+
+
+def _payloads(values: Sequence[Array | None]) -> tuple[list[Buffer], Array, Array]:
+    """Buffers that hold these values, and where each lies: small ones together in the first."""
+    small: list[Any] = []
+    payloads: list[Buffer] = [b""]
+    source, starts, end = [0] * len(values), [0] * len(values), 0
+    for at, raw in enumerate(values):
+        if raw is None:
+            continue
+        if raw.nbytes > _JOINED_BYTES:
+            source[at] = len(payloads)
+            payloads.append(raw.reshape(-1).view(np.uint8).data)
+            continue
+        small.append(raw.data)
+        starts[at] = end
+        end += raw.nbytes
+    payloads[0] = b"".join(small)
+    return payloads, np.array(source, np.int64), np.array(starts, np.int64)

@@ -1,0 +1,53 @@
+"""A form: what records of one dtype and shape have in common, and where their values lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anchorlib.store.checks import seed_of
+from anchorlib.store.layout import LABELS, ROWS_PER_CHUNK, flat_name, form_name
+
+__all__ = ["Form", "new_form"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form as the catalogue knows it.
+
+    shape: None for a flat form, whose records have shapes of their own, in `ndim` numbers each
+        (those behind a shape's end are -1).
+    group: where its arrays are, below the rank. array: the name of that of the values; None as long
+        as no values were kept.
+    rows: records (or elements, where it is flat) that a chunk of that array holds.
+    starts, shapes: the arrays that say where a record of a flat form begins, and its shape.
+    labels: for each column that stands beside the values, the array it stands in.
+    """
+
+    id: int
+    dtype: str
+    shape: tuple[int, ...] | None
+    ndim: int
+    group: str
+    array: str | None = None
+    rows: int = 1
+    starts: str = "start"
+    shapes: str = "shape"
+    labels: tuple[tuple[str, str], ...] = tuple((name, name) for name in LABELS)
+    label_rows: int = ROWS_PER_CHUNK
+
+    @property
+    def flat(self) -> bool:
+        """Whether its records have shapes of their own."""
+        return self.shape is None
+
+    @property
+    def seed(self) -> int:
+        """Its half of the seed of its rows' checksums."""
+        return seed_of(self.dtype, self.shape, self.ndim)
+
+
+def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
+    """A form of one shape, or of shapes of up to so many dimensions; it keeps no values yet."""
+    if isinstance(shape, int):
+        return Form(number, dtype, None, shape, f"forms/{flat_name(dtype, shape)}")
+    return Form(number, dtype, shape, len(shape), f"forms/{form_name(dtype, shape)}")

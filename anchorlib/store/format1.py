@@ -1,0 +1,76 @@
+"""What differs in runs of format 1, which anchorlib 0.1 wrote and every later one reads.
+
+    rank<r>/records/variant                     in place of `series` and `form`
+    rank<r>/tensors/<name>/<kind>/value         one array a series and shape; value_1 …, flat_8 …
+                                 /step pass_index call
+
+    {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
+    {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
+    {"array": 0, "name": "value", "rows": 3276}
+
+A variant belongs to one series. To readers each is a form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.store.checks import seed_of
+from anchorlib.store.form import Form
+from anchorlib.store.layout import ROW
+
+__all__ = ["ROW_1", "Format1"]
+
+LABELS: Final = ("step", "pass_index", "call")
+LABEL_ROWS: Final = 8192
+
+_NAMES: Final = (
+    "variant", "attempt", "row", "step", "pass_index", "call", "order", "time_ns", "count", "phase",
+    "flags", "scale", "digest_high", "digest_low", "zero", "nan", "inf", "subnormal", "min", "max",
+    "sum", "l2", "hist_offset", "hist_length",
+)  # fmt: skip
+
+ROW_1: Final = np.dtype([(name, "<u4" if name == "variant" else ROW[name]) for name in _NAMES])
+"""A row as its checksum covers it."""
+
+
+@dataclass(slots=True)
+class Format1:
+    """What its catalogue says beyond what there is today.
+
+    paths: of each series' group. owners: the series of each variant.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def variant(self, entry: Mapping[str, Any]) -> Form:
+        """The variant of a line, as a form."""
+        shape = tuple(entry["shape"]) if "shape" in entry else None
+        ndim = entry["ndim"] if shape is None else len(shape)
+        series = entry["series"]
+        index = self.counts.get(series, 0)
+        self.counts[series] = index + 1
+        self.owners.append(series)
+        suffix = f"_{index}" if index else ""
+        flat = f"flat{suffix}"
+        return Form(
+            entry["variant"],
+            entry["dtype"],
+            shape,
+            ndim,
+            group=f"tensors/{self.paths[series]}",
+            starts=f"{flat}_offset",
+            shapes=f"{flat}_shape",
+            labels=tuple((name, f"{name}{suffix}") for name in LABELS),
+            label_rows=LABEL_ROWS,
+        )
+
+    def identity(self, form: Form, series: tuple[str, str, str]) -> int:
+        """What seeds the checksums of a variant's rows."""
+        return seed_of(*series, form.dtype, form.shape, form.ndim)
