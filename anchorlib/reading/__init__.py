@@ -6,7 +6,7 @@ run["fc2.bias@grad"].values()    (record, *shape)
 """
 
 from anchorlib.reading.run import Run, open_run
-from anchorlib.reading.series import Series
+from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.tables import as_frame, html_table, html_text
 from anchorlib.reading.tensors import as_tensor
 
@@ -18,4 +18,5 @@ __all__ = [
     "html_table",
     "html_text",
     "open_run",
+    "tensor_tree",
 ]

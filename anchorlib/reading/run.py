@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,16 @@ from anchorlib.query import TensorHistogram, gradients_first
 from anchorlib.reading.frames import run_dataset, run_frame
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.rows import visible_rows
-from anchorlib.reading.series import Series
+from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, TensorInfo
-from anchorlib.store import RankReader, RunReader, find_run
+from anchorlib.store import RankReader, RunReader, as_zarr, find_run
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray
+    from zarr.abc.store import Store
 
 __all__ = ["Run", "open_run"]
 
@@ -266,6 +267,22 @@ class Run:
         OptionError (no such rank), MissingExtraError where xarray is not installed.
         """
         return run_dataset(self, selectors, rank)
+
+    def zarr(self) -> Store:
+        """The run as a read-only zarr store with one array a tensor; nothing is copied.
+
+        `rank<r>/tensors/<encoded name>/<kind>` opens with `zarr.open_group` and with
+        `xarray.open_zarr(..., consolidated=False)`: `value` is (record, *shape) with `step`,
+        `pass_index` and `call` along it, `value_1` … hold records of further shapes. It shows the
+        records of the last attempt whose values were kept, as of now; values are read when zarr
+        asks for them.
+        """
+        return as_zarr(tensor_tree(self.name, self._every()))
+
+    def _every(self) -> Iterator[Series]:
+        for index in self._all():
+            for entry in index.series:
+                yield Series(index.reader, entry, index.rows(entry))
 
     def refresh(self) -> None:
         """Looks for what was committed since; every other call does so by itself."""

@@ -1,9 +1,9 @@
-"""`anchor export`: a run for other tools: TensorBoard, or a table of all records."""
+"""`anchor export`: a run for other tools: TensorBoard, zarr, or a table of all records."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ __all__ = ["EXAMPLES", "export_run"]
 
 EXAMPLES = examples(
     "anchor export run1 --tensorboard tb",
+    "anchor export run1 --zarr run1.tensors.zarr",
     "anchor export run1 --tensor '*@grad' --step 0:100 --parquet gradients.parquet",
 )
 
@@ -51,6 +52,12 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
     parquet: Annotated[
         Path | None, typer.Option("--parquet", metavar="FILE", help="The same as a Parquet table.")
     ] = None,
+    zarr: Annotated[
+        Path | None,
+        typer.Option(
+            "--zarr", metavar="DIR", help="Values as a zarr hierarchy in DIR, an array a tensor."
+        ),
+    ] = None,
     tensor: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,27 +74,25 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Write what is known of each record in the form of other tools.
 
-    Values themselves are taken out by `anchor pull`. A second export takes the place of the first.
+    Values of one tensor are taken out by `anchor pull`. A second export takes the first's place.
     """
     from anchorlib.errors import OptionError
     from anchorlib.reading import open_run
 
-    if tensorboard is None and csv_file is None and parquet is None:
-        raise OptionError("say where to: --tensorboard DIR, --csv FILE or --parquet FILE")
+    places = {"tensorboard": tensorboard, "zarr": zarr, "csv": csv_file, "parquet": parquet}
+    chosen = {name: place for name, place in places.items() if place is not None}
+    if not chosen:
+        raise OptionError(
+            "say where to: --zarr DIR, --tensorboard DIR, --csv FILE or --parquet FILE"
+        )
     if csv_file == "-" and as_json:
         raise OptionError("--csv - and --json both go to stdout: give one of them a file")
     opened = open_run(run, store=store)
     found = _series(opened, tensor or (), selection)
     said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, found))}
     with progress(f"exporting {opened.name}") as tick:
-        if tensorboard is not None:
-            said |= _to_tensorboard(found, tensorboard / opened.name, tick)
-    if csv_file is not None:
-        _to_csv(found, csv_file)
-        said["csv"] = csv_file
-    if parquet is not None:
-        _to_parquet(found, parquet)
-        said["parquet"] = str(parquet)
+        for name, place in chosen.items():
+            said |= _WRITERS[name](opened.name, found, place, tick)
     if as_json:
         document(said)
     elif csv_file != "-":
@@ -108,20 +113,27 @@ def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Se
     return found
 
 
-def _to_tensorboard(found: Sequence[Series], folder: Path, tick: Tick) -> dict[str, Any]:
+def _to_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.hierarchy import write_zarr
+
+    return write_zarr(run, found, place, tick)
+
+
+def _to_tensorboard(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
     """One folder, or one a rank where there are several: TensorBoard calls each a run."""
     from anchor_cli.tensorboard import write_events
 
+    folder = place / run
     ranks = sorted({one.rank for one in found})
     scalars = histograms = 0
     for rank in ranks:
-        place = folder / f"rank{rank}" if len(ranks) > 1 else folder
-        written = write_events([one for one in found if one.rank == rank], place, tick)
+        events = folder / f"rank{rank}" if len(ranks) > 1 else folder
+        written = write_events([one for one in found if one.rank == rank], events, tick)
         scalars, histograms = scalars + written.scalars, histograms + written.histograms
     return {"tensorboard": str(folder), "scalars": scalars, "histograms": histograms}
 
 
-def _to_csv(found: Sequence[Series], place: str) -> None:
+def _to_csv(_: str, found: Sequence[Series], place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_text
 
     with written_text(place) as file:
@@ -130,6 +142,7 @@ def _to_csv(found: Sequence[Series], place: str) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([first, first.values()])
         writer.writerows(row.values() for row in rows)
+    return {"csv": place}
 
 
 def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:
@@ -138,7 +151,7 @@ def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:
     return (row for one in found for row in summarised(one))
 
 
-def _to_parquet(found: Sequence[Series], place: Path) -> None:
+def _to_parquet(_: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_whole
     from anchorlib.errors import MissingExtraError
 
@@ -151,6 +164,7 @@ def _to_parquet(found: Sequence[Series], place: Path) -> None:
     tables = [arrow.table(_columns(one, arrow)) for one in found]
     with written_whole(place) as file:
         parquet.write_table(arrow.concat_tables(tables), file)
+    return {"parquet": str(place)}
 
 
 def _columns(series: Series, arrow: Any) -> dict[str, Any]:
@@ -159,10 +173,18 @@ def _columns(series: Series, arrow: Any) -> dict[str, Any]:
     return {**fixed, **dict(series.columns)}
 
 
+_WRITERS: dict[str, Callable[[str, Sequence[Series], Any, Tick], dict[str, Any]]] = {
+    "tensorboard": _to_tensorboard,
+    "zarr": _to_zarr,
+    "csv": _to_csv,
+    "parquet": _to_parquet,
+}
+
+
 def _sentence(said: dict[str, Any]) -> str:
     from anchorlib.names import escape
 
-    places = [said[name] for name in ("tensorboard", "csv", "parquet") if name in said]
+    places = [said[name] for name in ("tensorboard", "zarr", "csv", "parquet") if name in said]
     folder = said.get("tensorboard")
     look = (
         "" if folder is None else f"; see tensorboard --logdir {escape(str(Path(folder).parent))}"

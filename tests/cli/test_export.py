@@ -10,8 +10,11 @@ import sys
 import numpy as np
 import pyarrow.parquet
 import pytest
+import xarray
+import zarr
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from anchorlib.reading import open_run
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
 SCALAR = np.float32(0.5).reshape(())
@@ -153,3 +156,42 @@ def test_a_hostile_name_is_exported_escaped_to_tensorboard_and_exactly_to_csv(tm
     assert tag.isprintable()
     with (tmp_path / "x.csv").open(newline="", encoding="utf-8") as file:
         assert next(csv.DictReader(file))["tensor"] == HOSTILE
+
+
+def test_zarr_reads_back_every_tensor_of_an_export_as_an_array_of_its_own(store, tmp_path):
+    place = tmp_path / "out" / "run1.tensors.zarr"
+    for _ in range(2):  # the second takes the place of the first
+        done = anchor("export", "run1", "--store", store, "--zarr", place, "--json")
+        assert (done.code, done.err, done.json["zarr"]) == (0, "", str(place))
+    run = open_run("run1", store)
+    there, view = zarr.open_group(place, mode="r"), zarr.open_group(run.zarr(), mode="r")
+    members = dict(there.members(None))
+    assert set(members) == {path for path, _ in view.members(None)}
+    for path, node in members.items():
+        assert node.attrs.asdict() == view[path].attrs.asdict()
+        if isinstance(node, zarr.Array):
+            assert node[...].tobytes() == view[path][...].tobytes()
+    data = xarray.open_zarr(place, group="rank0/tensors/h/value", consolidated=False)
+    assert data["pass_index"].values.tolist() == [0, 1] * 3
+    assert done.json["arrays"] == sum(path.split("/")[-1].startswith("value") and isinstance(
+        node, zarr.Array) for path, node in members.items())  # fmt: skip
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+def test_an_export_of_some_tensors_and_steps_holds_these_alone(store, tmp_path):
+    options = ("--tensor", "fc2.bias@grad", "--step", "1:3", "--zarr", tmp_path / "some")
+    assert anchor("export", "run1", "--store", store, *options).code == 0
+    tensors = zarr.open_group(tmp_path / "some", mode="r")["rank0/tensors"]
+    assert list(tensors) == ["fc2.bias"]
+    assert tensors["fc2.bias/grad/step"][:].tolist() == [1, 2]
+
+
+def test_an_export_takes_the_place_of_nothing_but_an_export(store, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("all of it")
+    for place in (tmp_path / "mine", store / "run1.zarr"):
+        before = sorted(place.rglob("*"))
+        done = anchor("export", "run1", "--store", store, "--zarr", place)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "holds something else" in done.err
+        assert sorted(place.rglob("*")) == before

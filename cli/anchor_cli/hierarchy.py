@@ -1,0 +1,87 @@
+"""A run as a zarr hierarchy with one array a tensor, in files: what `Run.zarr` shows, written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.progress import Tick
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchorlib import Series
+    from anchorlib.store import Location
+
+__all__ = ["write_zarr"]
+
+_OF_ARRAYS = 6  # parts of the key of an array's zarr.json
+
+
+def write_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
+    """Writes these series into the folder `place`, whole or not at all.
+
+    Raises OptionError where the folder cannot be written, or holds anything but such an export.
+    """
+    from anchorlib.reading import tensor_tree
+
+    if not _may_be_replaced(place):
+        raise OptionError(
+            f"{escape(str(place))} is there and holds something else: give --zarr a new folder"
+        )
+    target = Path(os.path.realpath(place))
+    part, old = (target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("part", "old"))
+    tree = tensor_tree(run, found)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        arrays = _write(tree, part, tick)
+        if target.exists():
+            target.rename(old)
+        part.rename(target)
+    except OSError as error:
+        raise OptionError(f"cannot write {escape(str(place))}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    return {"zarr": str(place), "arrays": arrays}
+
+
+def _write(tree: Location, folder: Path, tick: Tick) -> int:
+    """Writes every file; how many of them are arrays of values."""
+    keys = list(_keys(tree, ""))
+    for done, key in enumerate(keys, 1):
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tree.get(key) or b"")
+        tick(done, len(keys))
+    nodes = (key.split("/") for key in keys)
+    return sum(
+        len(node) == _OF_ARRAYS and node[4].startswith("value") and node[5] == "zarr.json"
+        for node in nodes
+    )
+
+
+def _keys(tree: Location, folder: str) -> Iterator[str]:
+    for name in tree.list(folder):
+        key = f"{folder}/{name}".strip("/")
+        if name.endswith("/"):
+            yield from _keys(tree, key)
+        else:
+            yield key
+
+
+def _may_be_replaced(place: Path) -> bool:
+    """Whether nothing is lost if a folder is replaced: it is empty, or such an export."""
+    if not place.exists():
+        return True
+    try:
+        if not any(place.iterdir()):
+            return True
+        about = json.loads((place / "zarr.json").read_bytes())["attributes"]["anchor"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return "tensors_of" in about
