@@ -19,7 +19,9 @@ from pathlib import Path
 from benchmarks.figures import Figure, append_history, machine, table
 from benchmarks.timing import touch_memory
 
-MODULES = ("calls", "training", "storing", "collecting", "reading", "comparing", "page", "scaling")
+MODULES = (
+    "calls", "training", "storing", "forms", "collecting", "reading", "comparing", "page", "scaling"
+)  # fmt: skip
 PEERS = "peers"
 
 
