@@ -105,18 +105,6 @@ class Tree:
         if self._fsync:
             sync_directory(node)
 
-    def reserve(self, path: str, size: int) -> None:
-        """A new file of `size` zeros, which nobody sees at another size."""
-        made = self._fresh()
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            os.ftruncate(descriptor, size)
-        finally:
-            os.close(descriptor)
-        os.rename(made, path)
-        if self._fsync:
-            sync_directory(os.path.dirname(path))
-
     def write(self, path: Path, data: bytes) -> None:
         """A new file of a node that is not in the tree yet."""
         self._write(str(path), data)
