@@ -46,7 +46,6 @@ class Place:
     run: str
     rank: int
     tree: Tree
-    fsync: bool
 
     @property
     def path(self) -> Path:
@@ -127,7 +126,7 @@ def take_up(reader: RankReader, place: Place) -> CatalogFile:
     """Blanks what was written and never committed; returns the catalogue to go on with."""
     records = place.path / "records"
     erase_rows_after(records, reader.committed)
-    file = CatalogFile(place.path / "catalog", reader.catalogue_end, fsync=place.fsync)
+    file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
     file.erase_rest()
     if reader.catalogue.checked is None:  # an older writer made it
         add_check_column(records, reader.committed, place.tree)

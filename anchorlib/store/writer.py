@@ -88,7 +88,7 @@ class Writer:
             make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
             try:
-                place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
+                place = Place(store, run, rank, Tree(store, fsync=fsync))
                 reader = place.take(writer_id, resume=resume, overwrite=overwrite)
                 writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
             except BaseException:
@@ -107,7 +107,7 @@ class Writer:
         self._reader = reader
         self._open = True
         self._pid = os.getpid()
-        self._files = ChunkFiles(None, fsync=place.fsync)
+        self._files = ChunkFiles(None, place.tree)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
         self._shelf = SeriesShelf(
@@ -115,11 +115,11 @@ class Writer:
         )
         self._resumed = resume_counters(reader, self._shelf.variants)
         self._table = RowTable(
-            place.path / "records", reader.committed, self._resumed.pairs, fsync=place.fsync
+            place.path / "records", reader.committed, self._resumed.pairs, place.tree
         )
         self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
-        self._publisher = Publisher(place.path, place.tree, fsync=place.fsync)
+        self._publisher = Publisher(place.path, place.tree)
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
         self._edges = set(catalogue.edges)
