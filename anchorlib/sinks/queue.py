@@ -20,6 +20,7 @@ import numpy as np
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, Record
+from anchorlib.sinks.admission import Admission, check_edges, statable
 from anchorlib.sinks.base import Sink
 from anchorlib.summary import Summary, summarise_all
 
@@ -104,6 +105,7 @@ class RecordQueue:
         on_start: Callable[[], None] | None = None,
     ) -> None:
         self._sink = sink
+        self._admission = Admission()
         self._limit = limit_bytes
         self._urgent = min(_WAKE_BYTES, max(1, limit_bytes // 4))
         self._on_full = on_full
@@ -222,6 +224,11 @@ class RecordQueue:
 
     def edges(self, edges: Edges) -> None:
         """Pass on what a value was computed from, with the next records."""
+        try:
+            check_edges(edges)
+        except AnchorError as fault:
+            self._warn_once("edges", f"what a value was computed from was not kept: {fault}")
+            return
         with self._changed:
             self._edges.append(edges)
 
@@ -336,7 +343,7 @@ class RecordQueue:
         records: list[Record] = []
         for item, summary in zip(batch, _summaries(batch), strict=True):
             try:
-                records.append(item.record(summary))
+                records.append(self._admission.check(item.record(summary)))
             except Exception as fault:  # noqa: BLE001  # one bad record must not cost the others
                 self._lose(item.name, item.kind, item.mode, item.step, fault)
         if records:
@@ -403,7 +410,9 @@ class RecordQueue:
     def _count_gap(  # noqa: PLR0913  # the fields of a Gap
         self, name: str, kind: str, mode: str, reason: str, count: int, first: int, last: int
     ) -> None:
-        key = (name, kind, mode, reason)
+        told = statable(Gap(name, kind, mode, reason, count, first, last))
+        key = (told.name, told.kind, told.mode, told.reason)
+        count, first, last = told.count, told.first_step, told.last_step
         old = self._gaps.get(key)
         if old is not None:
             count, first, last = (
@@ -411,7 +420,7 @@ class RecordQueue:
                 min(old.first_step, first),
                 max(old.last_step, last),
             )
-        self._gaps[key] = Gap(name, kind, mode, reason, count, first, last)
+        self._gaps[key] = Gap(*key, count, first, last)
 
     def _warn_once(self, key: str, message: str) -> None:
         if key not in self._logged:

@@ -21,6 +21,7 @@ from anchorlib.store.finding import (
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
+from anchorlib.store.series import check_record
 from anchorlib.store.tree import make_store
 from anchorlib.store.writer import Writer
 
@@ -37,6 +38,7 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
+    "check_record",
     "find_run",
     "list_runs",
     "locate_store",
