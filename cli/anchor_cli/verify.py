@@ -52,6 +52,7 @@ def verify_run(
 
 
 _ROW = "the row does not fit its checksum"
+_VALUES = "the values do not fit their digest"
 _LABEL = "its step, pass or call beside the values are not those of its row"
 
 
@@ -210,23 +211,19 @@ def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report
     from anchorlib.errors import StoreError
 
     try:
-        stack = [reader.raw(int(rows[0]))] if len(rows) == 1 else reader.stack(rows)
+        if len(rows) == 1:
+            stack = reader.unchecked(int(rows[0]))[None]
+        else:
+            stack = reader.unchecked_stack(rows)
     # Where a shape or a place was damaged, numpy is asked for what cannot be.
     except (StoreError, ValueError, OverflowError, MemoryError) as error:
         if len(rows) > 1:  # one of them: look at each by itself
             return sum(_verify_part(reader, rows[[at]], report) for at in range(len(rows)))
         report.damaged.append(_damage(reader, int(rows[0]), str(error)))
         return 0
-    return sum(map(_check, [reader] * len(rows), rows.tolist(), stack, [report] * len(rows)))
-
-
-def _check(reader: RankReader, row: int, raw: np.ndarray[Any, Any], report: _Report) -> int:
-    from anchorlib.summary import digest
-
-    high, low = (int(reader.column(f"digest_{part}")[row]) for part in ("high", "low"))
-    if digest(raw) != high.to_bytes(8, "big") + low.to_bytes(8, "big"):
-        report.damaged.append(_damage(reader, row, "the values do not fit their digest"))
-    return int(raw.nbytes)
+    unfit = rows[reader.unfit(rows, stack)].tolist()
+    report.damaged += (_damage(reader, row, _VALUES) for row in unfit)
+    return int(stack.nbytes)
 
 
 def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
