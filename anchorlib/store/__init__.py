@@ -10,6 +10,7 @@ Location    where bytes are read from: a directory, or a collector
 
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.catalog import SeriesEntry
+from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
     DEFAULT_STORE,
     FoundRun,
@@ -43,4 +44,5 @@ __all__ = [
     "list_runs",
     "locate_store",
     "make_store",
+    "run_faults",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 
 from anchorlib.store.catalog import Variant, whole_lines
 from anchorlib.store.checks import is_sound
+from anchorlib.store.documents import document_faults
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
@@ -82,6 +83,7 @@ class RankAudit:
             yield f"row {counted} says it is none, but {behind} come after it"
         if self._stray():
             yield "the catalogue goes on behind its end"
+        yield from document_faults(self._location, reader)
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader

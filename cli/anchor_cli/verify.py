@@ -130,12 +130,16 @@ class _Report:
 
 def _verified(found: FoundRun, tick: Tick) -> _Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankAudit, RankReader
+    from anchorlib.store import RankAudit, RankReader, run_faults
 
     report = _Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
     named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
-    for rank in sorted(int(entry[1]) for entry in named if entry):
+    ranks = sorted(int(entry[1]) for entry in named if entry)
+    report.damaged += (
+        _Damage(ranks[0], f"of the run: {one}") for one in run_faults(found.location)
+    )
+    for rank in ranks:
         try:
             reader = RankReader(found.location, rank)
             audit = RankAudit(found.location, reader)
@@ -147,12 +151,23 @@ def _verified(found: FoundRun, tick: Tick) -> _Report:
 
 
 def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Tick) -> None:
-    import numpy as np
+    from anchorlib.errors import StoreError
 
     report.records += reader.committed
     report.gaps += reader.gaps()
     report.damaged += (_Damage(reader.rank, reason) for reason in audit.faults())
-    bad = _verify_rows(reader, audit, report)
+    told: set[str] = set()
+    bad = _verify_rows(reader, audit, report, told)
+    try:
+        _verify_values(reader, bad, report, tick)
+    except StoreError as error:  # a column without which no value can be looked at
+        if str(error) not in told:
+            report.damaged.append(_Damage(reader.rank, str(error)))
+
+
+def _verify_values(reader: RankReader, bad: list[int], report: _Report, tick: Tick) -> None:
+    import numpy as np
+
     # Where a row's values are, and whether there are any, is what a bad row says.
     every = np.setdiff1d(np.arange(reader.committed), bad)
     rows = every[reader.kept(every)]
@@ -164,12 +179,13 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Ti
         tick(done, len(rows))
 
 
-def _verify_rows(reader: RankReader, audit: RankAudit, report: _Report) -> list[int]:
-    """The rows that are not what was written."""
+def _verify_rows(
+    reader: RankReader, audit: RankAudit, report: _Report, told: set[str]
+) -> list[int]:
+    """The rows that are not what was written; `told` gets what could not be read."""
     from anchorlib.errors import StoreError
 
     bad: list[int] = []
-    told: set[str] = set()
     for start, stop in audit.parts():
         try:
             found = audit.rows(start, stop)
