@@ -10,6 +10,7 @@ Location    where bytes are read from: a directory, or a collector
 
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.catalog import SeriesEntry
+from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
     DEFAULT_STORE,
     FoundRun,
@@ -22,6 +23,7 @@ from anchorlib.store.location import CollectorLocation, LocalLocation, Location,
 from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
+from anchorlib.store.series import check_record
 from anchorlib.store.writer import Writer
 
 __all__ = [
@@ -37,9 +39,11 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
+    "check_record",
     "check_writable",
     "find_run",
     "list_runs",
     "locate_store",
     "make_store",
+    "run_faults",
 ]

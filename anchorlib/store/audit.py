@@ -5,22 +5,20 @@ The values themselves are compared with their digests by whoever reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.errors import StoreError
 from anchorlib.store.catalog import Variant, whole_lines
-from anchorlib.store.checks import flat_seed, is_sound, row_check
+from anchorlib.store.checks import is_sound
+from anchorlib.store.documents import document_faults
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
     COORDINATE_ROWS,
     COORDINATES,
-    HIST_COLUMNS,
-    ROW,
     ROWS_PER_CHUNK,
     array_suffix,
     chunk_key,
@@ -28,14 +26,13 @@ from anchorlib.store.layout import (
 )
 from anchorlib.store.location import Location, Within
 from anchorlib.store.rank import RankReader
+from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import StoredRows, committed_rows
-from anchorlib.store.values import StoredVariant
 
 __all__ = ["RankAudit"]
 
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together
-_MOST_BINS: Final = 4096  # more than any dtype has exponents: a length beyond is damage
 _INT64: Final = np.dtype("<i8")
 
 
@@ -60,10 +57,7 @@ class RankAudit:
         # In this order: what a live writer adds meanwhile is no damage.
         self._counted = committed_rows(self._location, "records")
         reader.refresh()
-        self._seeds = [
-            variant.identity(reader.catalogue.series[variant.series])
-            for variant in reader.catalogue.variants
-        ]
+        self._checks = RowChecks(self._location, reader)
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """All rows in parts for `rows`."""
@@ -72,21 +66,10 @@ class RankAudit:
 
     def rows(self, start: int, stop: int) -> Checked:
         """Compares rows start … stop - 1. Raises StoreError where a column cannot be read."""
-        bad, unchecked = self._rows(start, stop)
-        return Checked(bad, self._labels(start, stop, bad), unchecked)
-
-    def _rows(self, start: int, stop: int) -> tuple[list[int], int]:
+        bad = self._checks.unfit(np.arange(start, stop))
         checked = self._reader.catalogue.checked
-        first = stop if checked is None else min(max(start, checked), stop)
-        if first == stop:
-            return [], stop - start
-        table = np.empty(stop - first, ROW)
-        for name in ROW.names or ():
-            table[name] = self._reader.span(name, first, stop)
-        told = self._reader.span("check", first, stop)
-        made = self._each(table, self._checks)
-        pairs = enumerate(zip(told.tolist(), made, strict=True), first)
-        return [row for row, (one, other) in pairs if one != other], first - start
+        unchecked = (stop if checked is None else min(max(checked, start), stop)) - start
+        return Checked(bad, self._labels(start, stop, bad), unchecked)
 
     def faults(self) -> Iterator[str]:
         """What is wrong with the rank as a whole."""
@@ -100,6 +83,7 @@ class RankAudit:
             yield f"row {counted} says it is none, but {behind} come after it"
         if self._stray():
             yield "the catalogue goes on behind its end"
+        yield from document_faults(self._location, reader)
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader
@@ -122,56 +106,6 @@ class RankAudit:
         group = f"tensors/{catalogue.series[variant.series].path}"
         key = f"{group}/{name}{array_suffix(same.index(variant.id))}"
         return StoredRows(self._location, key, _INT64, COORDINATE_ROWS, blank=True).pick(places)
-
-    def _each(self, table: Array, work: Callable[[Array], list[int | None]]) -> list[int | None]:
-        """`work` on all rows, or where one cannot be read on each by itself; None for that one."""
-        try:
-            return work(table)
-        # Where a place or a length was damaged, numpy is asked for what cannot be.
-        except (StoreError, ValueError, OverflowError, MemoryError, IndexError):
-            if len(table) == 1:
-                return [None]
-            half = len(table) // 2
-            return self._each(table[:half], work) + self._each(table[half:], work)
-
-    def _checks(self, table: Array) -> list[int | None]:
-        packed, width = table.tobytes(), ROW.itemsize
-        seeds, pairs = self._row_seeds(table), self._pairs(table)
-        return [
-            row_check(packed[at * width : (at + 1) * width] + pair, seed)
-            for at, (pair, seed) in enumerate(zip(pairs, seeds, strict=True))
-        ]
-
-    def _row_seeds(self, table: Array) -> list[int]:
-        seeds = [self._seeds[number] for number in table["variant"].tolist()]
-        for number in np.unique(table["variant"]).tolist():
-            variant = self._reader.catalogue.variants[number]
-            if not variant.flat:
-                continue
-            group = f"tensors/{self._reader.catalogue.series[variant.series].path}"
-            own = np.flatnonzero(table["variant"] == number)
-            stored = StoredVariant(self._location, group, variant)
-            rows = table["row"][own]
-            shapes, offsets = stored.shapes(rows).tolist(), stored.offsets(rows).tolist()
-            for at, shape, offset in zip(own.tolist(), shapes, offsets, strict=True):
-                seeds[at] = flat_seed(seeds[at], offset, shape)
-        return seeds
-
-    def _pairs(self, table: Array) -> list[bytes]:
-        """Each row's exponents and counts, as bytes."""
-        lengths = np.maximum(table["hist_length"], 0)
-        if (lengths > _MOST_BINS).any():
-            raise StoreError("a histogram has more bins than there are exponents")
-        ends = np.cumsum(lengths)
-        places = np.arange(ends[-1]) + np.repeat(table["hist_offset"] - (ends - lengths), lengths)
-        exponents, counts = (
-            StoredRows(self._location, f"records/{name}", dtype).pick(places).tobytes()
-            for name, dtype in HIST_COLUMNS.items()
-        )
-        return [
-            exponents[2 * (end - length) : 2 * end] + counts[8 * (end - length) : 8 * end]
-            for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
-        ]
 
     def _behind(self, counted: int) -> int:
         """Committed rows behind the first that is not: a writer leaves none.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from anchorlib.errors import StoreError
+from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Edges, Gap
 from anchorlib.store.checks import identity, is_sound, seal_line
 from anchorlib.store.edges import EdgesKey, edges_key, read_edges
@@ -106,12 +106,12 @@ class Catalogue:
     checked: int | None = None
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Adds whole lines; raises StoreError for one that no writer of this format made."""
+        """Adds whole lines; raises DamagedError for one that no writer of this format made."""
         for line in lines:
             try:
                 self._apply(line)
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise StoreError(
+                raise DamagedError(
                     f"the catalogue of rank {self.rank} is damaged at {line[:60]!r}: {error!r}"
                 ) from error
 

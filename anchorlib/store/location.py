@@ -6,6 +6,7 @@ runs unchanged on either.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -68,6 +69,8 @@ class LocalLocation:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # so no file can have it
+                return None
             raise StoreError(f"cannot read {self.root}/{key}: {error.strerror}") from error
 
     def list(self, prefix: str) -> list[str]:
@@ -154,8 +157,8 @@ class Within:
 
 
 def _read(descriptor: int, start: int, length: int | None) -> bytes:
-    if length is None:
-        length = max(os.fstat(descriptor).st_size - start, 0)
+    rest = max(os.fstat(descriptor).st_size - start, 0)
+    length = rest if length is None else min(length, rest)  # memory for what is there, no more
     data = os.pread(descriptor, length, start)
     # One call gives all a file has, up to 2 GiB.
     while len(data) < length:

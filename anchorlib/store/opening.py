@@ -26,7 +26,6 @@ from anchorlib.store.layout import (
 )
 from anchorlib.store.location import LocalLocation
 from anchorlib.store.metadata import group_json, stamp
-from anchorlib.store.owner import Owner
 from anchorlib.store.publishing import catalogue_json
 from anchorlib.store.rank import RankReader
 from anchorlib.store.table import (
@@ -49,8 +48,6 @@ class Place:
     run: str
     rank: int
     tree: Tree
-    owner: Owner
-    fsync: bool
 
     @property
     def path(self) -> Path:
@@ -144,8 +141,7 @@ def take_up(reader: RankReader, place: Place) -> CatalogFile:
     """Blanks what was written and never committed; returns the catalogue to go on with."""
     records = place.path / "records"
     erase_rows_after(records, reader.committed)
-    path = place.path / "catalog"
-    file = CatalogFile(path, reader.catalogue_end, place.owner, fsync=place.fsync)
+    file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
     file.erase_rest()
     if reader.catalogue.checked is None:  # an older writer made it
         add_check_column(records, reader.committed, place.tree)

@@ -19,10 +19,8 @@ from anchorlib.store.layout import (
     COORDINATES,
     HIST_COLUMNS,
     ROWS_PER_CHUNK,
-    chunk_key,
 )
 from anchorlib.store.metadata import ArrayShape, array_json, group_json, stamp
-from anchorlib.store.owner import Owner
 from anchorlib.store.rank import RankReader
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.table import column_json
@@ -37,10 +35,10 @@ INT64 = np.dtype("<i8")
 class Publisher:
     """Brings the metadata of one rank up to its committed rows."""
 
-    def __init__(self, rank: Path, tree: Tree, owner: Owner, *, fsync: bool) -> None:
+    def __init__(self, rank: Path, tree: Tree) -> None:
         self._rank = rank
         self._tree = tree
-        self._files = ChunkFiles(1, owner, fsync=fsync)  # the writer's own stay open for values
+        self._files = ChunkFiles(1, tree)  # the writer's own stay open for values
         self._shown = b""
         self._labelled: dict[str, int] = {}  # labels that zarr.json shows, where that is known
         self._blank: set[str] = set()  # arrays of zeros so far, which need no chunk
@@ -113,21 +111,8 @@ class Publisher:
             if not values.any():
                 return
             self._blank.discard(path)
-        if within is None:
-            self._make_chunks(path, first, first + len(values))
         array = SlotArray(self._files, within or path, INT64.itemsize, COORDINATE_ROWS)
         array.write_packed(first, values.astype(INT64).tobytes())
-
-    def _make_chunks(self, path: str, first: int, stop: int) -> None:
-        """Puts the chunks of these rows in place at their full size, where they are missing.
-
-        zarr.json may show rows of theirs already, which were zeros: whoever reads them meets no
-        file, or a whole one.
-        """
-        for chunk in range(first // COORDINATE_ROWS, (stop - 1) // COORDINATE_ROWS + 1):
-            file = f"{path}/{chunk_key(chunk, 0)}"
-            if not Path(file).exists():
-                self._tree.reserve(file, COORDINATE_ROWS * INT64.itemsize)
 
     def _coordinate_json(self, variant: OpenVariant, name: str) -> None:
         path = f"{variant.directory}/{name}{variant.suffix}"

@@ -1,7 +1,7 @@
 """One rank of a run as a reader sees it: committed rows and what they mean.
 
 It never repairs and never locks: it trusts `seq` and whole catalogue lines, which a writer puts
-down only after everything they speak of.
+down only after everything they speak of. Values are compared with their digests as they are read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import DamagedError, RunNotFoundError
 from anchorlib.record import Gap
 from anchorlib.store.catalog import Catalogue, Variant, whole_lines
+from anchorlib.store.digests import UNFIT, damage, unfit
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
@@ -24,9 +25,10 @@ from anchorlib.store.layout import (
     rank_name,
 )
 from anchorlib.store.location import Location, Within
+from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import StoredRows, committed_rows
 from anchorlib.store.values import StoredVariant
-from anchorlib.summary import Log2Histogram, summarise
+from anchorlib.summary import Log2Histogram, log2_histogram
 
 __all__ = ["RankReader"]
 
@@ -35,9 +37,13 @@ BLOCK_BYTES = 16 << 20
 
 
 class RankReader:
-    """Columns, values and catalogue of one rank, as of the last `refresh`."""
+    """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    def __init__(self, run: Location, rank: int) -> None:
+    name: what errors call the run.
+    """
+
+    def __init__(self, run: Location, rank: int, name: str = "") -> None:
+        self.run = name
         self.rank = rank
         self._location = Within(run, rank_name(rank))
         self.catalogue = Catalogue(rank)
@@ -45,6 +51,7 @@ class RankReader:
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
+        self._row_checks = RowChecks(self._location, self)
         self.refresh()
 
     @property
@@ -178,21 +185,47 @@ class RankReader:
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
 
     def stack(self, rows: Array) -> Array:
-        """Raw storage of rows of one variant that is not flat, shape (len(rows), *shape)."""
+        """Raw storage of rows of one variant that is not flat, shape (len(rows), *shape).
+
+        Raises DamagedError for values that do not fit their digest, or cannot be read any more.
+        """
+        try:
+            found = self.unchecked_stack(rows)
+        except DamagedError:
+            for row in rows.tolist():
+                self.raw(row)  # says which record it is
+            raise
+        return self._checked(rows, found)
+
+    def unchecked_stack(self, rows: Array) -> Array:
+        """The same, for a caller that compares them with their digests."""
         return self._stored(self._variant(int(rows[0]))).values.pick(self.column("row")[rows])
 
     def flat_stack(self, rows: Array, out: Array) -> None:
-        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size)."""
+        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size).
+
+        For a caller that compares them with their digests.
+        """
         for stored, places in self._by_variant(rows):
             if stored.entry.flat:
                 for place in places.tolist():
-                    out[place] = self.raw(int(rows[place])).reshape(-1)
+                    out[place] = self.unchecked(int(rows[place])).reshape(-1)
                 continue
             picked = stored.values.pick(self.column("row")[rows[places]])
             out[places] = picked.reshape(out[places].shape)
 
     def raw(self, row: int) -> Array:
-        """Raw storage of one row whose values are kept."""
+        """Raw storage of one row whose values are kept; raises DamagedError as `stack` does."""
+        try:
+            found = self.unchecked(row)
+        # Where the place or the shape was damaged, numpy is asked for what cannot be.
+        except (DamagedError, ValueError, OverflowError) as error:
+            raise damage(self, row, str(error)) from error
+        self._checked(np.array([row]), found[None])
+        return found
+
+    def unchecked(self, row: int) -> Array:
+        """The same, for a caller that compares it with its digest."""
         return self._stored(self._variant(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
@@ -200,12 +233,32 @@ class RankReader:
         stored = self._stored(self._variant(row))
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
+    def unfit(self, rows: Array, values: Array) -> list[int]:
+        """The places among `rows` whose `values` do not fit their digest."""
+        digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
+        digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
+        return unfit(values, digests.tobytes())
+
+    def _checked(self, rows: Array, values: Array) -> Array:
+        for place in self.unfit(rows, values):
+            raise damage(self, int(rows[place]), UNFIT)
+        return values
+
+    def check_rows(self, rows: Array) -> None:
+        """Raises DamagedError where one of these rows does not fit its checksum; asks once."""
+        for row in self._row_checks.fresh_unfit(rows)[:1]:
+            raise damage(self, row, "they do not fit their checksum", "the figures")
+
     def flat_elements(self, variant: Variant, rows: int) -> int:
         """Elements that the first `rows` records of a flat variant have together."""
         return self._stored(variant).elements(rows)
 
     def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """The log2 histograms of these rows, stored or computed from the values."""
+        """The log2 histograms of these rows, stored or computed from the values.
+
+        Raises DamagedError where rows or values are not those that were written.
+        """
+        self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
         ends = np.cumsum(np.maximum(lengths, 0))
         exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
@@ -214,7 +267,7 @@ class RankReader:
         for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             if length < 0:
                 row = int(rows[place])
-                found.append(summarise(self.raw(row), self._variant(row).dtype).histogram)
+                found.append(log2_histogram(self.raw(row), self._variant(row).dtype))
                 continue
             zero, nan, inf, subnormal = (figure[place] for figure in figures)
             bins = (exponents[end - length : end], counts[end - length : end])
@@ -223,7 +276,11 @@ class RankReader:
         return found
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """The histogram of all these rows together, each of which has its own stored."""
+        """The histogram of all these rows together, each of which has its own stored.
+
+        Raises DamagedError where rows are not those that were written.
+        """
+        self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
         exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
         bins, places = np.unique(exponents, return_inverse=True)

@@ -26,7 +26,7 @@ class RunReader:
     def _fresh(self, rank: int) -> RankReader:
         reader = self._ranks.get(rank)
         if reader is None or not reader.is_current:
-            return RankReader(self.location, rank)
+            return RankReader(self.location, rank, self.name)
         reader.refresh()
         return reader
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.errors import StoreError
+from anchorlib.errors import DamagedError
 from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key
 from anchorlib.store.location import Location, read_into
 
@@ -93,7 +93,7 @@ class StoredRows:
             out[:] = bytes(len(out))
         elif size != len(out):
             have = "is missing" if size is None else f"is {len(out) - size} bytes short"
-            raise StoreError(f"{key} {have}: the store was damaged from outside")
+            raise DamagedError(f"{key} {have}: the store was damaged from outside")
 
 
 def _are_consecutive(rows: Array) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import InvalidNameError, StoreError
-from anchorlib.names import check_name
+from anchorlib.names import MAX_NAME_BYTES, check_name, quoted
 from anchorlib.record import Record, is_kind
 from anchorlib.store.catalog import Catalogue, SeriesEntry, Variant, encode
 from anchorlib.store.layout import MAX_SHAPES, array_name, hashed_segment, kind_segment, segment
@@ -24,7 +24,7 @@ from anchorlib.store.table import CatalogFile
 from anchorlib.store.tree import Tree
 from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant, flat_rows, plain_rows
 
-__all__ = ["SeriesShelf"]
+__all__ = ["SeriesShelf", "check_record"]
 
 MAX_DIMS = 64  # numpy's own limit
 MAX_MODE_BYTES = 256
@@ -175,15 +175,25 @@ def check_record(record: Record) -> None:
     Raises InvalidNameError, UnknownDTypeError, or StoreError for a shape that cannot be.
     """
     check_name(record.name)
-    if not is_kind(record.kind):
-        raise InvalidNameError(f"{record.kind!r} is no kind of {record.name!r}")
-    if len(record.mode.encode()) > MAX_MODE_BYTES:
-        raise InvalidNameError(f"the mode of {record.name!r} is longer than {MAX_MODE_BYTES} bytes")
+    if not is_kind(record.kind) or not _fits(record.kind, MAX_NAME_BYTES):
+        raise InvalidNameError(f"{quoted(record.kind)} is no kind of {quoted(record.name)}")
+    if not _fits(record.mode, MAX_MODE_BYTES):
+        raise InvalidNameError(
+            f"the mode of {quoted(record.name)} is no text of at most {MAX_MODE_BYTES} bytes"
+        )
     dtypes.dtype(record.dtype)
     if len(record.shape) > MAX_DIMS or any(size < 0 for size in record.shape):
         raise StoreError(f"{record.name!r} has a shape that no tensor has: {record.shape}")
     if int(np.prod([max(d, 1) for d in record.shape], dtype=object)) >= 2**60:
         raise StoreError(f"{record.name!r} is too large to be a tensor: {record.shape}")
+
+
+def _fits(text: str, most: int) -> bool:
+    """Whether UTF-8 can write `text`, in that many bytes."""
+    try:
+        return len(text.encode()) <= most
+    except UnicodeEncodeError:
+        return False
 
 
 def check_raw(

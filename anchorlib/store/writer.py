@@ -31,7 +31,6 @@ from anchorlib.store.lock import RankLock
 from anchorlib.store.making import make_store
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
-from anchorlib.store.owner import Owner
 from anchorlib.store.packing import Batch, Packer
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
@@ -90,8 +89,7 @@ class Writer:
             make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
             try:
-                owner = Owner()
-                place = Place(store, run, rank, Tree(store, owner, fsync=fsync), owner, fsync)
+                place = Place(store, run, rank, Tree(store, fsync=fsync))
                 reader = place.take(writer_id, resume=resume, overwrite=overwrite)
                 writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
             except BaseException:
@@ -110,8 +108,8 @@ class Writer:
         self._reader = reader
         self._open = True
         self._pid = os.getpid()
-        self._owner = place.owner
-        self._files = ChunkFiles(None, self._owner, fsync=place.fsync)
+        self._owner = place.tree.owner
+        self._files = ChunkFiles(None, place.tree)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
         self._shelf = SeriesShelf(
@@ -119,15 +117,11 @@ class Writer:
         )
         self._resumed = resume_counters(reader, self._shelf.variants)
         self._table = RowTable(
-            place.path / "records",
-            reader.committed,
-            self._resumed.pairs,
-            self._owner,
-            fsync=place.fsync,
+            place.path / "records", reader.committed, self._resumed.pairs, place.tree
         )
         self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
-        self._publisher = Publisher(place.path, place.tree, self._owner, fsync=place.fsync)
+        self._publisher = Publisher(place.path, place.tree)
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
         self._edges = set(catalogue.edges)
