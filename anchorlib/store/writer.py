@@ -26,6 +26,7 @@ from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, hea
 from anchorlib.store.columns import pack_block
 from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
+from anchorlib.store.ground import Ground
 from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
 from anchorlib.store.metadata import json_value
@@ -84,6 +85,7 @@ class Writer:
         if not 0 <= rank < MAX_RANK:
             raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
         document = _document(run, header or {})
+        store = store.absolute()  # a later chdir leaves it where it is
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
@@ -125,6 +127,7 @@ class Writer:
         self._edges = set(catalogue.edges)
         self._header: dict[str, Any] = {}
         self._first_row = 0
+        self._ground = Ground(place.path, place.run, place.rank)
 
     def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
         attempts = self._reader.catalogue.attempts
@@ -168,7 +171,7 @@ class Writer:
         where the last attempt ended.
         Raises StoreError where the file system fails or a record is not what it says.
         """
-        self._check_open()
+        self._check_ready()
         if not records:
             return
         with store_errors(f"cannot write {self._place}"):
@@ -204,7 +207,7 @@ class Writer:
 
         Returns whether it was written: False, and nothing was, where each record needs a look.
         """
-        self._check_open()
+        self._check_ready()
         # Where not all find room each decides for itself.
         nbytes = int(block.sizes.sum())
         with store_errors(f"cannot write {self._place}"):
@@ -233,13 +236,15 @@ class Writer:
 
         One total for each name, kind, mode and reason within this attempt.
         """
-        self._check_open()
+        if not self._stands():
+            return
         with store_errors(f"cannot write {self._place}"):
             self._append(gap_line(self.attempt, gap) for gap in gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
         """Keeps what values were computed from; what was stated before is not stated again."""
-        self._check_open()
+        if not self._stands():
+            return
         mine = [replace(one, attempt=self.attempt) for one in edges]
         fresh = {key: one for one in mine if (key := edges_key(one)) not in self._edges}
         with store_errors(f"cannot write {self._place}"):
@@ -251,7 +256,8 @@ class Writer:
 
         Raises OptionError for what JSON cannot hold, StoreError.
         """
-        self._check_open()
+        if not self._stands():
+            return
         told = _document(self._place.run, entries)
         fresh = {
             key: value
@@ -265,29 +271,35 @@ class Writer:
 
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""
-        self._check_open()
+        self._check_ready()
         with store_errors(f"cannot write {self._place}"):
             self._state_gaps()
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
+            self._ground.check()  # what was read a moment ago was this rank's
             self._publisher.publish_values(self._reader, self._shelf.variants, self._published[0])
+            self._ground.check()
             self._append([{"published": self._table.rows}])
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
             self._publisher.publish_rank(self._reader.catalogue)
             self._published = (self._table.rows, self._catalog.end)
 
     def close(self) -> None:
-        """Publishes, marks the rank closed and gives it back; a second call does nothing."""
+        """Publishes, marks the rank closed and gives it back; a second call does nothing.
+
+        Raises StoreError where the rank is not there any more, unless that was said before.
+        """
         if not self._open:
             return
         if os.getpid() != self._pid:
             self.abandon()
             return
         try:
-            with store_errors(f"cannot close {self._place}"):
-                self._append([{"state": "closed"}])
-                self.publish()
+            if self._stands():
+                with store_errors(f"cannot close {self._place}"):
+                    self._append([{"state": "closed"}])
+                    self.publish()
         finally:
             self.abandon()
 
@@ -299,6 +311,7 @@ class Writer:
             self._publisher.close()
             self._table.close()
             self._catalog.close()
+            self._ground.close()
             self._lock.release()
 
     def __enter__(self) -> Writer:
@@ -324,6 +337,18 @@ class Writer:
             raise StoreError(f"{self._place} was closed: open it again to write more")
         if os.getpid() != self._pid:
             raise StoreError(f"{self._place} is written by the process that forked this one")
+
+    def _check_ready(self) -> None:
+        self._check_open()
+        self._ground.check()
+
+    def _stands(self) -> bool:
+        """Whether the rank is there; what is stated beside records is lost quietly with them."""
+        self._check_open()
+        if self._ground.is_known_gone():
+            return False
+        self._ground.check()
+        return True
 
 
 def _document(run: str, header: Mapping[str, Any]) -> Any:
