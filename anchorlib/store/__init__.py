@@ -3,6 +3,7 @@
 Writer      puts records of one rank down, so that what is committed survives kill -9
 RunReader   committed rows of all ranks, also while they are written
 RankAudit   what of a rank does not fit its checksums
+stored_fingerprint   what records are, to be compared with those that somebody holds
 Location    where bytes are read from: a directory, or a collector
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
@@ -19,6 +20,7 @@ from anchorlib.store.finding import (
     locate_store,
 )
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
 from anchorlib.store.tree import make_store
@@ -41,4 +43,5 @@ __all__ = [
     "list_runs",
     "locate_store",
     "make_store",
+    "stored_fingerprint",
 ]

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from anchorlib.claims import claim_of
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap, Record
@@ -32,6 +33,7 @@ from anchorlib.store.lock import RankLock
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
 from anchorlib.store.packing import Batch, Packer
+from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
 from anchorlib.store.series import SeriesShelf
@@ -65,19 +67,23 @@ class Writer:
         fsync: bool = False,
         max_bytes: int | None = None,
         wait_for_room: bool = False,
+        acknowledged: int = 0,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
         resume: go on with a rank that exists, as its next attempt.
         overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
         header: what to keep about this attempt, as JSON can hold it.
-        writer_id: the same as that of the last attempt: that attempt goes on, whatever else is
-            asked, and `committed` says how far it had come.
+        writer_id: a secret, of which the store keeps the claim. The same as that of the last
+            attempt: that attempt goes on, whatever else is asked, and `committed` says how far it
+            had come.
         fsync: wait for the disk before each batch is committed, so that it survives power loss.
         max_bytes: of this rank on disk, beyond which values are left out and summaries kept;
             None leaves a twentieth of the file system free.
         wait_for_room: a file system that is full is a StoreError, not a reason to leave values
             out: for callers that keep what was not written, and come again.
+        acknowledged: records that this writer has delivered before: where they are not there any
+            more, nothing is made in their place.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -91,13 +97,16 @@ class Writer:
             lock = RankLock(store, run, rank)
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
-                reader = place.take(writer_id, resume=resume, overwrite=overwrite)
+                claim = claim_of(writer_id)
+                reader = place.take(
+                    claim, resume=resume, overwrite=overwrite, acknowledged=acknowledged
+                )
                 writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
             except BaseException:
                 lock.release()
                 raise
             try:
-                writer._begin(writer_id, document)
+                writer._begin(claim, document)
             except BaseException:
                 writer.abandon()
                 raise
@@ -129,16 +138,16 @@ class Writer:
         self._first_row = 0
         self._ground = Ground(place.path, place.run, place.rank)
 
-    def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
+    def _begin(self, claim: bytes, header: Mapping[str, Any]) -> None:
         attempts = self._reader.catalogue.attempts
         last = attempts[-1] if attempts else None
-        if last is not None and writer_id and last.writer_id == writer_id:
+        if last is not None and claim and last.claim == claim:
             attempt = last
             stated = self._reader.catalogue.gaps.items()
             self._left_out = LeftOut(gap for key, gap in stated if key[0] == last.number)
         else:
             rows, order = self._reader.committed, self._resumed.order
-            attempt = Attempt(len(attempts), writer_id, time.time_ns(), header, rows, order)
+            attempt = Attempt(len(attempts), claim, time.time_ns(), header, rows, order)
             self._append([attempt_line(attempt)])
         if self._reader.catalogue.state != "open":
             self._append([{"state": "open"}])
@@ -163,6 +172,17 @@ class Writer:
     def left_out(self) -> LeftOut:
         """What this writer kept without its values, for want of room."""
         return self._left_out
+
+    def fingerprint(self, attempt: int, first: int, end: int) -> bytes:
+        """What records first … end - 1 of an attempt are: to be compared before they are forgotten.
+
+        Raises OptionError where there are no such records, StoreError for a damaged store.
+        """
+        self._check_ready()
+        with store_errors(f"cannot read {self._place}"):
+            if self._reader.committed < self._table.rows:
+                self._reader.refresh()
+            return stored_fingerprint(self._reader, attempt, first, end)
 
     def write(self, records: Sequence[Record]) -> None:
         """Writes a batch; when it returns, all of it is committed, and if it raises, none is.
