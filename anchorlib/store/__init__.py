@@ -3,6 +3,7 @@
 Writer      puts records of one rank down, so that what is committed survives kill -9
 RunReader   committed rows of all ranks, also while they are written
 RankAudit   what of a rank does not fit its checksums
+stored_fingerprint   what records are, to be compared with those that somebody holds
 Location    where bytes are read from: a directory, or a collector
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
@@ -21,6 +22,7 @@ from anchorlib.store.finding import (
 )
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.making import check_writable, make_store
+from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
 from anchorlib.store.series import check_record
@@ -46,4 +48,5 @@ __all__ = [
     "locate_store",
     "make_store",
     "run_faults",
+    "stored_fingerprint",
 ]

@@ -10,9 +10,11 @@
     {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
     {"state": "closed"}   {"published": 120}
 
-Later lines win. A line is whole when its line end is there: what follows the last line end was cut
-off by a crash. Keys that this version does not know are left alone. Each line ends with its own
-checksum, `"check": "<hex>"`; where `checked` was never said, an older writer made lines without.
+`writer_id` is the claim of who wrote the attempt, not the secret behind it: who can read it cannot
+go on in that writer's place. Later lines win. A line is whole when its line end is there:
+what follows the last line end was cut off by a crash. Keys that this version does not know are left
+alone. Each line ends with its own checksum, `"check": "<hex>"`; where `checked` was never said, an
+older writer made lines without.
 From row `checked` on rows have theirs.
 """
 
@@ -23,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from anchorlib.claims import stored_claim
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Edges, Gap
 from anchorlib.store.checks import identity, is_sound, seal_line
@@ -38,11 +41,12 @@ GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
 class Attempt:
     """One writer's share of a rank: the first, and one more for each resume.
 
+    claim: of who wrote it (`anchorlib.claims`); empty where nobody may go on with it.
     header: with what it has learned since it began.
     """
 
     number: int
-    writer_id: bytes
+    claim: bytes
     started_ns: int
     header: Mapping[str, Any]
     first_row: int
@@ -140,7 +144,7 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
     """The line of an attempt, which is also what zarr.json says of it."""
     return {
         "attempt": attempt.number,
-        "writer_id": attempt.writer_id.hex(),
+        "writer_id": attempt.claim.hex(),
         "started_ns": attempt.started_ns,
         "first_row": attempt.first_row,
         "order_base": attempt.order_base,
@@ -214,7 +218,7 @@ def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     attempt = Attempt(
         number=entry["attempt"],
-        writer_id=bytes.fromhex(entry["writer_id"]),
+        claim=stored_claim(bytes.fromhex(entry["writer_id"])),
         started_ns=entry["started_ns"],
         header=entry["header"],
         first_row=entry["first_row"],

@@ -57,12 +57,22 @@ class Place:
     def __str__(self) -> str:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
-    def take(self, writer_id: bytes, *, resume: bool, overwrite: bool) -> RankReader:
-        """What is there, after making it if need be; raises RunExistsError."""
+    def take(
+        self, claim: bytes, *, resume: bool, overwrite: bool, acknowledged: int = 0
+    ) -> RankReader:
+        """What is there, after making it if need be.
+
+        Raises RunExistsError; StoreError where the writer's `acknowledged` records are gone.
+        """
         run = run_directory(self.store, self.run)
         found = self._found(damaged=overwrite)
         attempts = found.catalogue.attempts if found is not None else []
-        same = bool(writer_id) and bool(attempts) and attempts[-1].writer_id == writer_id
+        same = bool(claim) and bool(attempts) and attempts[-1].claim == claim
+        if acknowledged and not same:
+            raise StoreError(
+                f"{self} does not go on from the {acknowledged} records that this writer had "
+                "delivered: the run was moved, removed, or recorded anew in between"
+            )
         if attempts and not (same or resume or overwrite):
             raise RunExistsError(
                 f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "

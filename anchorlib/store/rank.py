@@ -150,6 +150,18 @@ class RankReader:
                 found[place] = shape
         return found
 
+    def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
+        """The tensor shape of each of these rows; keeps no column in memory."""
+        numbers, rows = self.span("variant", start, stop), self.span("row", start, stop)
+        found: list[tuple[int, ...]] = [()] * len(rows)
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            stored = self._stored(self.catalogue.variants[number])
+            shapes = stored.shape_list(rows[places])
+            for place, shape in zip(places.tolist(), shapes, strict=True):
+                found[place] = shape
+        return found
+
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
         """The different tensor shapes of these rows."""
         parts = self._by_variant(rows)
