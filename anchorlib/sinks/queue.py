@@ -99,7 +99,7 @@ class RecordQueue:
         self._due = 0  # of those taken, so many are waited for
         self._asked = 0  # flushes and closes that wait
         self._in_hand: _Flush | _Close | None = None
-        self._closing = self._revoked = False
+        self._closing = self._revoked = self._drained = False
         self._deadline: float | None = None
         self._full_error: str | None = None
         self._late = 0  # lost because the session closed
@@ -258,6 +258,8 @@ class RecordQueue:
         with self._changed:
             self._stop_taking()
             self._deadline = time.monotonic() + timeout
+            if self._drained:
+                return self._late
             self._ask(last)
         if not wait([last], timeout + _BATCH_SECONDS).done:
             self._revoked = True
@@ -341,7 +343,9 @@ class RecordQueue:
         finally:  # however it ends, nobody waits for this thread any more
             with self._changed:
                 self._stop_taking()
-                self._answer_none()
+                self._drained = True
+                for item in self._answer_none():
+                    self._lose_late(item)
 
     def _turn(self) -> bool:
         """Hand over what waits, then do what was asked after it; whether the queue goes on."""

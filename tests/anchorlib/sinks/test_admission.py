@@ -52,7 +52,7 @@ class Item:
     """A record that is made already."""
 
     nbytes = 16
-    bare = lost = False
+    keeps = True
 
     def __init__(self, record: Record) -> None:
         self.finished = record
@@ -60,7 +60,7 @@ class Item:
         self.step = record.coordinates.step
 
     def storage(self):
-        return None
+        return RAW, "float32"
 
     def record(self, _summary=None):
         return self.finished
@@ -89,7 +89,7 @@ def test_a_directory_gets_every_record_but_the_one_that_does_not_fit(misfit, tmp
     queue = drained(EmbeddedSink(Writer.open(tmp_path, "run1", 0)), batch(MISFITS[misfit]))
     found = anchorlib.open_run("run1", tmp_path)
     assert found["x@grad"].columns["step"].tolist() == [0, 1, 2]
-    assert (queue.records, queue.dropped, found.state) == (3, 1, "closed")
+    assert (queue.lost, queue.dropped, found.state) == (1, 1, "closed")
     assert [(gap.count, gap.reason[:40] != "") for gap in found.gaps()] == [(1, True)]
 
 
@@ -101,7 +101,7 @@ def test_a_collector_gets_every_record_but_those_that_do_not_fit(tmp_path):
             queue = drained(RemoteSink(address, run, 0), batch(misfit))
             found = anchorlib.open_run(run, tmp_path)
             assert found["x@grad"].columns["step"].tolist() == [0, 1, 2]
-            assert (queue.records, queue.dropped, found.state) == (3, 1, "closed")
+            assert (queue.lost, queue.dropped, found.state) == (1, 1, "closed")
             assert [gap.count for gap in found.gaps()] == [1]
 
 
