@@ -9,6 +9,7 @@ Location    where bytes are read from: a directory, or a collector
 """
 
 from anchorlib.store.audit import RankAudit
+from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.finding import (
     DEFAULT_STORE,
@@ -41,4 +42,6 @@ __all__ = [
     "list_runs",
     "locate_store",
     "make_store",
+    "names_beneath",
+    "open_beneath",
 ]

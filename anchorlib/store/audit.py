@@ -20,6 +20,7 @@ from anchorlib.store.layout import (
     COORDINATE_ROWS,
     COORDINATES,
     HIST_COLUMNS,
+    MOST_BINS,
     ROW,
     ROWS_PER_CHUNK,
     array_suffix,
@@ -35,7 +36,6 @@ __all__ = ["RankAudit"]
 
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together
-_MOST_BINS: Final = 4096  # more than any dtype has exponents: a length beyond is damage
 _INT64: Final = np.dtype("<i8")
 
 
@@ -160,7 +160,7 @@ class RankAudit:
     def _pairs(self, table: Array) -> list[bytes]:
         """Each row's exponents and counts, as bytes."""
         lengths = np.maximum(table["hist_length"], 0)
-        if (lengths > _MOST_BINS).any():
+        if (lengths > MOST_BINS).any():
             raise StoreError("a histogram has more bins than there are exponents")
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1]) + np.repeat(table["hist_offset"] - (ends - lengths), lengths)
@@ -181,7 +181,9 @@ class RankAudit:
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)
             key = f"records/seq/{chunk_key(chunk, 0)}"
-            data = self._location.get(key, slot * COLUMNS["seq"].itemsize) or b""
+            width = COLUMNS["seq"].itemsize
+            room = (ROWS_PER_CHUNK - slot) * width
+            data = self._location.get(key, slot * width, room) or b""
             seq = np.frombuffer(data[: len(data) // 8 * 8], COLUMNS["seq"])
             due = np.arange(counted + 1, counted + 1 + len(seq), dtype=np.uint64)
             fit = seq == due
@@ -192,7 +194,8 @@ class RankAudit:
     def _stray(self) -> bool:
         """Whether anything but a line that was cut off stands behind the catalogue's end."""
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
-        rest = self._location.get(f"catalog/{chunk_key(chunk, 0)}", start) or b""
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""
         lines, end = whole_lines(rest)
         if lines:  # written since
             return False

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import RunNotFoundError, StoreError
 from anchorlib.record import Gap
 from anchorlib.store.catalog import Catalogue, Variant, whole_lines
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
     HIST_COLUMNS,
+    MOST_BINS,
     NOT_KEPT,
     ROWS_PER_CHUNK,
     chunk_key,
@@ -73,7 +74,7 @@ class RankReader:
     def _read_catalogue(self) -> None:
         chunk, start = divmod(self._catalogue_end, CATALOG_CHUNK)
         parts: list[bytes] = []
-        while part := self._location.get(f"catalog/{chunk_key(chunk, 0)}", start):
+        while part := self._catalogue_part(chunk, start):
             parts.append(part)
             if part.endswith(b"\0"):
                 break
@@ -85,6 +86,10 @@ class RankReader:
         self._catalogue_end += end
         if not self._catalogue_end:
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
+
+    def _catalogue_part(self, chunk: int, start: int) -> bytes | None:
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        return self._location.get(key, start, CATALOG_CHUNK - start)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -102,9 +107,19 @@ class RankReader:
         have = 0 if known is None else len(known)
         if known is None or have < self.committed:
             fresh = self.span(name, have, self.committed)
+            if name == "phase":
+                self._check_phases(fresh)
             known = fresh if known is None else np.concatenate([known, fresh])
             self._columns[name] = known
         return known[: self.committed]
+
+    def _check_phases(self, codes: Array) -> None:
+        known = len(self.catalogue.phases)
+        if (codes >= known).any():
+            raise StoreError(
+                f"rank {self.rank} has rows of phase {codes.max()}, and names {known} phases: the "
+                "store was damaged from outside"
+            )
 
     def span(self, name: str, start: int, stop: int) -> Array:
         """Part of a column, which is not kept in memory."""
@@ -257,6 +272,11 @@ class RankReader:
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
         """The stored pairs of all these rows, one row after the other."""
         stored = lengths > 0
+        if (lengths > MOST_BINS).any():
+            raise StoreError(
+                f"rank {self.rank} has a histogram of {lengths.max()} bins, more than there are "
+                "exponents: the store was damaged from outside"
+            )
         parts = zip(offsets[stored].tolist(), lengths[stored].tolist(), strict=True)
         places = [np.arange(offset, offset + length) for offset, length in parts]
         every = np.concatenate([np.empty(0, np.int64), *places])
