@@ -190,8 +190,8 @@ def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    names = (text(entry[name]) for name in ("name", "kind", "mode"))
-    found = SeriesEntry(whole(entry["series"]), *names, path=text(entry["path"]))
+    name, kind, mode, path = (text(entry[key]) for key in ("name", "kind", "mode", "path"))
+    found = SeriesEntry(whole(entry["series"]), name, kind, mode, path)
     if not is_safe_key(found.path):
         raise ValueError("its path leads out of the run")
     _put(catalogue.series, found.id, found)
@@ -228,7 +228,10 @@ def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     told = mapping(entry["gap"])
     gap = Gap(
-        *(text(told[name]) for name in ("name", "kind", "mode", "reason")),
+        text(told["name"]),
+        text(told["kind"]),
+        text(told["mode"]),
+        text(told["reason"]),
         count=whole(told["count"]),
         first_step=step(told["first_step"]),
         last_step=step(told["last_step"]),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.errors import StoreError
+from anchorlib.names import escape
 from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key, chunk_number
 from anchorlib.store.location import Location, read_into
 
@@ -94,7 +95,7 @@ class StoredRows:
             return np.empty((count, *self.shape), self.dtype)
         except (MemoryError, ValueError, OverflowError) as error:
             raise StoreError(
-                f"{self.key}: {count} rows of {self.nbytes} bytes do not fit into memory"
+                f"{escape(self.key)}: {count} rows of {self.nbytes} bytes do not fit into memory"
             ) from error
 
     def _read(self, chunk: int, start: int, out: memoryview) -> None:
@@ -105,7 +106,7 @@ class StoredRows:
             out[:] = bytes(len(out))
         elif size != len(out):
             have = "is missing" if size is None else f"is {len(out) - size} bytes short"
-            raise StoreError(f"{key} {have}: the store was damaged from outside")
+            raise StoreError(f"{escape(key)} {have}: the store was damaged from outside")
 
 
 def _are_consecutive(rows: Array) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import StoreError
+from anchorlib.names import escape
 from anchorlib.store.catalog import Variant
 from anchorlib.store.layout import ROWS_PER_CHUNK, shape_rows
 from anchorlib.store.location import Location
@@ -61,7 +62,7 @@ class StoredVariant:
         found = self._array("_shape", INT64, shape_rows(ndim), (ndim,)).pick(rows)
         if (found < 0).any():
             raise StoreError(
-                f"{self.group} has a negative shape: the store was damaged from outside"
+                f"{escape(self.group)} has a negative shape: the store was damaged from outside"
             )
         return found
 
@@ -102,7 +103,7 @@ class StoredVariant:
         offset = int(self._offsets.span(row, row + 1)[0])
         if offset < 0:
             raise StoreError(
-                f"{self.group}: row {row} has no place: the store was damaged from outside"
+                f"{escape(self.group)}: row {row} has no place: the store was damaged from outside"
             )
         return offset, tuple(self.shapes(np.array([row]))[0].tolist())
 

@@ -115,7 +115,7 @@ class Answer:
         histogram, shares = part.histogram, part.shares
         if histogram.subnormal:
             share = percent(histogram.subnormal, histogram.numel)
-            yield f"{histogram.subnormal:,} ({share}) subnormal in {' or '.join(self.dtypes)}"
+            yield f"{histogram.subnormal:,} ({share}) subnormal in {escape(' or '.join(self.dtypes))}"
         if shares is not None:
             about = "" if shares.exact else ", estimated where a limit falls inside a bin"
             yield (

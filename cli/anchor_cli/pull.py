@@ -112,12 +112,13 @@ def _extract(found: Selected) -> tuple[Extract, int]:
     """The records that have values, in order, and how many have none."""
     from anchor_cli.extract import Extract
     from anchorlib.errors import ValuesNotKeptError
+    from anchorlib.names import escape
 
     records = [record for one in found.series for record in one.records()]
     kept = [record for record in records if record.raw is not None]
     if not kept:
         raise ValuesNotKeptError(
-            f"{found.title} holds summaries only (mode {found.info.mode}): see anchor stats and "
+            f"{found.title} holds summaries only (mode {escape(found.info.mode)}): see anchor stats and "
             "anchor hist"
         )
     return Extract(found.info.name, found.info.kind, kept), len(records) - len(kept)
