@@ -287,6 +287,7 @@ class RankReader:
             StoredRows(self._location, f"records/{name}", dtype).pick(every)
             for name, dtype in HIST_COLUMNS.items()
         )
+        self._check_bound("hist_count", counts)
         return exponents, counts
 
     def _by_variant(self, rows: Array) -> list[tuple[StoredVariant, Array]]:

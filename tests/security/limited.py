@@ -15,6 +15,7 @@ import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -72,8 +73,7 @@ class Limited:
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     anchor("runs", "--help")  # loads what every command needs
-    with open("/proc/self/statm") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anchor_server import serve
 from anchorlib.record import Edges, Gap, Parent
 from anchorlib.store import Writer
 from anchorlib.store.catalog import encode
