@@ -101,6 +101,7 @@ def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
         "starts": packer.whole(bins.starts),
         "exponents": packer.array(bins.exponents, "i2"),
         "counts": packer.whole(bins.counts),
+        "infinite": packer.whole(bins.infinite),
     }
 
 

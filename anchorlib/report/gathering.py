@@ -210,10 +210,20 @@ def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, 
         nan=int(part.columns["nan"][at]),
         inf=int(part.columns["inf"][at]),
         numel=int(part.numel[at]),
-        skipped="skipped" in str(part.columns["flags"][at]),
+        skipped=_was_skipped(parts, part.rank, where[0]),
         before=earlier,
     )
     return first, len({line for _, _, line, _ in found})
+
+
+def _was_skipped(parts: list[Part], rank: int, step: int) -> bool:
+    """Whether any row of that step says so: only the optimizer's own gradients can know."""
+    return any(
+        "skipped" in str(flags)
+        for part in parts
+        if part.rank == rank
+        for flags in np.unique(part.columns["flags"][part.columns["step"] == step]).tolist()
+    )
 
 
 def _before(columns: dict[str, Array], where: tuple[int, int]) -> Array:

@@ -98,6 +98,7 @@ class Bins:
     windows: how many there are.
     starts: cells + 1 offsets into the two others, cell = line * windows + window.
     exponents, counts: bin e holds count elements with 2^e <= |x| < 2^(e+1).
+    infinite: infinities of each cell, which are in no bin.
     """
 
     width: int
@@ -105,6 +106,7 @@ class Bins:
     starts: Array
     exponents: Array
     counts: Array
+    infinite: Array
 
 
 @dataclass(frozen=True, slots=True)

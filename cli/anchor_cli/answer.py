@@ -135,7 +135,11 @@ class Answer:
         scales = f"scales 2^{found.low} to 2^{found.high}"
         if found.low == found.high:
             scales = f"scale 2^{found.high}"
-        yield f"suggested {scales}: no overflow, least underflow ({percent(found.underflow)})"
+        overflow = "no overflow"
+        if infinite := self.whole.histogram.inf:
+            are = "element is" if infinite == 1 else "elements are"
+            overflow = f"no further overflow ({infinite:,} {are} infinite at any scale)"
+        yield f"suggested {scales}: {overflow}, least underflow ({percent(found.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
         """A line a tensor: its figures, and its histogram as a strip on a common axis."""

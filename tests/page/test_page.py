@@ -229,6 +229,15 @@ def test_shares_of_each_format_are_those_of_the_library(visit, one, store):
         }
 
 
+def test_infinities_are_overflow_on_the_page_too(visit, tmp_path):
+    bad = np.array([np.inf, 1, 2, 4, 8, 0], np.float32)
+    make_run(tmp_path, [record("w", "grad", bad, step=step) for step in range(2)])
+    card = visit(page([open_run("run1", tmp_path)])).card("Exponents by step")
+    said = card.get_by_role("status").first.inner_text()
+    assert "20 % overflow of 10 elements other than zero and NaN" in said
+    assert card.get_by_role("row").all()[1].inner_text().split("\t")[-1] == "20 %"
+
+
 def test_choosing_a_format_changes_the_sentence_and_the_limits(visit, one):
     visited = visit(one)
     card = visited.card("Exponents by step")
