@@ -110,6 +110,19 @@ class Bins:
 
 
 @dataclass(frozen=True, slots=True)
+class Unclipped:
+    """The norm of the gradients of all parameters together, before clipping.
+
+    tensors: how many parameters. norms: one a column, NaN where it is not known.
+    bad: columns in which a gradient held a NaN or an infinity.
+    """
+
+    tensors: int
+    norms: Array
+    bad: Array
+
+
+@dataclass(frozen=True, slots=True)
 class Nonfinite:
     """The first record that holds a NaN or an infinity.
 
@@ -168,3 +181,4 @@ class RunView:
     gaps: Sequence[tuple[str, int]]
     nonfinite: Nonfinite | None = None
     nonfinite_lines: int = 0
+    unclipped: Unclipped | None = None

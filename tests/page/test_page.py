@@ -398,6 +398,21 @@ def test_a_norm_that_is_not_finite_is_no_number(visit, tmp_path):
         assert visited.said("Gradient norm") == f"step {step}, run1, 1 tensor together: {shown}"
 
 
+def test_the_norm_of_gradients_is_the_one_before_clipping_where_it_is_known(visit, tmp_path):
+    raw = np.array([3.0, 4.0], np.float32)
+    taken = [record("w", "grad", raw / 5, step=step) for step in range(2)]
+    make_run(tmp_path, taken, "taken")
+    made = [record("w", "pass_grad", raw, step=step) for step in range(2)]
+    make_run(tmp_path, [*made, *taken], "both")
+    visited = visit(page([open_run("both", tmp_path)]))
+    visited.drawing("Gradient norm").press("Home")
+    said = visited.said("Gradient norm")
+    assert said.startswith("step 0, both, 1 tensor before clipping: 5")
+    assert "both, 1 tensor as the optimizer took them: 1" in said
+    visited = visit(page([open_run("taken", tmp_path)]))
+    assert "after any clipping: record '*@pass_grad'" in visited.card("Gradient norm").inner_text()
+
+
 def test_headers_that_differ_are_shown_and_the_equal_ones_on_demand(visit, two):
     visited = visit(two)
     card = visited.card("What the runs say about themselves")
