@@ -11,11 +11,11 @@ and y = |x| * scale in real numbers, rounding to nearest, ties to even, puts y
 torch's cast to float8_e4m3fn makes M of what overflows; it counts as overflow nevertheless.
 
 Shares are of the elements that are neither zero nor nan, which stay so in every format. An element
-that is infinite has overflowed where it was made: no scale brings it back. From values the answer is
-exact for every scale, for the limits are turned into the bits of the source. From a histogram it is
-exact where no limit falls into a bin that is used (its lower edge counts as inside: the bin does not
-tell 2**e from what follows); a bin that is cut is split as if its elements lay evenly in it, and
-`Shares.exact` is False.
+that is infinite has overflowed where it was made: no scale brings it back. From values the answer
+is exact for every scale, for the limits are turned into the bits of the source. From a histogram it
+is exact where no limit falls into a bin that is used (its lower edge counts as inside: the bin does
+not tell 2**e from what follows); a bin that is cut is split as if its elements lay evenly in it,
+and `Shares.exact` is False.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 function scalars(run) {
   return run.lines.map((_, row) => row)
-    .filter((row) => run.lines[row].kind === 'value' && ['scalar', '1'].includes(run.lines[row].shape));
+    .filter((row) => run.lines[row].kind === 'value' && ['scalar', '1'].includes(run.lines[row].shape) && !run.lines[row].parameter);
 }
 
 // The line of the loss: the one compare took, else a scalar that is called so, else any scalar.
