@@ -10,6 +10,7 @@ Location    where bytes are read from: a directory, or a collector
 """
 
 from anchorlib.store.audit import RankAudit
+from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
@@ -47,6 +48,8 @@ __all__ = [
     "list_runs",
     "locate_store",
     "make_store",
+    "names_beneath",
+    "open_beneath",
     "run_faults",
     "stored_fingerprint",
 ]

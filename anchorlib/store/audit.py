@@ -115,7 +115,9 @@ class RankAudit:
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)
             key = f"records/seq/{chunk_key(chunk, 0)}"
-            data = self._location.get(key, slot * COLUMNS["seq"].itemsize) or b""
+            width = COLUMNS["seq"].itemsize
+            room = (ROWS_PER_CHUNK - slot) * width
+            data = self._location.get(key, slot * width, room) or b""
             seq = np.frombuffer(data[: len(data) // 8 * 8], COLUMNS["seq"])
             due = np.arange(counted + 1, counted + 1 + len(seq), dtype=np.uint64)
             fit = seq == due
@@ -126,7 +128,8 @@ class RankAudit:
     def _stray(self) -> bool:
         """Whether anything but a line that was cut off stands behind the catalogue's end."""
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
-        rest = self._location.get(f"catalog/{chunk_key(chunk, 0)}", start) or b""
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""
         lines, end = whole_lines(rest)
         if lines:  # written since
             return False

@@ -21,20 +21,28 @@ From row `checked` on rows have theirs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 from anchorlib.claims import stored_claim
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Edges, Gap
 from anchorlib.store.checks import identity, is_sound, seal_line
 from anchorlib.store.edges import EdgesKey, edges_key, read_edges
-from anchorlib.store.layout import VERSION
+from anchorlib.store.fields import check_depth, items, mapping, step, text, whole
+from anchorlib.store.layout import VERSION, is_safe_key
 
 __all__ = ["Attempt", "Catalogue", "SeriesEntry", "Variant", "encode", "whole_lines"]
 
 GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
+
+_MOST_DIMS: Final = 64  # numpy's own limit
+_MOST_ELEMENTS: Final = 1 << 58  # their bytes fit into 64 bits, whatever the dtype
+_MOST: Final = (1 << 63) - 1
+_ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +122,18 @@ class Catalogue:
         for line in lines:
             try:
                 self._apply(line)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            # json recurses, and gives up on a line that is nested by the thousand.
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise DamagedError(
                     f"the catalogue of rank {self.rank} is damaged at {line[:60]!r}: {error!r}"
                 ) from error
 
     def _apply(self, line: bytes) -> None:
         entry = json.loads(line)
-        if not isinstance(entry, dict):
-            raise TypeError("it is no object")
+        check_depth(mapping(entry))
         _check_version(entry)
-        self.checked = entry.get("checked", self.checked)
+        if "checked" in entry:
+            self.checked = whole(entry["checked"], most=_MOST)
         sound = is_sound(line)
         if sound is False or (sound is None and self.checked is not None):
             raise ValueError("it does not fit its checksum")
@@ -171,66 +180,86 @@ def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
 
 def _check_version(entry: dict[str, Any]) -> None:
     # First of all: a later format may have other checksums too.
-    if "rank" in entry and entry["version"] > VERSION:
+    if "rank" in entry and whole(entry["version"]) > VERSION:
         raise StoreError(
-            f"rank {entry['rank']} was written in format {entry['version']}, and this anchorlib "
-            f"knows {VERSION}: a newer one can read it"
+            f"rank {whole(entry['rank'])} was written in format {entry['version']}, and this "
+            f"anchorlib knows {VERSION}: a newer one can read it"
         )
 
 
 def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.rank = entry["rank"]
-    catalogue.uid = entry["uid"]
-    catalogue.created_ns = entry["created_ns"]
+    catalogue.rank = whole(entry["rank"])
+    catalogue.uid = text(entry["uid"])
+    catalogue.created_ns = whole(entry["created_ns"], most=_MOST)
 
 
 def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number, name, kind = entry["series"], entry["name"], entry["kind"]
-    found = SeriesEntry(number, name, kind, entry["mode"], entry["path"])
-    _put(catalogue.series, number, found)
+    name, kind, mode, path = (text(entry[key]) for key in ("name", "kind", "mode", "path"))
+    found = SeriesEntry(whole(entry["series"]), name, kind, mode, path)
+    if not is_safe_key(found.path):
+        raise ValueError("its path leads out of the run")
+    _put(catalogue.series, found.id, found)
 
 
 def _read_variant(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    shape = tuple(entry["shape"]) if "shape" in entry else None
-    ndim = entry["ndim"] if shape is None else len(shape)
-    number = entry["variant"]
-    found = Variant(number, entry["series"], entry["dtype"], shape, ndim)
-    _put(catalogue.variants, number, found)
+    shape = _shape(entry["shape"]) if "shape" in entry else None
+    ndim = whole(entry["ndim"], 1, _MOST_DIMS) if shape is None else len(shape)
+    series = whole(entry["series"], most=len(catalogue.series) - 1)
+    found = Variant(whole(entry["variant"]), series, text(entry["dtype"]), shape, ndim)
+    _put(catalogue.variants, found.id, found)
+
+
+def _shape(told: Any) -> tuple[int, ...]:
+    shape = tuple(whole(size, most=_MOST) for size in items(told))
+    if len(shape) > _MOST_DIMS or prod(shape) > _MOST_ELEMENTS:
+        raise ValueError("no array has such a shape")
+    return shape
 
 
 def _read_array(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number = entry["array"]
-    old = catalogue.variants[number]
-    catalogue.variants[number] = Variant(
-        number, old.series, old.dtype, old.shape, old.ndim, entry["name"], entry["rows"]
-    )
+    number = whole(entry["array"], most=len(catalogue.variants) - 1)
+    name = text(entry["name"])
+    if not _ARRAY.fullmatch(name):
+        raise ValueError("no array has such a name")
+    rows = whole(entry["rows"], 1, _MOST_ELEMENTS)
+    catalogue.variants[number] = replace(catalogue.variants[number], array=name, rows=rows)
 
 
 def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    _put(catalogue.phases, entry["phase"], entry["name"])
+    _put(catalogue.phases, whole(entry["phase"]), text(entry["name"]))
 
 
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    gap = Gap(**entry["gap"])
-    catalogue.gaps[entry["attempt"], gap.name, gap.kind, gap.mode, gap.reason] = gap
+    told = mapping(entry["gap"])
+    gap = Gap(
+        text(told["name"]),
+        text(told["kind"]),
+        text(told["mode"]),
+        text(told["reason"]),
+        count=whole(told["count"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+    )
+    catalogue.gaps[whole(entry["attempt"]), gap.name, gap.kind, gap.mode, gap.reason] = gap
 
 
 def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     attempt = Attempt(
-        number=entry["attempt"],
-        claim=stored_claim(bytes.fromhex(entry["writer_id"])),
-        started_ns=entry["started_ns"],
-        header=entry["header"],
-        first_row=entry["first_row"],
-        order_base=entry["order_base"],
+        number=whole(entry["attempt"]),
+        claim=stored_claim(bytes.fromhex(text(entry["writer_id"]))),
+        started_ns=whole(entry["started_ns"], most=_MOST),
+        header=mapping(entry["header"]),
+        first_row=whole(entry["first_row"], most=_MOST),
+        order_base=whole(entry["order_base"], most=_MOST),
     )
     _put(catalogue.attempts, attempt.number, attempt)
 
 
 def _read_header(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number = entry["header_of"]
+    number = whole(entry["header_of"], most=len(catalogue.attempts) - 1)
     old = catalogue.attempts[number]
-    catalogue.attempts[number] = replace(old, header={**old.header, **entry["entries"]})
+    header = {**old.header, **mapping(entry["entries"])}
+    catalogue.attempts[number] = replace(old, header=header)
 
 
 def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
@@ -239,11 +268,11 @@ def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_state(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.state = entry["state"]
+    catalogue.state = text(entry["state"])
 
 
 def _read_published(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.published = entry["published"]
+    catalogue.published = whole(entry["published"], most=_MOST)
 
 
 # In this order: an "attempt" key also stands in the lines of gaps and edges, "series" in variants'.

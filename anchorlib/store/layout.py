@@ -28,6 +28,7 @@ __all__ = [
     "COORDINATE_ROWS",
     "FORMAT",
     "HIST_COLUMNS",
+    "MOST_BINS",
     "NOT_KEPT",
     "ROW",
     "ROWS_PER_CHUNK",
@@ -35,6 +36,7 @@ __all__ = [
     "array_name",
     "array_suffix",
     "chunk_key",
+    "chunk_number",
     "hidden",
     "is_safe_key",
     "kind_segment",
@@ -99,6 +101,9 @@ HIST_COLUMNS: dict[str, np.dtype[Any]] = {
     "hist_count": np.dtype("<u8"),
 }
 """The (exponent, count) pairs that `hist_offset` and `hist_length` point into."""
+
+MOST_BINS = 4096
+"""More than any dtype has exponents: a histogram with more (exponent, count) pairs is damage."""
 
 COORDINATES = ("step", "pass_index", "call")
 """Columns that stand beside the values too, where xarray finds them."""
@@ -182,6 +187,12 @@ def shape_rows(ndim: int) -> int:
 def chunk_key(chunk: int, dims: int) -> str:
     """The file of chunk `chunk` along records, of an array with `dims` further dimensions."""
     return f"c.{chunk}" + ".0" * dims
+
+
+def chunk_number(name: str) -> int | None:
+    """The chunk whose file in an array without further dimensions bears this name."""
+    found = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
+    return int(found[1]) if found else None
 
 
 def is_safe_key(key: str) -> bool:

@@ -7,7 +7,7 @@ down only after everything they speak of. Values are compared with their digests
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
     HIST_COLUMNS,
+    MOST_BINS,
     NOT_KEPT,
     ROWS_PER_CHUNK,
     chunk_key,
@@ -34,6 +35,7 @@ __all__ = ["RankReader"]
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 16 << 20
+_MOST: Final = (1 << 63) - 1
 
 
 class RankReader:
@@ -80,7 +82,7 @@ class RankReader:
     def _read_catalogue(self) -> None:
         chunk, start = divmod(self._catalogue_end, CATALOG_CHUNK)
         parts: list[bytes] = []
-        while part := self._location.get(f"catalog/{chunk_key(chunk, 0)}", start):
+        while part := self._catalogue_part(chunk, start):
             parts.append(part)
             if part.endswith(b"\0"):
                 break
@@ -92,6 +94,10 @@ class RankReader:
         self._catalogue_end += end
         if not self._catalogue_end:
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
+
+    def _catalogue_part(self, chunk: int, start: int) -> bytes | None:
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        return self._location.get(key, start, CATALOG_CHUNK - start)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -109,9 +115,21 @@ class RankReader:
         have = 0 if known is None else len(known)
         if known is None or have < self.committed:
             fresh = self.span(name, have, self.committed)
+            self._check_bound(name, fresh)
             known = fresh if known is None else np.concatenate([known, fresh])
             self._columns[name] = known
         return known[: self.committed]
+
+    def _check_bound(self, name: str, values: Array) -> None:
+        """Raises DamagedError for what no writer puts into a column, and no reader could count."""
+        if values.dtype.kind != "u" or name.startswith("digest"):
+            return
+        bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
+        if len(values) and int(values.max()) > bound:
+            raise DamagedError(
+                f"rank {self.rank} says {values.max()} in column {name}, which is {bound} at most: "
+                "the store was damaged from outside"
+            )
 
     def span(self, name: str, start: int, stop: int) -> Array:
         """Part of a column, which is not kept in memory."""
@@ -326,6 +344,11 @@ class RankReader:
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
         """The stored pairs of all these rows, one row after the other."""
         stored = lengths > 0
+        if (lengths > MOST_BINS).any():
+            raise DamagedError(
+                f"rank {self.rank} has a histogram of {lengths.max()} bins, more than there are "
+                "exponents: the store was damaged from outside"
+            )
         parts = zip(offsets[stored].tolist(), lengths[stored].tolist(), strict=True)
         places = [np.arange(offset, offset + length) for offset, length in parts]
         every = np.concatenate([np.empty(0, np.int64), *places])
@@ -333,6 +356,7 @@ class RankReader:
             StoredRows(self._location, f"records/{name}", dtype).pick(every)
             for name, dtype in HIST_COLUMNS.items()
         )
+        self._check_bound("hist_count", counts)
         return exponents, counts
 
     def _by_variant(self, rows: Array) -> list[tuple[StoredVariant, Array]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from anchorlib.errors import StoreError
 from anchorlib.store.checks import flat_seed, row_check
-from anchorlib.store.layout import COLUMNS, HIST_COLUMNS, ROW
+from anchorlib.store.layout import COLUMNS, HIST_COLUMNS, MOST_BINS, ROW
 from anchorlib.store.location import Location
 from anchorlib.store.rows import StoredRows
 from anchorlib.store.values import StoredVariant
@@ -20,7 +20,6 @@ __all__ = ["RowChecks"]
 
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together
-_MOST_BINS: Final = 4096  # more than any dtype has exponents: a length beyond is damage
 
 
 class RowChecks:
@@ -103,7 +102,7 @@ class RowChecks:
     def _pairs(self, table: Array) -> list[bytes]:
         """Each row's exponents and counts, as bytes."""
         lengths = np.maximum(table["hist_length"], 0)
-        if (lengths > _MOST_BINS).any():
+        if (lengths > MOST_BINS).any():
             raise StoreError("a histogram has more bins than there are exponents")
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1]) + np.repeat(table["hist_offset"] - (ends - lengths), lengths)

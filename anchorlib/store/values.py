@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
 from anchorlib.store.catalog import Variant
 from anchorlib.store.layout import ROWS_PER_CHUNK, shape_rows
 from anchorlib.store.location import Location
@@ -40,8 +43,7 @@ class StoredVariant:
             found: Array = self.values.span(row, row + 1)[0]
             return found
         offset, shape = self._place(row)
-        count = int(np.prod(shape, dtype=np.int64))
-        return self.values.span(offset, offset + count).reshape(shape)
+        return self.values.span(offset, offset + prod(shape)).reshape(shape)
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
         """Raw storage of one record in C order, flat, at most `nbytes` at a time."""
@@ -49,7 +51,7 @@ class StoredVariant:
             yield from self.values.blocks(row, nbytes)
             return
         offset, shape = self._place(row)
-        end = offset + int(np.prod(shape, dtype=np.int64))
+        end = offset + prod(shape)
         count = max(nbytes // self.values.nbytes, 1)
         for start in range(offset, end, count):
             yield self.values.span(start, min(start + count, end))
@@ -57,7 +59,12 @@ class StoredVariant:
     def shapes(self, rows: Array) -> Array:
         """The shapes of records of a flat variant, (len(rows), ndim)."""
         ndim = self.entry.ndim
-        return self._array("_shape", INT64, shape_rows(ndim), (ndim,)).pick(rows)
+        found = self._array("_shape", INT64, shape_rows(ndim), (ndim,)).pick(rows)
+        if (found < 0).any():
+            raise StoreError(
+                f"{escape(self.group)} has a negative shape: the store was damaged from outside"
+            )
+        return found
 
     def offsets(self, rows: Array) -> Array:
         """Where the elements of records of a flat variant begin, -1 where none are kept."""
@@ -94,6 +101,10 @@ class StoredVariant:
     def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
         """Where a record of a flat variant begins, and its shape."""
         offset = int(self._offsets.span(row, row + 1)[0])
+        if offset < 0:
+            raise StoreError(
+                f"{escape(self.group)}: row {row} has no place: the store was damaged from outside"
+            )
         return offset, tuple(self.shapes(np.array([row]))[0].tolist())
 
     @property

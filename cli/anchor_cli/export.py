@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -123,13 +122,13 @@ def _to_tensorboard(found: Sequence[Series], folder: Path, tick: Tick) -> dict[s
 
 def _to_csv(found: Sequence[Series], place: str) -> None:
     from anchor_cli.files import written_text
+    from anchor_cli.sheets import write_rows
 
     with written_text(place) as file:
         rows = _rows(found)
         first = next(rows)
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([first, first.values()])
-        writer.writerows(row.values() for row in rows)
+        write_rows(file, [first, first.values()])
+        write_rows(file, (row.values() for row in rows))
 
 
 def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:

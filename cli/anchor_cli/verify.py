@@ -25,7 +25,7 @@ __all__ = ["EXAMPLES", "verify_run"]
 EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
 
 _BLOCK_BYTES = 16 << 20
-_RANK = re.compile(r"rank(0|[1-9]\d{0,9})/")
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})/?")
 _FIGURES = ("run", "records", "values", "bytes", "unchecked")
 _SHOWN = 20  # damaged values named one by one; --json names all
 
@@ -77,8 +77,9 @@ class _Damage:
 
         if self.name is None or self.kind is None:
             return f"rank {self.rank}: {escape(self.reason)}"
+        mode = escape(self.mode or "")
         return (
-            f"{escape(join(self.name, self.kind))} ({self.mode}) rank {self.rank} step {self.step} "
+            f"{escape(join(self.name, self.kind))} ({mode}) rank {self.rank} step {self.step} "
             f"pass {self.pass_index} call {self.call}: {escape(self.reason)}"
         )
 
@@ -248,7 +249,8 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
     where = {
         name: int(reader.cell(name, row)) for name in ("step", "pass_index", "call", "attempt")
     }
-    phase = int(reader.cell("phase", row))
+    # Not as a column, which is refused as a whole where a row is of no phase.
+    phase = int(reader.span("phase", row, row + 1)[0])
     return _Damage(
         rank=reader.rank,
         reason=reason,

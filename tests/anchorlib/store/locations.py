@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchorlib.errors import AnchorError
+from anchorlib.errors import AnchorError, StoreError
 from anchorlib.store import Location
 from anchorlib.store.location import read_into
 from anchorlib.wire import READ_BYTES
@@ -36,6 +37,12 @@ def fill(root: Path) -> None:
     (root / ".anchor").mkdir()
     (root / ".anchor" / "secret").write_bytes(b"hidden")
     (root.parent / "outside").write_bytes(b"outside")
+    odd = root / "odd.zarr"
+    odd.mkdir()
+    (odd / "file").symlink_to(root / "top")
+    (odd / "folder").symlink_to(root / "run1.zarr")
+    (odd / "loop").symlink_to(odd / "loop")
+    os.mkfifo(odd / "pipe")
 
 
 FEW = settings(max_examples=50, deadline=None)
@@ -155,7 +162,7 @@ class LocationPromises:
     @pytest.mark.parametrize(
         ("prefix", "names"),
         [
-            ("", ["empty", "run1.zarr/", "top"]),
+            ("", ["empty", "odd.zarr/", "run1.zarr/", "top"]),
             ("run1.zarr", ["rank0/", "rank1/", "zarr.json"]),
             ("run1.zarr/", ["rank0/", "rank1/", "zarr.json"]),
             ("run1.zarr/rank0", ["c.0", "c.1"]),
@@ -215,6 +222,28 @@ class LocationPromises:
             assert location.get("top") == FILES["top"]  # a refusal leaves it as it was
 
         holds()
+
+    @pytest.mark.parametrize(
+        ("key", "what"),
+        [
+            ("odd.zarr/file", "odd.zarr/file is a link"),
+            ("odd.zarr/folder/zarr.json", "odd.zarr/folder is a link"),
+            ("odd.zarr/loop", "odd.zarr/loop is a link"),
+            ("odd.zarr/pipe", "odd.zarr/pipe is a pipe"),
+        ],
+    )
+    def test_no_link_is_followed_and_no_pipe_waited_for(
+        self, location: Location, key: str, what: str
+    ) -> None:
+        with pytest.raises(StoreError, match=what):
+            location.get(key)
+        with pytest.raises(StoreError, match=what):
+            read_into(location, key, 0, memoryview(bytearray(2)))
+
+    def test_a_folder_behind_a_link_is_not_listed(self, location: Location) -> None:
+        assert location.list("odd.zarr") == ["file", "folder/", "loop", "pipe"]
+        with pytest.raises(StoreError, match=r"odd.zarr/folder is a link"):
+            location.list("odd.zarr/folder")
 
     def test_it_is_a_location(self, location: Location) -> None:
         assert isinstance(location, Location)
