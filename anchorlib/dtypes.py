@@ -187,4 +187,4 @@ def _minifloat_values(kind: DType, patterns: np.ndarray[Any, Any]) -> np.ndarray
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(str(name).removeprefix("torch."), DTYPES, 1, 0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"no dtype is named {name!r}{hint} (choices: {', '.join(DTYPES)})"
+    return f"no dtype is named {name!r:.80}{hint} (choices: {', '.join(DTYPES)})"

@@ -17,6 +17,7 @@ AnchorError
 ├── RunExistsError       (FileExistsError)     this rank of the run exists already
 ├── RunBusyError         (BlockingIOError)     another live process writes this rank
 ├── StoreError           (OSError)             a store that cannot be read or written
+│   └── DamagedError     (OSError)             what a store holds is not what was written
 ├── RaggedError          (ValueError)          one array was asked for, but shapes differ
 ├── ValuesNotKeptError   (LookupError)         values were asked for, but only summaries were kept
 ├── MissingExtraError    (ImportError)         an optional package is not installed
@@ -33,6 +34,7 @@ __all__ = [
     "AnchorError",
     "CollectorError",
     "CommandError",
+    "DamagedError",
     "FlushTimeoutError",
     "InvalidNameError",
     "MissingExtraError",
@@ -123,6 +125,10 @@ class RunBusyError(AnchorError, BlockingIOError):
 
 class StoreError(AnchorError, OSError):
     """A store cannot be read or written."""
+
+
+class DamagedError(StoreError):
+    """What a store holds is not what was written: it does not fit its digest or its checksum."""
 
 
 class RaggedError(AnchorError, ValueError):

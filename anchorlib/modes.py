@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from anchorlib.errors import ModeError
+from anchorlib.names import quoted
 
 __all__ = [
     "All",
@@ -146,7 +147,7 @@ def parse_modes(spec: ModeSpec) -> tuple[Mode, ...]:
 def _from_text(text: str) -> Mode:
     head, *rest = text.strip().lower().split(":")
     if head not in _CLASSES:
-        raise ModeError(f"unknown mode {text!r}; modes are {_CHOICES}")
+        raise ModeError(f"unknown mode {quoted(text)}; modes are {_CHOICES}")
     options: dict[str, Any] = {}
     for part in rest:
         key, equals, value = part.partition("=")

@@ -17,6 +17,7 @@ PUBLIC = [
     "CollectorError",
     "CommandError",
     "Coordinates",
+    "DamagedError",
     "EveryN",
     "Final",
     "FlushTimeoutError",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,20 +15,23 @@ from anchorlib.diagnosis.table import Table
 __all__ = ["losses"]
 
 Array = np.ndarray[Any, Any]
+_LOSS: Final = re.compile(r"(.*\.)?loss", re.IGNORECASE | re.DOTALL)
+_SOME_LOSS: Final = re.compile(r".*loss[^.]*", re.IGNORECASE | re.DOTALL)
 
 
 def losses(alignment: Alignment) -> Losses | None:
-    """The tensor called loss, else the last scalar value that passes compute; None without one.
+    """The tensor called loss, else the last scalar that a forward computes; None without one.
 
-    A step's loss is its last record, on the lowest rank whose losses differ, else on the lowest; in
-    training if it has any.
+    A parameter is no loss, whatever its name and shape, and neither is a scalar of which is not
+    known that anything computed it, unless it is called a loss. A step's loss is its last record,
+    on the lowest rank whose losses differ, else on the lowest; in training if it has any.
     """
     a, b = alignment.a, alignment.b
     scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
     pairs = np.flatnonzero(scalar)
-    if not len(pairs):
-        return None
     name = _chosen(a, alignment.a_row[pairs])
+    if name is None:
+        return None
     pairs = pairs[_of(a, alignment.a_row[pairs], name, ~alignment.equal[pairs])]
     rows_a, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
     step = a.step[rows_a]
@@ -58,16 +62,31 @@ def _scalars(table: Table, rows: Array) -> Array:
     return found
 
 
-def _chosen(a: Table, rows: Array) -> str:
-    names: list[str] = sorted({a.tensors[one].name for one in np.unique(a.tensor[rows])})
-    for wanted in ("loss", *names):
-        if wanted in names and wanted.rpartition(".")[2] == "loss":
-            return wanted
-    # A parameter may have one element too; the loss is a scalar and comes last.
-    shapeless = np.array([shape == () for shape in a.shapes])[a.shape[rows]]
-    last = rows[shapeless][-1] if shapeless.any() else rows[-1]
-    name: str = a.tensors[int(a.tensor[last])].name
-    return name
+def _chosen(a: Table, rows: Array) -> str | None:
+    parameters = _parameters(a)
+    names: list[str] = sorted(
+        {a.tensors[one].name for one in np.unique(a.tensor[rows])} - parameters
+    )
+    for called in (_LOSS, _SOME_LOSS):
+        if named := [name for name in names if called.fullmatch(name)]:
+            return min(named, key=len)
+    made = {edges.name for told in a.edges.values() for edges in told if edges.ops} - parameters
+    computed = np.array([tensor.name in made for tensor in a.tensors] or [False])[a.tensor[rows]]
+    # A bias may have one element too; the loss is a scalar and comes last.
+    shapeless = np.array([shape == () for shape in a.shapes] or [False])[a.shape[rows]]
+    last = rows[computed & shapeless][-1:].tolist()
+    return str(a.tensors[int(a.tensor[last[0]])].name) if last else None
+
+
+def _parameters(table: Table) -> set[str]:
+    """What has kinds that only parameters have, or was computed from as one."""
+    own = {
+        tensor.name
+        for tensor in table.tensors
+        if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
+    }
+    edges = (one for told in table.edges.values() for one in told)
+    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
 
 
 def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:

@@ -77,7 +77,8 @@ def _strangers(alignment: Alignment) -> Iterable[str]:
     if set(modes[0]) & set(modes[1]):
         return []
     one, two = (
-        f"{', '.join(those)} in {escape(t.run)}" for those, t in zip(modes, (a, b), strict=True)
+        f"{', '.join(map(escape, those))} in {escape(t.run)}"
+        for those, t in zip(modes, (a, b), strict=True)
     )
     return [f"the modes differ ({one}; {two}), and records of two modes are never compared"]
 

@@ -204,7 +204,7 @@ def _of_parents(found: Frontier, row: int) -> float:
 
 def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:
     """The eps of the tensor cores or kernels that were allowed to round the inputs."""
-    precision = header.get("torch.float32_matmul_precision", "highest")
+    precision = str(header.get("torch.float32_matmul_precision"))
     matmul: float = {"high": FLOAT16, "medium": BFLOAT16}.get(precision, 0.0)
     tf32 = header.get("torch.device", "cpu") != "cpu" and header.get("torch.cudnn.allow_tf32")
     found = 0.0

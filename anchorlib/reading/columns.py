@@ -53,6 +53,14 @@ class Columns(Mapping[str, Array]):
         # Signed, so that users may subtract; nothing here comes near 2**63.
         return values.astype(np.int64) if values.dtype.kind == "u" else values
 
+    def checked(self) -> Columns:
+        """The same columns, once each row was compared with its checksum.
+
+        Raises DamagedError for a row that is not the one that was written.
+        """
+        self._reader.check_rows(self._rows)
+        return self
+
     def __iter__(self) -> Iterator[str]:
         return iter(COLUMN_NAMES)
 

@@ -21,7 +21,7 @@ from anchorlib.reading.frames import series_array, series_frame
 from anchorlib.reading.showing import series_html, series_line
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry, TensorTree
-from anchorlib.summary import Log2Histogram, Summary
+from anchorlib.summary import Log2Histogram, Summary, log2_histogram
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,8 +96,12 @@ class Series:
         call: int | None = None,
         phase: str | None = None,
         attempt: int | None = None,
+        kept: bool | None = None,
     ) -> Series:
-        """The records at these coordinates; None takes all."""
+        """The records at these coordinates; None takes all.
+
+        kept: those whose values are stored, or with False those of which only the summary is.
+        """
         wanted = {"pass_index": pass_index, "call": call, "phase": phase, "attempt": attempt}
         columns = self.columns
         seen = np.ones(len(self), bool)
@@ -106,13 +110,16 @@ class Series:
         for name, value in wanted.items():
             if value is not None:
                 seen &= columns[name] == value
+        if kept is not None:
+            seen &= self.kept == kept
         return Series(self._reader, self._entry, self._rows[seen])
 
     def values(self) -> Array:
         """All values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
 
         Raises RaggedError where records differ in shape or dtype, ValuesNotKeptError where the
-        values of any were not kept: `where` narrows a series, `records` goes through it.
+        values of any were not kept: `where(kept=True)` leaves these out, `records` goes through
+        all. Raises DamagedError for values that are not those that were recorded.
         """
         raw, dtype = self.raw()
         return dtypes.decode(raw, dtype)
@@ -142,7 +149,7 @@ class Series:
         return found.record(len(found) - 1)
 
     def records(self, *, summaries: bool = False) -> Iterator[Record]:
-        """Each record, its values read as it comes.
+        """Each record, its values read as it comes; raises DamagedError as `values` does.
 
         With `summaries` each carries its Summary, whose histogram may have to be counted from the
         values; without, only records without values do.
@@ -154,7 +161,7 @@ class Series:
         """The record at a place in the series."""
         row = int(self._rows[index])
         cell = self._reader.cell
-        kept = bool(self.kept[index])
+        raw = self._reader.raw(row) if self.kept[index] else None
         phases = self._reader.catalogue.phases
         return Record(
             name=self.name,
@@ -171,8 +178,8 @@ class Series:
             time_ns=int(cell("time_ns", row)),
             dtype=self._reader.dtypes(self._rows[index : index + 1])[0],
             shape=self._reader.shapes(self._rows[index : index + 1])[0],
-            raw=self._reader.raw(row) if kept else None,
-            summary=self._summary(index) if summary or not kept else None,
+            raw=raw,
+            summary=self._summary(index, raw) if summary or raw is None else None,
             count=int(cell("count", row)),
             rank=self.rank,
             flags=Flag(int(cell("flags", row)) & KNOWN_FLAGS),
@@ -216,12 +223,15 @@ class Series:
     def __str__(self) -> str:
         return f"{escape(join(self.name, self.kind))} (mode {escape(self.mode)}, rank {self.rank})"
 
-    def _summary(self, index: int) -> Summary:
+    def _summary(self, index: int, raw: Array | None) -> Summary:
         row = int(self._rows[index])
         cell = self._reader.cell
         high, low = (int(cell(name, row)) for name in ("digest_high", "digest_low"))
         figures = {name: float(cell(name, row)) for name in ("min", "max", "sum", "l2")}
-        histogram = self._reader.histograms(self._rows[index : index + 1])[0]
+        if raw is not None and cell("hist_length", row) < 0:  # counted from what was read already
+            histogram = log2_histogram(raw, self._reader.dtypes(self._rows[index : index + 1])[0])
+        else:
+            histogram = self._reader.histograms(self._rows[index : index + 1])[0]
         return Summary(digest=((high << 64) | low).to_bytes(16), **figures, histogram=histogram)
 
     def _check_kept(self) -> None:
@@ -234,7 +244,7 @@ class Series:
         if missing:
             raise ValuesNotKeptError(
                 f"the values of {missing} of {len(self)} records of {self} were dropped because "
-                "the queue or the disk was full; .kept says which are there"
+                "the queue or the disk was full; .where(kept=True) has those that are there"
             )
 
     def _common(self) -> tuple[str, tuple[int, ...]]:

@@ -52,12 +52,14 @@ def gradient_lines(view: RunView) -> list[int]:
 
 
 def line_histogram(bins: Bins, row: int) -> Log2Histogram:
-    """All steps of a line together."""
-    first, last = bins.starts[row * bins.windows], bins.starts[(row + 1) * bins.windows]
+    """All steps of a line together, its infinities with them."""
+    cells = slice(row * bins.windows, (row + 1) * bins.windows)
+    first, last = bins.starts[cells.start], bins.starts[cells.stop]
     exponents, places = np.unique(bins.exponents[first:last], return_inverse=True)
     totals = np.zeros(len(exponents), np.int64)
     np.add.at(totals, places, bins.counts[first:last])
-    return Log2Histogram.from_pairs(exponents, totals)
+    infinite = int(bins.infinite[cells].sum())
+    return Log2Histogram.from_pairs(exponents, totals, inf=infinite)
 
 
 def _calm(view: RunView) -> str:
@@ -142,7 +144,7 @@ def _ranges(view: RunView) -> Iterator[Finding]:
     rows = gradient_lines(view)
     own = [line_histogram(view.bins, row) for row in rows]
     pooled = Log2Histogram.pooled(own)
-    if not pooled.count:
+    if not pooled.count + pooled.inf:
         return
     for short in FORMATS:
         shares = shares_as(pooled, short)

@@ -70,9 +70,11 @@ def binned(
     cache = cache or BinCache()
     windows = -(-len(steps) // width) if len(steps) else 0
     keys, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    infinite = np.zeros(lines * windows, np.int64)
     for done, (key, rank, series, line) in enumerate(sources):
         record, exponent, count = cache.pairs(key, rank, series)
         window = np.searchsorted(steps, series.columns["step"]) // width
+        np.add.at(infinite, line * windows + window, series.columns["inf"])
         cell = line * windows + window[record]
         # Each line by itself, so that no more than the sums are ever held.
         summed = _summed(cell * SPAN + exponent + OFFSET, count)
@@ -82,7 +84,7 @@ def binned(
             progress(done + 1, len(sources))
     key_, count_ = _summed(np.concatenate(keys), np.concatenate(counts))
     starts = np.searchsorted(key_ // SPAN, np.arange(lines * windows + 1))
-    return Bins(width, windows, starts, key_ % SPAN - OFFSET, count_)
+    return Bins(width, windows, starts, key_ % SPAN - OFFSET, count_, infinite)
 
 
 def _summed(keys: Array, counts: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from anchorlib.report.attention import attention
 from anchorlib.report.contrasting import Contrast
 from anchorlib.report.formats import format_limits
 from anchorlib.report.packing import Packer
-from anchorlib.report.values import Bins, Line, RunView
+from anchorlib.report.values import Bins, Line, RunView, Unclipped
 
 __all__ = ["document_text"]
 
@@ -71,6 +71,7 @@ def _run(view: RunView, packer: Packer) -> dict[str, Any]:
             **{name: packer.array(view.figures[name], exact) for name in FLOATS},
         },
         "bins": _bins(view.bins, packer),
+        "unclipped": _unclipped(view.unclipped, packer),
         "header": dict(view.header),
         "findings": [asdict(one) for one in attention(view)],
     }
@@ -101,7 +102,15 @@ def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
         "starts": packer.whole(bins.starts),
         "exponents": packer.array(bins.exponents, "i2"),
         "counts": packer.whole(bins.counts),
+        "infinite": packer.whole(bins.infinite),
     }
+
+
+def _unclipped(found: Unclipped | None, packer: Packer) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    norms, bad = packer.array(found.norms, "f8"), packer.array(found.bad, "u1")
+    return {"tensors": found.tensors, "norms": norms, "bad": bad}
 
 
 def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:

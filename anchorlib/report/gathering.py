@@ -13,6 +13,7 @@ from anchorlib.names import escape
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
 from anchorlib.report.binning import BinCache, binned
+from anchorlib.report.unclipped import unclipped_norm
 from anchorlib.report.values import Budget, Line, Nonfinite, RunView
 
 __all__ = ["Part", "gather"]
@@ -51,8 +52,8 @@ def gather(
     progress: called with (lines read, all lines): counting exponents may have to read all values.
     """
     budget = budget or Budget()
-    parts = list(_parts(run))
-    lines, places = _lines(parts, _parameters(run))
+    parts, parameters = list(_parts(run)), _parameters(run)
+    lines, places = _lines(parts, parameters)
     steps = np.unique(np.concatenate([np.empty(0, np.int64), *(p.columns["step"] for p in parts)]))
     width = _width(len(lines) * len(steps), budget.cells)
     figures = _figures(parts, places, steps, width, len(lines))
@@ -84,6 +85,7 @@ def gather(
         gaps=_gaps(run),
         nonfinite=bad,
         nonfinite_lines=bad_lines,
+        unclipped=unclipped_norm(parts, parameters, steps, width),
     )
 
 
@@ -210,10 +212,20 @@ def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, 
         nan=int(part.columns["nan"][at]),
         inf=int(part.columns["inf"][at]),
         numel=int(part.numel[at]),
-        skipped="skipped" in str(part.columns["flags"][at]),
+        skipped=_was_skipped(parts, part.rank, where[0]),
         before=earlier,
     )
     return first, len({line for _, _, line, _ in found})
+
+
+def _was_skipped(parts: list[Part], rank: int, step: int) -> bool:
+    """Whether any row of that step says so: only the optimizer's own gradients can know."""
+    return any(
+        "skipped" in str(flags)
+        for part in parts
+        if part.rank == rank
+        for flags in np.unique(part.columns["flags"][part.columns["step"] == step]).tolist()
+    )
 
 
 def _before(columns: dict[str, Array], where: tuple[int, int]) -> Array:

@@ -98,6 +98,7 @@ class Bins:
     windows: how many there are.
     starts: cells + 1 offsets into the two others, cell = line * windows + window.
     exponents, counts: bin e holds count elements with 2^e <= |x| < 2^(e+1).
+    infinite: infinities of each cell, which are in no bin.
     """
 
     width: int
@@ -105,6 +106,20 @@ class Bins:
     starts: Array
     exponents: Array
     counts: Array
+    infinite: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Unclipped:
+    """The norm of the gradients of all parameters together, before clipping.
+
+    tensors: how many parameters. norms: one a column, NaN where it is not known.
+    bad: columns in which a gradient held a NaN or an infinity.
+    """
+
+    tensors: int
+    norms: Array
+    bad: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +181,4 @@ class RunView:
     gaps: Sequence[tuple[str, int]]
     nonfinite: Nonfinite | None = None
     nonfinite_lines: int = 0
+    unclipped: Unclipped | None = None

@@ -9,7 +9,7 @@ embedded   the store's writer, in this process
 remote     a collector, over gRPC, by way of a spool
 spool…     records on this machine's disk until the collector has them
 sending    an outbox and a collector that comes and goes
-copying    a run of one store, recorded once more in another
+copying    a run of one store, recorded once more in another; `copy_key`: by whom
 memory     a list, for tests
 opening    which of them a store's address means
 """

@@ -1,24 +1,33 @@
 """A run of one store, recorded once more in another: records, attempts, gaps, lineage, headers.
 
-Attempts are copied one by one, each under its writer's id, so that a copy that was cut short is
-taken up where it ended, and one that is whole is not made twice.
+Attempts are copied one by one. What is there already is compared with what is to be copied: a copy
+that is whole is not made twice, and one that was cut short is taken up where it ended by whoever
+began it (`copy_key`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import xxhash
 
+from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, FlushTimeoutError, RunExistsError, RunNotFoundError
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.sinks.base import Sink
-from anchorlib.store import FoundRun, RankReader, RunReader, Writer, find_run
+from anchorlib.sinks.copy_key import copy_secret
+from anchorlib.store import (
+    FoundRun,
+    RankReader,
+    RunReader,
+    Writer,
+    find_run,
+    stored_fingerprint,
+)
 from anchorlib.summary import Summary
 from anchorlib.wire import is_address
 
@@ -27,7 +36,6 @@ __all__ = ["Copied", "copy_run"]
 _ROWS: Final = 4096
 _BATCH_BYTES: Final = 32 << 20
 _FLAGS: Final = sum(Flag)
-_WRITER_ID_BYTES: Final = 16
 
 Progress = Callable[[int, int], None]
 
@@ -44,11 +52,15 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One attempt at one rank: its rows, and how it is told."""
+    """One attempt at one rank: its rows, and the right to copy them.
+
+    run: its name where it is copied to.
+    """
 
     reader: RankReader
     number: int
-    writer_id: bytes
+    run: str
+    secret: bytes
     rows: range
 
     @property
@@ -57,8 +69,8 @@ class _Part:
         return dict(self.reader.catalogue.attempts[self.number].header)
 
 
-def copy_run(found: FoundRun, to: str, *, patience: float, progress: Progress) -> Copied:
-    """Copy every rank of a run into the store at `to`, under the same name.
+def copy_run(found: FoundRun, to: str, name: str, *, patience: float, progress: Progress) -> Copied:
+    """Copy every rank of a run into the store at `to`, where it is called `name`.
 
     patience: seconds that a collector may take to confirm what was sent.
 
@@ -71,61 +83,84 @@ def copy_run(found: FoundRun, to: str, *, patience: float, progress: Progress) -
     total = sum(reader.committed for reader in readers)
     done = already = 0
     for reader in readers:
-        there = _there(found.name, reader.rank, to)
-        for part in _parts(reader):
-            have = _already(part, there, found.name)
+        there = _there(name, reader.rank, to)
+        for part in _parts(reader, name, to):
+            have = _already(part, there)
             already += have
             done += have
-            if have < len(part.rows) or part.number >= len(there) - 1:
-                _copy(part, have, found.name, to, patience)
+            if _is_open(part, have, there):
+                _copy(part, have, to, patience)
                 done += len(part.rows) - have
             progress(done, total)
-    return Copied(found.name, run.ranks, total, already)
+    return Copied(name, run.ranks, total, already)
 
 
-def _parts(reader: RankReader) -> Iterator[_Part]:
+def _parts(reader: RankReader, name: str, to: str) -> Iterator[_Part]:
     attempts = reader.catalogue.attempts
     starts = [*(attempt.first_row for attempt in attempts), reader.committed]
     for attempt, (first, end) in zip(attempts, pairwise(starts), strict=True):
-        told = attempt.writer_id
-        if len(told) != _WRITER_ID_BYTES:  # an embedded writer has none
-            seed = f"{reader.catalogue.uid} {attempt.number} {attempt.started_ns}"
-            told = xxhash.xxh3_128_digest(seed.encode())
-        yield _Part(reader, attempt.number, told, range(first, end))
+        what = (reader.catalogue.uid, attempt.number, attempt.started_ns, to, name)
+        yield _Part(reader, attempt.number, name, copy_secret(what), range(first, end))
 
 
-def _there(run: str, rank: int, to: str) -> list[tuple[bytes, int]]:
-    """The attempts that the other store has: who wrote each, and how many records."""
+def _there(run: str, rank: int, to: str) -> RankReader | None:
+    """What the other store has of this rank."""
     try:
         found = find_run(run, to)
         reader = RunReader(found.location, found.name)
         reader.refresh()
-        parts = list(_parts(reader.rank(rank)))
+        return reader.rank(rank)
     except (RunNotFoundError, KeyError):
-        return []
-    return [(part.writer_id, len(part.rows)) for part in parts]
+        return None
 
 
-def _already(part: _Part, there: Sequence[tuple[bytes, int]], run: str) -> int:
-    if part.number >= len(there):
+def _already(part: _Part, there: RankReader | None) -> int:
+    """How many records of a part are there; raises RunExistsError where others are."""
+    attempts = [] if there is None else there.catalogue.attempts
+    if there is None or part.number >= len(attempts):
         return 0
-    writer_id, records = there[part.number]
-    last = part.number == len(there) - 1
-    if writer_id != part.writer_id or records > len(part.rows):
+    ends = [*(attempt.first_row for attempt in attempts[1:]), there.committed]
+    records = ends[part.number] - attempts[part.number].first_row
+    where = f"rank {part.reader.rank} of run {part.run!r} there"
+    if records > len(part.rows) or not _are_equal(part, there, records):
         raise RunExistsError(
-            f"rank {part.reader.rank} of run {run!r} there is another recording; remove it, or "
-            "copy to another store"
+            f"{where} is another recording; remove it, or copy under another name (--as NAME)"
         )
-    if records < len(part.rows) and not last:
+    if records == len(part.rows):
+        return records
+    if part.number < len(attempts) - 1:
         raise RunExistsError(
-            f"rank {part.reader.rank} of run {run!r} there lacks records of attempt {part.number}, "
-            "which can no longer be added; copy to another store"
+            f"{where} lacks records of attempt {part.number}, which can no longer be added; copy "
+            "under another name (--as NAME)"
+        )
+    if attempts[part.number].claim != claim_of(part.secret):
+        raise RunExistsError(
+            f"{where} is part of a copy that another user or machine began, who can go on with it; "
+            "remove it, or copy under another name (--as NAME)"
         )
     return records
 
 
-def _copy(part: _Part, have: int, run: str, to: str, patience: float) -> None:
-    sink = _sink(part, have, run, to)
+def _are_equal(part: _Part, there: RankReader, records: int) -> bool:
+    spans = ((start, min(start + _ROWS, records)) for start in range(0, records, _ROWS))
+    return all(
+        stored_fingerprint(part.reader, part.number, *span)
+        == stored_fingerprint(there, part.number, *span)
+        for span in spans
+    )
+
+
+def _is_open(part: _Part, have: int, there: RankReader | None) -> bool:
+    """Whether something of a part is to be said there: records, or what stands beside them."""
+    attempts = [] if there is None else there.catalogue.attempts
+    if have < len(part.rows) or part.number >= len(attempts):
+        return True
+    mine = attempts[part.number].claim == claim_of(part.secret)
+    return mine and part.number == len(attempts) - 1
+
+
+def _copy(part: _Part, have: int, to: str, patience: float) -> None:
+    sink = _sink(part, have, to)
     catalogue = part.reader.catalogue
     wait = 0.0
     try:
@@ -142,8 +177,8 @@ def _copy(part: _Part, have: int, run: str, to: str, patience: float) -> None:
         sink.close(wait)
 
 
-def _sink(part: _Part, have: int, run: str, to: str) -> Sink:
-    rank, resume = part.reader.rank, part.number > 0
+def _sink(part: _Part, have: int, to: str) -> Sink:
+    run, rank, resume = part.run, part.reader.rank, part.number > 0
     if is_address(to):
         from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
 
@@ -154,13 +189,13 @@ def _sink(part: _Part, have: int, run: str, to: str) -> Sink:
             part.header,
             resume=resume,
             on_full="block",
-            writer_id=part.writer_id,
+            writer_id=part.secret,
             first=have,
         )
     from anchorlib.sinks.embedded import EmbeddedSink
 
     writer = Writer.open(
-        Path(to), run, rank, resume=resume, header=part.header, writer_id=part.writer_id
+        Path(to), run, rank, resume=resume, header=part.header, writer_id=part.secret
     )
     if writer.committed != have:
         writer.abandon()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from anchorlib.record import Flag, Record
+from anchorlib.sinks.admission import Admission
 from anchorlib.summary import Summary, summarise_all
 
 __all__ = ["Deferred", "WithoutValues", "records_of"]
@@ -81,11 +82,11 @@ class WithoutValues:
         self._whole.release()
 
 
-def records_of(batch: Sequence[Deferred]) -> Iterator[Record | Exception]:
+def records_of(batch: Sequence[Deferred], admission: Admission) -> Iterator[Record | Exception]:
     """The finished records of a batch, in order; in place of one that failed, what it raised."""
     for item, summary in zip(batch, _summaries(batch), strict=True):
         try:
-            yield item.record(summary)
+            yield admission.check(item.record(summary))
         except Exception as fault:  # noqa: BLE001  # one bad record must not cost the others
             yield fault
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
 from anchorlib.sinks.sending import Sender
+from anchorlib.sinks.spool_target import Target
 from anchorlib.wire import Address, Credentials, Hello
 
 if TYPE_CHECKING:
@@ -98,7 +99,11 @@ class Earlier:
         while not self._sender.finished:
             try:
                 begun = Delivery(
-                    work, self._address, self._credentials, self._changed, self._on_trouble
+                    work,
+                    Target(str(self._address)),
+                    self._credentials,
+                    self._changed,
+                    self._on_trouble,
                 )
             except CollectorError as fault:
                 reached = str(fault).startswith("the collector at")

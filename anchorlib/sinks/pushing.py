@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anchorlib.names import check_run_name
+
 if TYPE_CHECKING:
     from anchorlib.sinks.copying import Copied
-    from anchorlib.sinks.spool_delivery import Delivered
+    from anchorlib.sinks.spool_load import Delivered
 
 __all__ = ["is_spool", "push"]
 
@@ -21,17 +23,35 @@ def is_spool(path: Path) -> bool:
 
 
 def push(
-    what: str, to: str, store: str, *, patience: float, progress: Callable[[int, int], None]
+    what: str,
+    to: str,
+    store: str,
+    *,
+    run: str | None = None,
+    patience: float,
+    progress: Callable[[int, int], None],
 ) -> Delivered | Copied:
     """Deliver a spool, or copy the run `what` of `store`, to the store at `to`.
 
-    Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError.
+    run: its name there; None for its own.
+
+    Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
+    InvalidNameError.
     """
+    from anchorlib.sinks import spool_place
+
+    if run is not None:
+        check_run_name(run)
     if is_spool(Path(what)):
         from anchorlib.sinks.spool_delivery import deliver
 
-        return deliver(Path(what), to, patience=patience, progress=progress)
+        return deliver(Path(what), to, run=run, patience=patience, progress=progress)
+    if (delivered := spool_place.was_spool(Path(what))) is not None:
+        from anchorlib.sinks.spool_load import Delivered
+
+        return Delivered(run or delivered[0], delivered[1], 0, 0, 0, 0)
     from anchorlib.sinks.copying import copy_run
     from anchorlib.store import find_run
 
-    return copy_run(find_run(what, store), to, patience=patience, progress=progress)
+    found = find_run(what, store)
+    return copy_run(found, to, run or found.name, patience=patience, progress=progress)

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, Record
+from anchorlib.sinks.admission import Admission, check_edges
 from anchorlib.sinks.base import Flushing, Sink
 from anchorlib.sinks.deferred import Deferred, WithoutValues, records_of
 from anchorlib.sinks.losses import Losses
@@ -82,7 +83,7 @@ class RecordQueue:
         on_full: OnFull,
         on_start: Callable[[], None] | None = None,
     ) -> None:
-        self._sink = sink
+        self._sink, self._admission = sink, Admission()
         self._limit = limit_bytes
         self._reserve = 0 if on_full == "block" else limit_bytes // _RESERVE
         self._room = limit_bytes - self._reserve
@@ -98,7 +99,7 @@ class RecordQueue:
         self._due = 0  # of those taken, so many are waited for
         self._asked = 0  # flushes and closes that wait
         self._in_hand: _Flush | _Close | None = None
-        self._closing = self._revoked = False
+        self._closing = self._revoked = self._drained = False
         self._deadline: float | None = None
         self._full_error: str | None = None
         self._late = 0  # lost because the session closed
@@ -193,6 +194,11 @@ class RecordQueue:
 
     def edges(self, edges: Edges) -> None:
         """Pass on what a value was computed from, with the next records."""
+        try:
+            check_edges(edges)
+        except AnchorError as fault:
+            self._losses.warn_once("edges", f"what a value was computed from was not kept: {fault}")
+            return
         with self.lock:
             self._statements.edges(edges)
 
@@ -252,6 +258,8 @@ class RecordQueue:
         with self._changed:
             self._stop_taking()
             self._deadline = time.monotonic() + timeout
+            if self._drained:
+                return self._late
             self._ask(last)
         if not wait([last], timeout + _BATCH_SECONDS).done:
             self._revoked = True
@@ -335,7 +343,9 @@ class RecordQueue:
         finally:  # however it ends, nobody waits for this thread any more
             with self._changed:
                 self._stop_taking()
-                self._answer_none()
+                self._drained = True
+                for item in self._answer_none():
+                    self._lose_late(item)
 
     def _turn(self) -> bool:
         """Hand over what waits, then do what was asked after it; whether the queue goes on."""
@@ -382,8 +392,8 @@ class RecordQueue:
 
     def _deliver(self, batch: list[Deferred]) -> None:
         made: dict[int, Record] = {}
-        for place, record in enumerate(records_of(batch)):
-            if isinstance(record, Exception):  # one bad record must not cost the others
+        for place, record in enumerate(records_of(batch, self._admission)):
+            if isinstance(record, Exception):
                 with self.lock:
                     self._losses.lose_by(batch[place], record)
             else:

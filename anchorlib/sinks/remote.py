@@ -428,7 +428,7 @@ class RemoteSink:
         else:
             _log.warning(
                 "anchorlib: %s; records are kept in the spool: deliver them with `%s` once that is "
-                "settled, or to another store",
+                "settled, to another store, or under another name (--as NAME)",
                 self._sender.refusal,
                 self._push_line,
             )

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from anchorlib.names import escape
@@ -20,7 +21,7 @@ from anchorlib.sinks.spool_holes import Holes
 from anchorlib.sinks.spool_reading import FrameReader
 from anchorlib.sinks.spool_segments import Segments
 from anchorlib.sinks.spool_writer import SpoolWriter
-from anchorlib.wire import Encoded, FrameError, renumbered
+from anchorlib.wire import Encoded, FrameError, Held, held_frame, renumbered
 
 __all__ = ["SpoolFrames"]
 
@@ -96,6 +97,28 @@ class SpoolFrames:
         self._placed = False
         self._reader.rewind()
         self._sent_kept = 0
+
+    def held(self, start: int) -> Iterator[Held]:
+        """The frames that are kept, from record `start` on, as the collector counts.
+
+        What damage took is left out: it is found, and counted, when frames are sent.
+        """
+        reader = self._reader.apart()
+        reader.start(self._holes.number(start))
+        try:
+            while (frame := reader.first()) is not None:
+                yield from self._held(frame, reader.definitions)
+                reader.advance()
+        finally:
+            reader.close()
+        for one in tuple(self._kept):
+            if one.frame.end > reader.expected:
+                yield from self._held(one.frame, reader.definitions)
+
+    def _held(self, frame: Encoded, definitions: list[bytes]) -> Iterator[Held]:
+        held = held_frame(frame.message, definitions)
+        if held is not None and not self._holes.has(held.first):
+            yield held._replace(first=self._holes.place(held.first))
 
     def first(self) -> Encoded | None:
         """The first frame that was not sent, if there is one."""

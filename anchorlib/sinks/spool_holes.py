@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["Holes"]
+__all__ = ["Holes", "Overlooked"]
 
 LOST = "lost"
 
@@ -49,6 +49,10 @@ class Holes:
                 number += end - first
         return number
 
+    def has(self, number: int) -> bool:
+        """Whether record `number` counts as one of those that are nowhere."""
+        return any(first <= number < end for first, end in self._holes)
+
     def add(self, first: int, end: int, *, elsewhere: bool = False) -> None:
         """Records from `first` up to `end` are lost, or (`elsewhere`) are in another store."""
         self._holes = sorted([*self._holes, (first, end)])
@@ -74,3 +78,10 @@ class Holes:
                     self._elsewhere.add(hole)
                 if told["to"] in (None, self._to):
                     yield hole
+
+
+class Overlooked:
+    """Holes that a second look at a spool meets: they are for the first look to tell of."""
+
+    def add(self, first: int, end: int) -> None:
+        """Nothing is remembered."""

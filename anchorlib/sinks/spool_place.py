@@ -1,6 +1,6 @@
 """Where spools are, how large they may grow, and which process owns one.
 
-<place>/<run>.rank<r>.<writer id>/
+<place>/<run>.rank<r>.<writer's claim>/
     spool.json                 what it is of, and where it goes
     lock                       held, by flock, by the process that it belongs to
     00000007.000000001234.seg  a segment, and the number of its first record
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from anchorlib.claims import claim_of
 from anchorlib.errors import OptionError, RunBusyError
 from anchorlib.names import escape
 
@@ -34,10 +35,12 @@ __all__ = [
     "parse_bytes",
     "spool_place",
     "spools_of",
+    "was_spool",
 ]
 
 DEFAULT_LIMIT: Final = 10 << 30
 _FREE_SHARE: Final = 5  # of what is free a spool takes a fifth at most
+_CLAIM_DIGITS: Final = 32
 LABEL: Final = "spool.json"
 LOCK: Final = "lock"
 
@@ -46,6 +49,7 @@ _UNITS: Final = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGT", start=1)
     for suffix, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
 }
+_FOLDER: Final = re.compile(rf"(.+)\.rank(\d+)\.[0-9a-f]{{{_CLAIM_DIGITS}}}")
 _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -67,8 +71,9 @@ class SpoolLabel:
 
     @property
     def folder(self) -> str:
-        """The name of its directory."""
-        return f"{self.run}.rank{self.rank}.{self.writer_id}"
+        """The name of its directory, which others may see: the writer's id is a secret."""
+        claim = claim_of(bytes.fromhex(self.writer_id)).hex()
+        return f"{self.run}.rank{self.rank}.{claim[:_CLAIM_DIGITS]}"
 
     def text(self) -> str:
         """As JSON."""
@@ -128,6 +133,14 @@ def parse_bytes(text: str, what: str) -> int:
 def is_spool(path: Path) -> bool:
     """Whether a directory is a spool, even one whose label was lost."""
     return path.is_dir() and ((path / LABEL).exists() or any(path.glob("*.seg")))
+
+
+def was_spool(path: Path) -> tuple[str, int] | None:
+    """The run and rank that a spool was of which is not there any more; None for another path."""
+    found = _FOLDER.fullmatch(path.name)
+    if found is None or path.exists() or not path.absolute().parent.is_dir():
+        return None
+    return found[1], int(found[2])
 
 
 def spools_of(place: Path, run: str, rank: int) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from anchorlib.record import Gap
 from anchorlib.sinks.spool_format import OPEN, Damaged, Stored, kind_of
-from anchorlib.sinks.spool_holes import Holes
+from anchorlib.sinks.spool_holes import Holes, Overlooked
 from anchorlib.sinks.spool_segments import Segment, SegmentReader, Segments
 from anchorlib.wire import (
     Encoded,
@@ -35,7 +35,7 @@ class FrameReader:
     def __init__(
         self,
         segments: Segments,
-        holes: Holes,
+        holes: Holes | Overlooked,
         definitions: list[bytes] | None = None,
         *,
         live: bool = False,
@@ -53,6 +53,11 @@ class FrameReader:
         self._more = False  # whether that is so of the frame peeked at
         self._suspect = False  # whether a definition of this segment may be lost
         self.last_step = 0
+
+    def apart(self) -> FrameReader:
+        """Another place in the same spool, at its beginning; it leaves no trace in `holes`."""
+        known = self.definitions if self._known else None
+        return FrameReader(self._segments, Overlooked(), known, live=self._live)
 
     def rewind(self) -> None:
         """Back to the oldest segment."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anchorlib.record import Edges, Gap
+from anchorlib.sinks.admission import statable
 from anchorlib.sinks.base import Sink
 
 __all__ = ["Statements"]
@@ -30,6 +31,7 @@ class Statements:
 
     def gap(self, gap: Gap) -> None:
         """Add to the total of this gap's series and reason."""
+        gap = statable(gap)
         key = (gap.name, gap.kind, gap.mode, gap.reason)
         old = self._totals.get(key)
         if old is not None:

@@ -3,13 +3,16 @@
 Writer      puts records of one rank down, so that what is committed survives kill -9
 RunReader   committed rows of all ranks, also while they are written
 RankAudit   what of a rank does not fit its checksums
+stored_fingerprint   what records are, to be compared with those that somebody holds
 Location    where bytes are read from: a directory, or a collector
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
 from anchorlib.store.audit import RankAudit
+from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.catalog import SeriesEntry
+from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
     DEFAULT_STORE,
     FoundRun,
@@ -20,8 +23,10 @@ from anchorlib.store.finding import (
 )
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.making import check_writable, make_store
+from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
+from anchorlib.store.register import check_record
 from anchorlib.store.tensors import TensorTree
 from anchorlib.store.writer import Writer
 
@@ -39,9 +44,14 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
+    "check_record",
     "check_writable",
     "find_run",
     "list_runs",
     "locate_store",
     "make_store",
+    "names_beneath",
+    "open_beneath",
+    "run_faults",
+    "stored_fingerprint",
 ]

@@ -5,35 +5,32 @@ The values themselves are compared with their digests by whoever reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.errors import StoreError
 from anchorlib.store.catalog import whole_lines
-from anchorlib.store.checks import flat_seed, is_sound, row_check
-from anchorlib.store.format1 import ROW_1
+from anchorlib.store.checks import is_sound
+from anchorlib.store.documents import document_faults
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
-    HIST_COLUMNS,
-    ROW,
     ROWS_PER_CHUNK,
     chunk_key,
     rank_name,
 )
 from anchorlib.store.location import Location, Within
 from anchorlib.store.rank import RankReader
-from anchorlib.store.rows import StoredRows, committed_rows
+from anchorlib.store.rowchecks import RowChecks
+from anchorlib.store.rows import committed_rows
 from anchorlib.store.values import StoredForm
 
 __all__ = ["RankAudit"]
 
 Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together
-_MOST_BINS: Final = 4096  # more than any dtype has exponents: a length beyond is damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,7 @@ class RankAudit:
         # In this order: what a live writer adds meanwhile is no damage.
         self._counted = committed_rows(self._location, "records")
         reader.refresh()
-        self._row = ROW_1 if reader.catalogue.version == 1 else ROW
-        self._seeds: dict[tuple[int, int], int] = {}
+        self._checks = RowChecks(self._location, reader)
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """All rows in parts for `rows`."""
@@ -67,21 +63,10 @@ class RankAudit:
 
     def rows(self, start: int, stop: int) -> Checked:
         """Compares rows start … stop - 1. Raises StoreError where a column cannot be read."""
-        bad, unchecked = self._rows(start, stop)
-        return Checked(bad, self._labels(start, stop, bad), unchecked)
-
-    def _rows(self, start: int, stop: int) -> tuple[list[int], int]:
+        bad = self._checks.unfit(np.arange(start, stop))
         checked = self._reader.catalogue.checked
-        first = stop if checked is None else min(max(start, checked), stop)
-        if first == stop:
-            return [], stop - start
-        table = np.empty(stop - first, self._row)
-        for name in self._row.names or ():
-            table[name] = self._reader.span(name, first, stop)
-        told = self._reader.span("check", first, stop)
-        made = self._each(table, self._checks)
-        pairs = enumerate(zip(told.tolist(), made, strict=True), first)
-        return [row for row, (one, other) in pairs if one != other], first - start
+        unchecked = (stop if checked is None else min(max(checked, start), stop)) - start
+        return Checked(bad, self._labels(start, stop, bad), unchecked)
 
     def faults(self) -> Iterator[str]:
         """What is wrong with the rank as a whole."""
@@ -95,6 +80,7 @@ class RankAudit:
             yield f"row {counted} says it is none, but {behind} come after it"
         if self._stray():
             yield "the catalogue goes on behind its end"
+        yield from document_faults(self._location, reader)
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader
@@ -112,63 +98,6 @@ class RankAudit:
                 bad.update((start + own[found != told]).tolist())
         return sorted(bad)
 
-    def _each(self, table: Array, work: Callable[[Array], list[int | None]]) -> list[int | None]:
-        """`work` on all rows, or where one cannot be read on each by itself; None for that one."""
-        try:
-            return work(table)
-        # Where a place or a length was damaged, numpy is asked for what cannot be.
-        except (StoreError, ValueError, OverflowError, MemoryError, IndexError):
-            if len(table) == 1:
-                return [None]
-            half = len(table) // 2
-            return self._each(table[:half], work) + self._each(table[half:], work)
-
-    def _checks(self, table: Array) -> list[int | None]:
-        packed, width = table.tobytes(), table.itemsize
-        seeds, pairs = self._row_seeds(table), self._pairs(table)
-        return [
-            row_check(packed[at * width : (at + 1) * width] + pair, seed)
-            for at, (pair, seed) in enumerate(zip(pairs, seeds, strict=True))
-        ]
-
-    def _row_seeds(self, table: Array) -> list[int]:
-        catalogue = self._reader.catalogue
-        form_of, series_of = catalogue.owners(table)
-        pairs = zip(series_of.tolist(), form_of.tolist(), strict=True)
-        seeds = [self._seed(*pair) for pair in pairs]
-        for number in np.unique(form_of).tolist():
-            form = catalogue.forms[number]
-            if not form.flat:
-                continue
-            own = np.flatnonzero(form_of == number)
-            stored = StoredForm(self._location, form)
-            rows = table["row"][own]
-            shapes, offsets = stored.shapes(rows).tolist(), stored.offsets(rows).tolist()
-            for at, shape, offset in zip(own.tolist(), shapes, offsets, strict=True):
-                seeds[at] = flat_seed(seeds[at], offset, shape)
-        return seeds
-
-    def _seed(self, series: int, form: int) -> int:
-        if (series, form) not in self._seeds:
-            self._seeds[series, form] = self._reader.catalogue.seed(series, form)
-        return self._seeds[series, form]
-
-    def _pairs(self, table: Array) -> list[bytes]:
-        """Each row's exponents and counts, as bytes."""
-        lengths = np.maximum(table["hist_length"], 0)
-        if (lengths > _MOST_BINS).any():
-            raise StoreError("a histogram has more bins than there are exponents")
-        ends = np.cumsum(lengths)
-        places = np.arange(ends[-1]) + np.repeat(table["hist_offset"] - (ends - lengths), lengths)
-        exponents, counts = (
-            StoredRows(self._location, f"records/{name}", dtype).pick(places).tobytes()
-            for name, dtype in HIST_COLUMNS.items()
-        )
-        return [
-            exponents[2 * (end - length) : 2 * end] + counts[8 * (end - length) : 8 * end]
-            for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
-        ]
-
     def _behind(self, counted: int) -> int:
         """Committed rows behind the first that is not: a writer leaves none.
 
@@ -177,7 +106,9 @@ class RankAudit:
         for _ in range(2):
             chunk, slot = divmod(counted, ROWS_PER_CHUNK)
             key = f"records/seq/{chunk_key(chunk, 0)}"
-            data = self._location.get(key, slot * COLUMNS["seq"].itemsize) or b""
+            width = COLUMNS["seq"].itemsize
+            room = (ROWS_PER_CHUNK - slot) * width
+            data = self._location.get(key, slot * width, room) or b""
             seq = np.frombuffer(data[: len(data) // 8 * 8], COLUMNS["seq"])
             due = np.arange(counted + 1, counted + 1 + len(seq), dtype=np.uint64)
             fit = seq == due
@@ -188,7 +119,8 @@ class RankAudit:
     def _stray(self) -> bool:
         """Whether anything but a line that was cut off stands behind the catalogue's end."""
         chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
-        rest = self._location.get(f"catalog/{chunk_key(chunk, 0)}", start) or b""
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""
         lines, end = whole_lines(rest)
         if lines:  # written since
             return False

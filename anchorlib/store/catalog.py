@@ -10,44 +10,54 @@
     {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
     {"state": "closed"}   {"published": 120}
 
-Later lines win. A line is whole when its line end is there: what follows the last line end was cut
-off by a crash. Keys that this version does not know are left alone. Each line ends with its own
-checksum, `"check": "<hex>"`; where `checked` was never said, an older writer made lines without.
+`writer_id` is the claim of who wrote the attempt, not the secret behind it: who can read it cannot
+go on in that writer's place. Later lines win. A line is whole when its line end is there: what
+follows the last line end was cut off by a crash. Keys that this version does not know are left
+alone. Each line ends with its own checksum, `"check": "<hex>"`; where `checked` was never said, an
+older writer made lines without.
 From row `checked` on rows have theirs. What differs in format 1 is told in `format1`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.errors import StoreError
+from anchorlib.claims import stored_claim
+from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Edges, Gap
 from anchorlib.store.checks import is_sound, seal_line, seed_of
 from anchorlib.store.edges import EdgesKey, edges_key, read_edges
-from anchorlib.store.form import Form, new_form
+from anchorlib.store.fields import check_depth, mapping, step, text, whole
+from anchorlib.store.form import MOST_DIMS, Form, new_form, shape_of
 from anchorlib.store.format1 import Format1
-from anchorlib.store.layout import VERSION
+from anchorlib.store.layout import VERSION, is_safe_key
 
 __all__ = ["Attempt", "Catalogue", "SeriesEntry", "encode", "whole_lines"]
 
 Array = np.ndarray[Any, Any]
 GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
 
+_MOST: Final = (1 << 63) - 1
+_WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
+_ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One writer's share of a rank: the first, and one more for each resume.
 
+    claim: of who wrote it (`anchorlib.claims`); empty where nobody may go on with it.
     header: with what it has learned since it began.
     """
 
     number: int
-    writer_id: bytes
+    claim: bytes
     started_ns: int
     header: Mapping[str, Any]
     first_row: int
@@ -89,21 +99,22 @@ class Catalogue:
     older: Format1 = field(default_factory=Format1)
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Adds whole lines; raises StoreError for one that no writer of this format made."""
+        """Adds whole lines; raises DamagedError for one that no writer of this format made."""
         for line in lines:
             try:
                 self._apply(line)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise StoreError(
+            # json recurses, and gives up on a line that is nested by the thousand.
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+                raise DamagedError(
                     f"the catalogue of rank {self.rank} is damaged at {line[:60]!r}: {error!r}"
                 ) from error
 
     def _apply(self, line: bytes) -> None:
         entry = json.loads(line)
-        if not isinstance(entry, dict):
-            raise TypeError("it is no object")
+        check_depth(mapping(entry))
         _check_version(entry)
-        self.checked = entry.get("checked", self.checked)
+        if "checked" in entry:
+            self.checked = whole(entry["checked"], most=_MOST)
         sound = is_sound(line)
         if sound is False or (sound is None and self.checked is not None):
             raise ValueError("it does not fit its checksum")
@@ -138,7 +149,7 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
     """The line of an attempt, which is also what zarr.json says of it."""
     return {
         "attempt": attempt.number,
-        "writer_id": attempt.writer_id.hex(),
+        "writer_id": attempt.claim.hex(),
         "started_ns": attempt.started_ns,
         "first_row": attempt.first_row,
         "order_base": attempt.order_base,
@@ -165,68 +176,91 @@ def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
 
 def _check_version(entry: dict[str, Any]) -> None:
     # First of all: a later format may have other checksums too.
-    if "rank" in entry and entry["version"] > VERSION:
+    if "rank" in entry and whole(entry["version"]) > VERSION:
         raise StoreError(
-            f"rank {entry['rank']} was written in format {entry['version']}, and this anchorlib "
-            f"knows {VERSION}: a newer one can read it"
+            f"rank {whole(entry['rank'])} was written in format {entry['version']}, and this "
+            f"anchorlib knows {VERSION}: a newer one can read it"
         )
 
 
 def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.rank = entry["rank"]
-    catalogue.version = entry["version"]
-    catalogue.uid = entry["uid"]
-    catalogue.created_ns = entry["created_ns"]
+    catalogue.rank = whole(entry["rank"])
+    catalogue.version = whole(entry["version"], 1)
+    catalogue.uid = text(entry["uid"])
+    catalogue.created_ns = whole(entry["created_ns"], most=_MOST)
 
 
 def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number = entry["series"]
-    _put(catalogue.series, number, SeriesEntry(number, entry["name"], entry["kind"], entry["mode"]))
+    name, kind, mode = (text(entry[key]) for key in ("name", "kind", "mode"))
+    found = SeriesEntry(whole(entry["series"]), name, kind, mode)
     if catalogue.version == 1:
-        catalogue.older.paths.append(entry["path"])
+        path = text(entry["path"])
+        if not is_safe_key(path):
+            raise ValueError("its path leads out of the run")
+        catalogue.older.paths.append(path)
+    _put(catalogue.series, found.id, found)
 
 
 def _read_variant(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    _put(catalogue.forms, entry["variant"], catalogue.older.variant(entry))
+    if catalogue.version == 1:
+        found = catalogue.older.variant(entry)
+        _put(catalogue.forms, found.id, found)
 
 
 def _read_form(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number, dtype = entry["form"], entry["dtype"]
-    found = new_form(number, dtype, tuple(entry["shape"]) if "shape" in entry else entry["width"])
-    _put(catalogue.forms, number, found)
+    told = entry["shape"] if "shape" in entry else entry["width"]
+    shape = shape_of(told) if "shape" in entry else whole(told, 1, MOST_DIMS)
+    dtype = text(entry["dtype"])
+    if not _WORD.fullmatch(dtype):
+        raise ValueError("no dtype has such a name")
+    found = new_form(whole(entry["form"]), dtype, shape)
+    _put(catalogue.forms, found.id, found)
 
 
 def _read_array(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number = entry["array"]
-    name = entry["name"] if catalogue.version == 1 else "value"
-    catalogue.forms[number] = replace(catalogue.forms[number], array=name, rows=entry["rows"])
+    number = whole(entry["array"], most=len(catalogue.forms) - 1)
+    name = text(entry["name"]) if catalogue.version == 1 else "value"
+    if not _ARRAY.fullmatch(name):
+        raise ValueError("no array has such a name")
+    rows = whole(entry["rows"], 1, _MOST)
+    catalogue.forms[number] = replace(catalogue.forms[number], array=name, rows=rows)
 
 
 def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    _put(catalogue.phases, entry["phase"], entry["name"])
+    _put(catalogue.phases, whole(entry["phase"]), text(entry["name"]))
 
 
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    gap = Gap(**entry["gap"])
-    catalogue.gaps[entry["attempt"], gap.name, gap.kind, gap.mode, gap.reason] = gap
+    told = mapping(entry["gap"])
+    gap = Gap(
+        text(told["name"]),
+        text(told["kind"]),
+        text(told["mode"]),
+        text(told["reason"]),
+        count=whole(told["count"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+    )
+    catalogue.gaps[whole(entry["attempt"]), gap.name, gap.kind, gap.mode, gap.reason] = gap
 
 
 def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     attempt = Attempt(
-        number=entry["attempt"],
-        writer_id=bytes.fromhex(entry["writer_id"]),
-        started_ns=entry["started_ns"],
-        header=entry["header"],
-        first_row=entry["first_row"],
-        order_base=entry["order_base"],
+        number=whole(entry["attempt"]),
+        claim=stored_claim(bytes.fromhex(text(entry["writer_id"]))),
+        started_ns=whole(entry["started_ns"], most=_MOST),
+        header=mapping(entry["header"]),
+        first_row=whole(entry["first_row"], most=_MOST),
+        order_base=whole(entry["order_base"], most=_MOST),
     )
     _put(catalogue.attempts, attempt.number, attempt)
 
 
 def _read_header(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    number = entry["header_of"]
+    number = whole(entry["header_of"], most=len(catalogue.attempts) - 1)
     old = catalogue.attempts[number]
-    catalogue.attempts[number] = replace(old, header={**old.header, **entry["entries"]})
+    header = {**old.header, **mapping(entry["entries"])}
+    catalogue.attempts[number] = replace(old, header=header)
 
 
 def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
@@ -235,11 +269,11 @@ def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_state(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.state = entry["state"]
+    catalogue.state = text(entry["state"])
 
 
 def _read_published(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    catalogue.published = entry["published"]
+    catalogue.published = whole(entry["published"], most=_MOST)
 
 
 # In this order: an "attempt" key also stands in the lines of gaps and edges, "series" in variants'.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anchorlib.record import Edges, Parent
+from anchorlib.store.fields import flag, items, mapping, step, text, texts, whole
 
 __all__ = ["EdgesKey", "edges_key", "edges_line", "read_edges"]
 
@@ -55,18 +56,35 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
     """The statement of a line; raises KeyError, TypeError or ValueError for another's line."""
-    told = entry["edges"]
+    told = mapping(entry["edges"])
+    parents = tuple(_parent(*items(parent)) for parent in items(told["parents"]))
+    ops = texts(told["ops"])
     return Edges(
-        name=told["name"],
-        phase=told["phase"],
-        pass_index=told["pass"],
-        call=told["call"],
-        shape=tuple(told["shape"]),
-        step=told["step"],
-        parents=tuple(Parent(*parent) for parent in told["parents"]),
-        ops=tuple(told["ops"]),
-        inputs=tuple(map(tuple, told["inputs"])),
-        missing=tuple(told["missing"]),
-        grad=told["grad"],
-        attempt=entry["attempt"],
+        name=text(told["name"]),
+        phase=text(told["phase"]),
+        pass_index=whole(told["pass"]),
+        call=whole(told["call"]),
+        shape=tuple(map(whole, items(told["shape"]))),
+        step=step(told["step"]),
+        parents=parents,
+        ops=ops,
+        inputs=tuple(
+            tuple(whole(source, -len(parents), len(ops) - 1) for source in items(sources))
+            for sources in items(told["inputs"])
+        ),
+        missing=texts(told["missing"]),
+        grad=flag(told["grad"]),
+        attempt=whole(entry["attempt"]),
+    )
+
+
+def _parent(
+    name: Any, call: Any = 0, steps_back: Any = 0, pass_index: Any = None, phase: Any = ""
+) -> Parent:
+    return Parent(
+        text(name),
+        None if call is None else whole(call),
+        whole(steps_back),
+        None if pass_index is None else whole(pass_index),
+        text(phase),
     )

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchorlib.errors import AnchorError, InvalidNameError, OptionError, RunNotFoundError
+from anchorlib.errors import (
+    AnchorError,
+    InvalidNameError,
+    OptionError,
+    RunNotFoundError,
+    StoreError,
+)
 from anchorlib.names import check_stored_run_name, escape, suggest
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
@@ -66,7 +72,7 @@ def list_runs(store: Location) -> list[str]:
     """The names of the runs in a store, sorted."""
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
-    return sorted(f.removesuffix(SUFFIX) for f in runs if _has_ranks(Within(store, f)))
+    return sorted(f.removesuffix(SUFFIX) for f in runs if _is_run(_within(store, f)))
 
 
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
@@ -120,15 +126,27 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
         check_stored_run_name(name)
     except InvalidNameError as error:
         raise RunNotFoundError(f"there is no such run: {error}") from error
-    folder = f"{name}{SUFFIX}"
-    location: Location = Within(store, folder)
-    if isinstance(store, LocalLocation):
-        location = LocalLocation(store.root / folder)
+    location = _within(store, f"{name}{SUFFIX}")
     if _has_ranks(location):
         return FoundRun(name, location)
     known = list_runs(store)
     hint = suggest(name, known) if known else "; it holds no run at all"
     raise RunNotFoundError(f"no run {name!r} in {escape(where)}{hint}")
+
+
+def _within(store: Location, folder: str) -> Location:
+    """The location of a run's folder, which may be a link where its user has put one."""
+    if isinstance(store, LocalLocation):
+        return LocalLocation(store.root / folder)
+    return Within(store, folder)
+
+
+def _is_run(location: Location) -> bool:
+    """Whether there are ranks; also where that cannot be read, which opening the run will say."""
+    try:
+        return _has_ranks(location)
+    except StoreError:
+        return True
 
 
 def _has_ranks(location: Location) -> bool:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
 
 from anchorlib.store.checks import seed_of
+from anchorlib.store.fields import items, whole
 from anchorlib.store.layout import LABELS, ROWS_PER_CHUNK, flat_name, form_name
 
-__all__ = ["Form", "new_form"]
+__all__ = ["MOST_DIMS", "Form", "new_form", "shape_of"]
+
+MOST_DIMS: Final = 64  # numpy's own limit
+_MOST_ELEMENTS: Final = 1 << 58  # their bytes fit into 64 bits, whatever the dtype
+_MOST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +58,11 @@ def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
     if isinstance(shape, int):
         return Form(number, dtype, None, shape, f"forms/{flat_name(dtype, shape)}")
     return Form(number, dtype, shape, len(shape), f"forms/{form_name(dtype, shape)}")
+
+
+def shape_of(told: Any) -> tuple[int, ...]:
+    """The shape that a catalogue line says; ValueError where no array has such a shape."""
+    shape = tuple(whole(size, most=_MOST) for size in items(told))
+    if len(shape) > MOST_DIMS or prod(shape) > _MOST_ELEMENTS:
+        raise ValueError("no array has such a shape")
+    return shape

@@ -19,11 +19,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from anchorlib import dtypes
 from anchorlib.store.checks import seed_of
-from anchorlib.store.form import Form
-from anchorlib.store.layout import ROW
+from anchorlib.store.fields import text, whole
+from anchorlib.store.form import MOST_DIMS, Form, shape_of
+from anchorlib.store.layout import COLUMNS, ROW, ROWS_PER_CHUNK, shape_rows
+from anchorlib.store.metadata import ArrayShape
 
-__all__ = ["ROW_1", "Format1"]
+__all__ = ["ROW_1", "Format1", "columns_of", "older_arrays"]
 
 LABELS: Final = ("step", "pass_index", "call")
 LABEL_ROWS: Final = 8192
@@ -51,17 +54,17 @@ class Format1:
 
     def variant(self, entry: Mapping[str, Any]) -> Form:
         """The variant of a line, as a form."""
-        shape = tuple(entry["shape"]) if "shape" in entry else None
-        ndim = entry["ndim"] if shape is None else len(shape)
-        series = entry["series"]
+        shape = shape_of(entry["shape"]) if "shape" in entry else None
+        ndim = whole(entry["ndim"], 1, MOST_DIMS) if shape is None else len(shape)
+        series = whole(entry["series"], most=len(self.paths) - 1)
         index = self.counts.get(series, 0)
         self.counts[series] = index + 1
         self.owners.append(series)
         suffix = f"_{index}" if index else ""
         flat = f"flat{suffix}"
         return Form(
-            entry["variant"],
-            entry["dtype"],
+            whole(entry["variant"]),
+            text(entry["dtype"]),
             shape,
             ndim,
             group=f"tensors/{self.paths[series]}",
@@ -74,3 +77,30 @@ class Format1:
     def identity(self, form: Form, series: tuple[str, str, str]) -> int:
         """What seeds the checksums of a variant's rows."""
         return seed_of(*series, form.dtype, form.shape, form.ndim)
+
+
+def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
+    """Every column with one entry a record, of a run of either format."""
+    if version > 1:
+        return COLUMNS
+    return {**{name: ROW_1[name] for name in _NAMES}, **{n: COLUMNS[n] for n in ("check", "seq")}}
+
+
+def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
+    """The arrays of a variant that keeps values and, where it has rows, their labels."""
+    storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
+    suffix = value.removeprefix("value").removeprefix("flat")
+    record, int64 = f"record{suffix}", np.dtype("<i8")
+    label = ArrayShape(int64, (rows,), (LABEL_ROWS,), (record,))
+    found = {name: label for _, name in form.labels if rows}
+    if form.shape is not None:
+        chunks = (form.rows, *(max(size, 1) for size in form.shape))
+        dims = (record, *(f"d{axis}{suffix}" for axis in range(len(form.shape))))
+        return {**found, value: ArrayShape(storage, (rows, *form.shape), chunks, dims)}
+    wide = (shape_rows(form.ndim), form.ndim)
+    return {
+        **found,
+        value: ArrayShape(storage, (elements,), (form.rows,), (f"element{suffix}",)),
+        form.starts: ArrayShape(int64, (rows,), (ROWS_PER_CHUNK,), (record,)),
+        form.shapes: ArrayShape(int64, (rows, form.ndim), wide, (record, f"axis{suffix}")),
+    }

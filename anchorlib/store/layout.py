@@ -29,11 +29,13 @@ __all__ = [
     "FORMAT",
     "HIST_COLUMNS",
     "LABELS",
+    "MOST_BINS",
     "NOT_KEPT",
     "ROW",
     "ROWS_PER_CHUNK",
     "VERSION",
     "chunk_key",
+    "chunk_number",
     "flat_name",
     "flat_width",
     "form_name",
@@ -108,6 +110,9 @@ HIST_COLUMNS: dict[str, np.dtype[Any]] = {
     "hist_count": np.dtype("<u8"),
 }
 """The (exponent, count) pairs that `hist_offset` and `hist_length` point into."""
+
+MOST_BINS = 4096
+"""More than any dtype has exponents: a histogram with more (exponent, count) pairs is damage."""
 
 LABELS = ("series", "step", "pass_index", "call")
 """Columns that stand beside the values too, where xarray finds them."""
@@ -191,6 +196,12 @@ def shape_rows(ndim: int) -> int:
 def chunk_key(chunk: int, dims: int) -> str:
     """The file of chunk `chunk` along records, of an array with `dims` further dimensions."""
     return f"c.{chunk}" + ".0" * dims
+
+
+def chunk_number(name: str) -> int | None:
+    """The chunk whose file in an array without further dimensions bears this name."""
+    found = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
+    return int(found[1]) if found else None
 
 
 def is_safe_key(key: str) -> bool:

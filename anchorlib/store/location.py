@@ -6,11 +6,14 @@ runs unchanged on either.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from anchorlib.errors import StoreError
+from anchorlib.names import escape, quoted
+from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.layout import is_safe_key
 
 __all__ = ["CollectorLocation", "LocalLocation", "Location", "Within", "read_into"]
@@ -30,7 +33,11 @@ class Location(Protocol):
 
 
 class LocalLocation:
-    """A directory of this machine; hidden files are not part of it."""
+    """A directory of this machine; hidden files are not part of it.
+
+    It may be a link itself, but no link in it is followed, and what is neither a file nor a folder
+    is refused: both are a StoreError.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()  # a later chdir leaves it where it is
@@ -42,8 +49,8 @@ class LocalLocation:
             return None
         try:
             return _read(descriptor, start, length)
-        except IsADirectoryError:
-            return None
+        except (OSError, MemoryError) as error:
+            raise self._unread(key, error) from error
         finally:
             os.close(descriptor)
 
@@ -56,39 +63,41 @@ class LocalLocation:
         try:
             while done < len(out) and (count := os.preadv(descriptor, [out[done:]], start + done)):
                 done += count
-        except IsADirectoryError:
-            return None
+        except OSError as error:
+            raise self._unread(key, error) from error
         finally:
             os.close(descriptor)
         return done
 
     def _open(self, key: str) -> int | None:
         try:
-            return os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return open_beneath(str(self.root), self._checked(key))
+        except StoreError as error:
+            raise StoreError(f"{escape(str(self.root))}/{error}") from None
         except OSError as error:
-            raise StoreError(f"cannot read {self.root}/{key}: {error.strerror}") from error
+            if error.errno == errno.ENAMETOOLONG:  # so no file can have it
+                return None
+            raise self._unread(key, error) from error
 
     def list(self, prefix: str) -> list[str]:
         """See `Location.list`."""
-        path = self._path(prefix.rstrip("/")) if prefix.strip("/") else self.root
+        key = self._checked(prefix.rstrip("/")) if prefix.strip("/") else ""
         try:
-            with os.scandir(path) as entries:
-                return sorted(
-                    f"{entry.name}/" if entry.is_dir() else entry.name
-                    for entry in entries
-                    if not entry.name.startswith(".")
-                )
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+            return names_beneath(str(self.root), key)
+        except StoreError as error:
+            raise StoreError(f"{escape(str(self.root))}/{error}") from None
         except OSError as error:
-            raise StoreError(f"cannot list {path}: {error.strerror}") from error
+            where = f"{self.root}/{key}" if key else str(self.root)
+            raise StoreError(f"cannot list {escape(where)}: {error.strerror}") from error
 
-    def _path(self, key: str) -> str:
+    def _checked(self, key: str) -> str:
         if not is_safe_key(key):
-            raise StoreError(f"{key!r} is no key of a store: it would lead out of {self.root}")
-        return f"{self.root}/{key}"
+            raise StoreError(f"{quoted(key)} is no key of a store: it would lead out of it")
+        return key
+
+    def _unread(self, key: str, error: Exception) -> StoreError:
+        why = error.strerror if isinstance(error, OSError) else "there is no memory for all of it"
+        return StoreError(f"cannot read {escape(f'{self.root}/{key}')}: {why}")
 
     def __repr__(self) -> str:
         return f"LocalLocation({str(self.root)!r})"
@@ -154,8 +163,8 @@ class Within:
 
 
 def _read(descriptor: int, start: int, length: int | None) -> bytes:
-    if length is None:
-        length = max(os.fstat(descriptor).st_size - start, 0)
+    rest = max(os.fstat(descriptor).st_size - start, 0)
+    length = rest if length is None else min(length, rest)  # memory for what is there, no more
     data = os.pread(descriptor, length, start)
     # One call gives all a file has, up to 2 GiB.
     while len(data) < length:

@@ -57,7 +57,8 @@ def lock_path(store: Path, run: str, rank: int) -> Path:
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        # A pipe there would otherwise be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):  # of another user's, which cannot be asked
         return False
     try:

@@ -27,7 +27,6 @@ from anchorlib.store.layout import (
 )
 from anchorlib.store.location import LocalLocation
 from anchorlib.store.metadata import group_json, stamp
-from anchorlib.store.owner import Owner
 from anchorlib.store.publishing import catalogue_json, tell_series
 from anchorlib.store.rank import RankReader
 from anchorlib.store.table import (
@@ -48,8 +47,6 @@ class Place:
     run: str
     rank: int
     tree: Tree
-    owner: Owner
-    fsync: bool
 
     @property
     def path(self) -> Path:
@@ -59,12 +56,22 @@ class Place:
     def __str__(self) -> str:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
-    def take(self, writer_id: bytes, *, resume: bool, overwrite: bool) -> RankReader:
-        """What is there, after making it if need be; raises RunExistsError."""
+    def take(
+        self, claim: bytes, *, resume: bool, overwrite: bool, acknowledged: int = 0
+    ) -> RankReader:
+        """What is there, after making it if need be.
+
+        Raises RunExistsError; StoreError where the writer's `acknowledged` records are gone.
+        """
         run = run_directory(self.store, self.run)
         found = self._found(damaged=overwrite)
         attempts = found.catalogue.attempts if found is not None else []
-        same = bool(writer_id) and bool(attempts) and attempts[-1].writer_id == writer_id
+        same = bool(claim) and bool(attempts) and attempts[-1].claim == claim
+        if acknowledged and not same:
+            raise StoreError(
+                f"{self} does not go on from the {acknowledged} records that this writer had "
+                "delivered: the run was moved, removed, or recorded anew in between"
+            )
         if attempts and not (same or resume or overwrite):
             raise RunExistsError(
                 f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "
@@ -147,8 +154,7 @@ class Resumed:
 def take_up(reader: RankReader, place: Place) -> CatalogFile:
     """Blanks what was written and never committed; returns the catalogue to go on with."""
     erase_rows_after(place.path / "records", reader.committed)
-    path = place.path / "catalog"
-    file = CatalogFile(path, reader.catalogue_end, place.owner, fsync=place.fsync)
+    file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
     file.erase_rest()
     return file
 

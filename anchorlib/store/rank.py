@@ -1,47 +1,55 @@
 """One rank of a run as a reader sees it: committed rows and what they mean.
 
 It never repairs and never locks: it trusts `seq` and whole catalogue lines, which a writer puts
-down only after everything they speak of.
+down only after everything they speak of. Values are compared with their digests as they are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import DamagedError, RunNotFoundError
 from anchorlib.record import Gap
 from anchorlib.store.catalog import Catalogue, whole_lines
+from anchorlib.store.digests import UNFIT, damage, unfit
 from anchorlib.store.form import Form
 from anchorlib.store.format1 import ROW_1
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
     COLUMNS,
     HIST_COLUMNS,
+    MOST_BINS,
     NOT_KEPT,
     ROWS_PER_CHUNK,
     chunk_key,
     rank_name,
 )
 from anchorlib.store.location import Location, Within
+from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import StoredRows, committed_rows
 from anchorlib.store.values import StoredForm
-from anchorlib.summary import Log2Histogram, summarise
+from anchorlib.summary import Log2Histogram, log2_histogram
 
 __all__ = ["RankReader"]
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 16 << 20
+_MOST: Final = (1 << 63) - 1
 
 
 class RankReader:
-    """Columns, values and catalogue of one rank, as of the last `refresh`."""
+    """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    def __init__(self, run: Location, rank: int) -> None:
+    name: what errors call the run.
+    """
+
+    def __init__(self, run: Location, rank: int, name: str = "") -> None:
+        self.run = name
         self.rank = rank
         self._location = Within(run, rank_name(rank))
         self.catalogue = Catalogue(rank)
@@ -49,6 +57,7 @@ class RankReader:
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
+        self._row_checks = RowChecks(self._location, self)
         self.refresh()
 
     @property
@@ -78,7 +87,7 @@ class RankReader:
     def _read_catalogue(self) -> None:
         chunk, start = divmod(self._catalogue_end, CATALOG_CHUNK)
         parts: list[bytes] = []
-        while part := self._location.get(f"catalog/{chunk_key(chunk, 0)}", start):
+        while part := self._catalogue_part(chunk, start):
             parts.append(part)
             if part.endswith(b"\0"):
                 break
@@ -90,6 +99,10 @@ class RankReader:
         self._catalogue_end += end
         if not self._catalogue_end:
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
+
+    def _catalogue_part(self, chunk: int, start: int) -> bytes | None:
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        return self._location.get(key, start, CATALOG_CHUNK - start)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -107,9 +120,21 @@ class RankReader:
         have = 0 if known is None else len(known)
         if known is None or have < self.committed:
             fresh = self.span(name, have, self.committed)
+            self._check_bound(name, fresh)
             known = fresh if known is None else np.concatenate([known, fresh])
             self._columns[name] = known
         return known[: self.committed]
+
+    def _check_bound(self, name: str, values: Array) -> None:
+        """Raises DamagedError for what no writer puts into a column, and no reader could count."""
+        if values.dtype.kind != "u" or name.startswith("digest"):
+            return
+        bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
+        if len(values) and int(values.max()) > bound:
+            raise DamagedError(
+                f"rank {self.rank} says {values.max()} in column {name}, which is {bound} at most: "
+                "the store was damaged from outside"
+            )
 
     def span(self, name: str, start: int, stop: int) -> Array:
         """Part of a column, which is not kept in memory."""
@@ -151,6 +176,18 @@ class RankReader:
                 found[place] = shape
         return found
 
+    def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
+        """The tensor shape of each of these rows; keeps no column in memory."""
+        numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
+        found: list[tuple[int, ...]] = [()] * len(rows)
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            stored = self._stored(self.catalogue.forms[number])
+            shapes = stored.shape_list(rows[places])
+            for place, shape in zip(places.tolist(), shapes, strict=True):
+                found[place] = shape
+        return found
+
     def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
         """The different tensor shapes of these rows."""
         parts = self._by_form(rows)
@@ -184,7 +221,20 @@ class RankReader:
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
 
     def stack(self, rows: Array) -> Array:
-        """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape)."""
+        """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape).
+
+        Raises DamagedError for values that do not fit their digest, or cannot be read any more.
+        """
+        try:
+            found = self.unchecked_stack(rows)
+        except DamagedError:
+            for row in rows.tolist():
+                self.raw(row)  # says which record it is
+            raise
+        return self._checked(rows, found)
+
+    def unchecked_stack(self, rows: Array) -> Array:
+        """The same, for a caller that compares them with their digests."""
         (first, places), *others = self._by_form(rows)
         if not others and first.entry.shape is not None:
             return first.values.pick(self.column("row")[rows])
@@ -195,7 +245,10 @@ class RankReader:
         return found.reshape(len(rows), *shape)
 
     def flat_stack(self, rows: Array, out: Array) -> None:
-        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size)."""
+        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size).
+
+        For a caller that compares them with their digests.
+        """
         for stored, places in self._by_form(rows):
             own = self.column("row")[rows[places]]
             if not stored.entry.flat:
@@ -206,7 +259,17 @@ class RankReader:
                 out[place] = stored.values.span(start, start + out.shape[1])
 
     def raw(self, row: int) -> Array:
-        """Raw storage of one row whose values are kept."""
+        """Raw storage of one row whose values are kept; raises DamagedError as `stack` does."""
+        try:
+            found = self.unchecked(row)
+        # Where the place or the shape was damaged, numpy is asked for what cannot be.
+        except (DamagedError, ValueError, OverflowError) as error:
+            raise damage(self, row, str(error)) from error
+        self._checked(np.array([row]), found[None])
+        return found
+
+    def unchecked(self, row: int) -> Array:
+        """The same, for a caller that compares it with its digest."""
         return self._stored(self._form(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
@@ -214,12 +277,32 @@ class RankReader:
         stored = self._stored(self._form(row))
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
+    def unfit(self, rows: Array, values: Array) -> list[int]:
+        """The places among `rows` whose `values` do not fit their digest."""
+        digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
+        digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
+        return unfit(values, digests.tobytes())
+
+    def _checked(self, rows: Array, values: Array) -> Array:
+        for place in self.unfit(rows, values):
+            raise damage(self, int(rows[place]), UNFIT)
+        return values
+
+    def check_rows(self, rows: Array) -> None:
+        """Raises DamagedError where one of these rows does not fit its checksum; asks once."""
+        for row in self._row_checks.fresh_unfit(rows)[:1]:
+            raise damage(self, row, "they do not fit their checksum", "the figures")
+
     def flat_elements(self, form: Form, rows: int) -> int:
         """Elements that the first `rows` records of a flat form have together."""
         return self._stored(form).elements(rows)
 
     def histograms(self, rows: Array) -> list[Log2Histogram]:
-        """The log2 histograms of these rows, stored or computed from the values."""
+        """The log2 histograms of these rows, stored or computed from the values.
+
+        Raises DamagedError where rows or values are not those that were written.
+        """
+        self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
         ends = np.cumsum(np.maximum(lengths, 0))
         exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
@@ -228,7 +311,7 @@ class RankReader:
         for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
             if length < 0:
                 row = int(rows[place])
-                found.append(summarise(self.raw(row), self._form(row).dtype).histogram)
+                found.append(log2_histogram(self.raw(row), self._form(row).dtype))
                 continue
             zero, nan, inf, subnormal = (figure[place] for figure in figures)
             bins = (exponents[end - length : end], counts[end - length : end])
@@ -237,7 +320,11 @@ class RankReader:
         return found
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """The histogram of all these rows together, each of which has its own stored."""
+        """The histogram of all these rows together, each of which has its own stored.
+
+        Raises DamagedError where rows are not those that were written.
+        """
+        self.check_rows(rows)
         lengths = self.column("hist_length")[rows]
         exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
         bins, places = np.unique(exponents, return_inverse=True)
@@ -271,6 +358,11 @@ class RankReader:
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
         """The stored pairs of all these rows, one row after the other."""
         stored = lengths > 0
+        if (lengths > MOST_BINS).any():
+            raise DamagedError(
+                f"rank {self.rank} has a histogram of {lengths.max()} bins, more than there are "
+                "exponents: the store was damaged from outside"
+            )
         parts = zip(offsets[stored].tolist(), lengths[stored].tolist(), strict=True)
         places = [np.arange(offset, offset + length) for offset, length in parts]
         every = np.concatenate([np.empty(0, np.int64), *places])
@@ -278,6 +370,7 @@ class RankReader:
             StoredRows(self._location, f"records/{name}", dtype).pick(every)
             for name, dtype in HIST_COLUMNS.items()
         )
+        self._check_bound("hist_count", counts)
         return exponents, counts
 
     def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:

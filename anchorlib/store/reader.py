@@ -26,7 +26,7 @@ class RunReader:
     def _fresh(self, rank: int) -> RankReader:
         reader = self._ranks.get(rank)
         if reader is None or not reader.is_current:
-            return RankReader(self.location, rank)
+            return RankReader(self.location, rank, self.name)
         reader.refresh()
         return reader
 
@@ -55,5 +55,6 @@ class RunReader:
         return is_locked(lock_path(self.location.root.parent, self.name, rank))
 
     def _listed(self) -> list[int]:
-        names = (entry.rstrip("/") for entry in self.location.list("") if entry.endswith("/"))
+        # Also what bears the name of a rank and is no folder: opening it says so.
+        names = (entry.rstrip("/") for entry in self.location.list(""))
         return sorted(rank for rank in map(rank_of, names) if rank is not None)

@@ -14,7 +14,8 @@ import numpy as np
 
 from anchorlib.block import Layout, RowBlock, Series, Tables, layout_bytes
 from anchorlib.errors import AnchorError, InvalidNameError
-from anchorlib.names import check_name, is_kind
+from anchorlib.names import MAX_NAME_BYTES, check_name, is_kind, quoted
+from anchorlib.record import Record
 from anchorlib.store.catalog import Catalogue, SeriesEntry, encode
 from anchorlib.store.form import new_form
 from anchorlib.store.forms import OpenForm
@@ -23,7 +24,7 @@ from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import CatalogFile
 from anchorlib.store.tree import Tree
 
-__all__ = ["REFUSED", "Register"]
+__all__ = ["REFUSED", "Register", "check_record"]
 
 Array = np.ndarray[Any, Any]
 MAX_MODE_BYTES: Final = 256
@@ -204,10 +205,29 @@ class Register:
             self._lines.clear()
 
 
+def check_record(record: Record) -> None:
+    """Refuses what has no place in a store, whoever sent it.
+
+    Raises InvalidNameError, UnknownDTypeError, or StoreError for a shape that cannot be.
+    """
+    _check_series((record.name, record.kind, record.mode))
+    layout_bytes(record.dtype, record.shape)
+
+
 def _check_series(key: Series) -> None:
     name, kind, mode = key
     check_name(name)
-    if not is_kind(kind):
-        raise InvalidNameError(f"{kind!r} is no kind of {name!r}")
-    if len(mode.encode()) > MAX_MODE_BYTES:
-        raise InvalidNameError(f"the mode of {name!r} is longer than {MAX_MODE_BYTES} bytes")
+    if not is_kind(kind) or not _fits(kind, MAX_NAME_BYTES):
+        raise InvalidNameError(f"{quoted(kind)} is no kind of {quoted(name)}")
+    if not _fits(mode, MAX_MODE_BYTES):
+        raise InvalidNameError(
+            f"the mode of {quoted(name)} is no text of at most {MAX_MODE_BYTES} bytes"
+        )
+
+
+def _fits(text: str, most: int) -> bool:
+    """Whether UTF-8 can write `text`, in that many bytes."""
+    try:
+        return len(text.encode()) <= most
+    except UnicodeEncodeError:
+        return False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from anchorlib.errors import StoreError
-from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.names import escape
+from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key, chunk_number
 from anchorlib.store.location import Location, read_into
 
 __all__ = ["StoredRows", "committed_rows"]
@@ -35,11 +37,11 @@ class StoredRows:
     @property
     def nbytes(self) -> int:
         """Bytes of one row."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * prod(self.shape)
 
     def span(self, start: int, stop: int) -> Array:
         """The rows start … stop - 1, shape (stop - start, *shape)."""
-        found = np.empty((stop - start, *self.shape), self.dtype)
+        found = self._room(stop - start)
         if not found.nbytes:
             return found
         view = found.reshape(-1).view(np.uint8).data
@@ -56,7 +58,7 @@ class StoredRows:
         """The given rows in the given order, shape (len(rows), *shape)."""
         if len(rows) and _are_consecutive(rows):
             return self.span(int(rows[0]), int(rows[-1]) + 1)
-        found = np.empty((len(rows), *self.shape), self.dtype)
+        found = self._room(len(rows))
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         chunks, slots = np.divmod(ordered, self.rows)
@@ -80,13 +82,24 @@ class StoredRows:
     def _part(self, chunk: int, slot: int, count: int) -> Array:
         size = count * self.nbytes
         if size == 0:
-            return np.empty((count, *self.shape), self.dtype)
-        return self._elements(chunk, slot * self.nbytes, size).reshape(count, *self.shape)
+            return self._room(count)
+        found = self._room(count)
+        self._read(chunk, slot * self.nbytes, found.reshape(-1).view(np.uint8).data)
+        return found
 
     def _elements(self, chunk: int, start: int, size: int) -> Array:
         found = np.empty(size // self.dtype.itemsize, self.dtype)
         self._read(chunk, start, found.view(np.uint8).data)
         return found
+
+    def _room(self, count: int) -> Array:
+        """Memory for `count` rows, of which the system takes no page before it is read into."""
+        try:
+            return np.empty((count, *self.shape), self.dtype)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise StoreError(
+                f"{escape(self.key)}: {count} rows of {self.nbytes} bytes do not fit into memory"
+            ) from error
 
     def _read(self, chunk: int, start: int, out: memoryview) -> None:
         """Fills `out` with bytes of one chunk file."""
@@ -96,7 +109,7 @@ class StoredRows:
             out[:] = bytes(len(out))
         elif size != len(out):
             have = "is missing" if size is None else f"is {len(out) - size} bytes short"
-            raise StoreError(f"{key} {have}: the store was damaged from outside")
+            raise DamagedError(f"{escape(key)} {have}: the store was damaged from outside")
 
 
 def _are_consecutive(rows: Array) -> bool:
@@ -115,8 +128,8 @@ def committed_rows(location: Location, records: str, known: int = 0) -> int:
     if count < (chunk + 1) * ROWS_PER_CHUNK:
         return count
     # Chunks are begun in order and filled before the next: only the last can be unfinished.
-    names = [name[2:] for name in location.list(seq) if name.startswith("c.")]
-    for last in sorted((int(n) for n in names if n.isdigit() and int(n) > chunk), reverse=True):
+    chunks = (chunk_number(name) for name in location.list(seq))
+    for last in sorted((n for n in chunks if n is not None and n > chunk), reverse=True):
         found = _count(location, seq, last, 0)
         if found > last * ROWS_PER_CHUNK:
             return found
@@ -125,7 +138,8 @@ def committed_rows(location: Location, records: str, known: int = 0) -> int:
 
 def _count(location: Location, seq: str, chunk: int, slot: int) -> int:
     dtype = COLUMNS["seq"]
-    data = location.get(f"{seq}/{chunk_key(chunk, 0)}", slot * dtype.itemsize) or b""
+    room = (ROWS_PER_CHUNK - slot) * dtype.itemsize
+    data = location.get(f"{seq}/{chunk_key(chunk, 0)}", slot * dtype.itemsize, room) or b""
     found = np.frombuffer(data[: len(data) // 8 * 8], dtype)
     base = chunk * ROWS_PER_CHUNK + slot
     wrong = np.flatnonzero(found != np.arange(base + 1, base + 1 + len(found), dtype=np.uint64))

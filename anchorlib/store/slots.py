@@ -1,8 +1,9 @@
 """Rows written in place into the chunk files of a zarr array.
 
-An array here is rows of equal size, R rows a chunk, uncompressed. A chunk file is made at its full
-size first (sparse), because every reader refuses a short one, and rows are written at their place:
-valid zarr at every moment, and nothing that was published is touched again.
+An array here is rows of equal size, R rows a chunk, uncompressed. A chunk file is made outside the
+tree at its full size (sparse) and then put in place, because every reader refuses a short one; rows
+are written at their place: valid zarr at every moment, and nothing that was published is touched
+again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from anchorlib.store.layout import chunk_key
-from anchorlib.store.owner import Owner
-from anchorlib.store.tree import sync_directory
+from anchorlib.store.tree import Tree
 
 __all__ = ["ChunkFiles", "SlotArray"]
 
@@ -27,18 +27,18 @@ Buffer = bytes | memoryview
 class ChunkFiles:
     """Open chunk files; the one used longest ago is closed first.
 
-    limit: of those that are open at a time. owner: whose they are.
+    limit: of those that are open at a time. tree: where they are made, and whose they are.
     """
 
-    def __init__(self, limit: int, owner: Owner, *, fsync: bool = False) -> None:
-        self.fsync = fsync
-        self._owner = owner
+    def __init__(self, limit: int, tree: Tree) -> None:
+        self.fsync = tree.fsync
+        self._tree = tree
         self._limit = limit
         self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
 
     def descriptor(self, array: SlotArray, chunk: int) -> int:
         """The file of one chunk, at its full size, to be written to."""
-        self._owner.check()
+        self._tree.owner.check()
         key = (array, chunk)
         descriptor = self._open.get(key)
         if descriptor is not None:
@@ -50,32 +50,32 @@ class ChunkFiles:
         self._open[key] = descriptor
         return descriptor
 
-    def open(self, path: str) -> int:
-        """Opens or makes one file; gives the others up where the process has too many open."""
-        self._owner.check()
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            if error.errno != errno.EMFILE or not self._open:
-                raise
-        self.close()
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    def put(self, path: str, fill: Callable[[int], object]) -> int:
+        """See `Tree.put`; gives the others up where the process has too many open."""
+        return self._with_room(lambda: self._tree.put(path, fill))
 
     def _create(self, array: SlotArray, chunk: int) -> int:
-        path, size = f"{array.path}/{chunk_key(chunk, array.dims)}", array.rows * array.nbytes
+        path, size = array.file(chunk), array.rows * array.nbytes
         try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = self._with_room(lambda: os.open(path, os.O_RDWR))
         except FileNotFoundError:
-            descriptor = os.open(array.path, os.O_TMPFILE | os.O_RDWR, 0o644)
+            return self.put(path, lambda made: os.ftruncate(made, size))
         try:
-            os.ftruncate(descriptor, size)
-            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
-            if self.fsync:
-                sync_directory(array.path)
+            if os.fstat(descriptor).st_size != size:  # cut short from outside, or by a version
+                os.ftruncate(descriptor, size)  # that sized files only once they had their names
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _with_room(self, work: Callable[[], int]) -> int:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+        self.close()
+        return work()
 
     def sync(self, descriptor: int) -> None:
         """Waits for the disk where the writer promised to survive power loss."""
@@ -100,6 +100,10 @@ class SlotArray:
     nbytes: int
     rows: int
     dims: int = 0
+
+    def file(self, chunk: int) -> str:
+        """The path of one chunk."""
+        return f"{self.path}/{chunk_key(chunk, self.dims)}"
 
     def write_packed(self, start: int, packed: Buffer) -> None:
         """Writes consecutive rows from row `start` on, which lie in one buffer end to end."""
@@ -127,14 +131,8 @@ class SlotArray:
 
     def _write_file(self, chunk: int, row: Buffer) -> None:
         # Large records: written once and closed, so they take no place among the open files.
-        descriptor = self.files.open(f"{self.path}/{chunk_key(chunk, self.dims)}")
-        try:
-            write_all(descriptor, (row,), 0, self.nbytes)
-            self.files.sync(descriptor)
-        finally:
-            os.close(descriptor)
-        if self.files.fsync:
-            sync_directory(self.path)
+        whole = (row,), 0, self.nbytes
+        os.close(self.files.put(self.file(chunk), lambda made: write_all(made, *whole)))
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:

@@ -7,6 +7,7 @@ rows exist. A row that was appended and not committed is overwritten by the next
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from anchorlib.store.layout import (
     chunk_key,
 )
 from anchorlib.store.metadata import ArrayShape, array_json
-from anchorlib.store.owner import Owner
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.tree import Tree
 
@@ -31,10 +31,10 @@ __all__ = ["CatalogFile", "RowTable"]
 class RowTable:
     """Appends rows, and histograms beside them, to the columns below `records`."""
 
-    def __init__(self, records: Path, rows: int, pairs: int, owner: Owner, *, fsync: bool) -> None:
+    def __init__(self, records: Path, rows: int, pairs: int, tree: Tree) -> None:
         self.rows = rows
         self.pairs = pairs
-        self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), owner, fsync=fsync)
+        self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), tree)
         self._columns = {
             name: SlotArray(self._files, f"{records}/{name}", dtype.itemsize, ROWS_PER_CHUNK)
             for name, dtype in (COLUMNS | HIST_COLUMNS).items()
@@ -73,9 +73,9 @@ class RowTable:
 class CatalogFile:
     """Appends lines to the catalogue of a rank."""
 
-    def __init__(self, path: Path, end: int, owner: Owner, *, fsync: bool) -> None:
+    def __init__(self, path: Path, end: int, tree: Tree) -> None:
         self.end = end
-        self._files = ChunkFiles(1, owner, fsync=fsync)
+        self._files = ChunkFiles(1, tree)
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:
@@ -118,7 +118,9 @@ def erase_rows_after(records: Path, rows: int) -> None:
             path.unlink()
     path = seq / chunk_key(chunk, 0)
     if path.exists():
-        data = np.fromfile(path, COLUMNS["seq"])
-        if data[slot:].any():
-            data[slot:] = 0
-            path.write_bytes(data.tobytes())
+        with path.open("r+b") as file:  # in place: a file that is written anew is empty first
+            file.seek(slot * COLUMNS["seq"].itemsize)
+            rest = file.read()
+            if any(rest):
+                file.seek(-len(rest), os.SEEK_END)
+                file.write(bytes(len(rest)))

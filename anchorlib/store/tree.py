@@ -5,7 +5,7 @@ new version of a zarr.json: whoever lists the hierarchy never meets a directory 
 half-written document or a stray file.
 """
 
-# ruff: noqa: PTH102, PTH104, PTH106, PTH120  # paths as objects cost more than what is done with them
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120  # paths as objects cost more than what is done with them
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,11 +28,14 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Tree:
-    """Makes, replaces and removes nodes below one store directory."""
+    """Makes, replaces and removes nodes below one store directory.
 
-    def __init__(self, store: Path, owner: Owner, *, fsync: bool = False) -> None:
-        self._fsync = fsync
-        self._owner = owner
+    owner: who writes there, and may be told to stop.
+    """
+
+    def __init__(self, store: Path, owner: Owner | None = None, *, fsync: bool = False) -> None:
+        self.owner = owner or Owner()
+        self.fsync = fsync
         tmp = hidden(store) / "tmp"
         tmp.mkdir(parents=True, exist_ok=True)
         sweep(tmp)
@@ -46,7 +49,7 @@ class Tree:
 
     def _fresh(self) -> str:
         # Whatever is put in place, or taken out, begins or ends here.
-        self._owner.check()
+        self.owner.check()
         return f"{self._prefix}{next(self._names)}"
 
     def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
@@ -73,7 +76,7 @@ class Tree:
             else:
                 os.rename(f"{made}/zarr.json", node / "zarr.json")
                 os.rmdir(made)
-        if self._fsync:
+        if self.fsync:
             sync_directory(node.parent)
 
     def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
@@ -83,7 +86,7 @@ class Tree:
         for node, text in nodes.items():
             os.mkdir(node)
             self._write(f"{node}/zarr.json", text)
-        for node in nodes if self._fsync else ():
+        for node in nodes if self.fsync else ():
             sync_directory(node)
         return made
 
@@ -94,7 +97,7 @@ class Tree:
         except OSError:  # ENOTEMPTY or EEXIST, as the file system likes
             self.remove(node)
             os.rename(made, node)
-        if self._fsync:
+        if self.fsync:
             sync_directory(os.path.dirname(node))
 
     def replace(self, node: Path | str, document: bytes) -> None:
@@ -102,13 +105,35 @@ class Tree:
         made = self._fresh()
         self._write(made, document)
         os.rename(made, f"{node}/zarr.json")
-        if self._fsync:
+        if self.fsync:
             sync_directory(node)
+
+    def put(self, path: str, fill: Callable[[int], object]) -> int:
+        """A new file, which has its name only once `fill` has made it whole; returns it open.
+
+        fill: is given the file's descriptor. A file of that name is replaced. Where anything fails,
+        nothing is left.
+        """
+        made = self._fresh()
+        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            fill(descriptor)
+            if self.fsync:
+                os.fdatasync(descriptor)
+            os.rename(made, path)
+            if self.fsync:
+                sync_directory(os.path.dirname(path))
+        except BaseException:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            raise
+        return descriptor
 
     def write(self, path: Path, data: bytes) -> None:
         """A new file of a node that is not in the tree yet."""
         self._write(str(path), data)
-        if self._fsync:
+        if self.fsync:
             sync_directory(path.parent)
 
     def remove(self, node: Path | str) -> None:
@@ -125,7 +150,7 @@ class Tree:
         try:
             while data:  # a disk that fills up takes a part and says so with the next call
                 data = data[os.write(descriptor, data) :]
-            if self._fsync:
+            if self.fsync:
                 os.fdatasync(descriptor)
         finally:
             os.close(descriptor)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
 from anchorlib.store.form import Form
 from anchorlib.store.layout import ROWS_PER_CHUNK, shape_rows
 from anchorlib.store.location import Location
@@ -63,7 +65,15 @@ class StoredForm:
     def shapes(self, rows: Array) -> Array:
         """The shapes of records of a flat form, (len(rows), ndim), -1 behind the end of each."""
         ndim = self.entry.ndim
-        return self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
+        found = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
+        beyond = found < 0
+        # Behind the end of a shape there is nothing but -1, which format 1 never had.
+        if (beyond[:, :-1] > beyond[:, 1:]).any() or (found < -1).any():
+            raise StoreError(
+                f"{escape(self.entry.group)} has a negative shape: the store was damaged from "
+                "outside"
+            )
+        return found
 
     def offsets(self, rows: Array) -> Array:
         """Where the elements of records of a flat form begin, -1 where none are kept."""
@@ -101,6 +111,11 @@ class StoredForm:
     def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
         """Where a record of a flat form begins, and its shape."""
         offset = int(self._offsets.span(row, row + 1)[0])
+        if offset < 0:
+            raise StoreError(
+                f"{escape(self.entry.group)}: row {row} has no place: the store was damaged from "
+                "outside"
+            )
         return offset, _trimmed(self.shapes(np.array([row])))[0]
 
     @property

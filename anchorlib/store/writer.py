@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.block import RowBlock
+from anchorlib.claims import claim_of
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap
@@ -28,13 +29,14 @@ from anchorlib.store.budget import Budget, Room
 from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, header_line
 from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import MISFIT, LeftOut
+from anchorlib.store.ground import Ground
 from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
 from anchorlib.store.making import make_store
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
-from anchorlib.store.owner import Owner
 from anchorlib.store.packing import Packer, without_values
+from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
 from anchorlib.store.register import Register
@@ -66,19 +68,23 @@ class Writer:
         fsync: bool = False,
         max_bytes: int | None = None,
         wait_for_room: bool = False,
+        acknowledged: int = 0,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
         resume: go on with a rank that exists, as its next attempt.
         overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
         header: what to keep about this attempt, as JSON can hold it.
-        writer_id: the same as that of the last attempt: that attempt goes on, whatever else is
-            asked, and `committed` says how far it had come.
+        writer_id: a secret, of which the store keeps the claim. The same as that of the last
+            attempt: that attempt goes on, whatever else is asked, and `committed` says how far it
+            had come.
         fsync: wait for the disk before each batch is committed, so that it survives power loss.
         max_bytes: of this rank on disk, beyond which values are left out and summaries kept;
             None leaves a twentieth of the file system free.
         wait_for_room: a file system that is full is a StoreError, not a reason to leave values
             out: for callers that keep what was not written, and come again.
+        acknowledged: records that this writer has delivered before: where they are not there any
+            more, nothing is made in their place.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -86,19 +92,22 @@ class Writer:
         if not 0 <= rank < MAX_RANK:
             raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
         document = _document(run, header or {})
+        store = store.absolute()  # a later chdir leaves it where it is
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
             lock = RankLock(store, run, rank)
             try:
-                owner = Owner()
-                place = Place(store, run, rank, Tree(store, owner, fsync=fsync), owner, fsync)
-                reader = place.take(writer_id, resume=resume, overwrite=overwrite)
+                place = Place(store, run, rank, Tree(store, fsync=fsync))
+                claim = claim_of(writer_id)
+                reader = place.take(
+                    claim, resume=resume, overwrite=overwrite, acknowledged=acknowledged
+                )
                 writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
             except BaseException:
                 lock.release()
                 raise
             try:
-                writer._begin(writer_id, document)
+                writer._begin(claim, document)
             except BaseException:
                 writer.abandon()
                 raise
@@ -110,18 +119,14 @@ class Writer:
         self._reader = reader
         self._open = True
         self._pid = os.getpid()
-        self._owner = place.owner
-        self._files = ChunkFiles(MOST_OPEN, self._owner, fsync=place.fsync)
+        self._owner = place.tree.owner
+        self._files = ChunkFiles(MOST_OPEN, place.tree)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
         self._register = Register(place.path, catalogue, self._catalog, place.tree, self._files)
         self._resumed = resume_counters(reader, self._register.forms)
         self._table = RowTable(
-            place.path / "records",
-            reader.committed,
-            self._resumed.pairs,
-            self._owner,
-            fsync=place.fsync,
+            place.path / "records", reader.committed, self._resumed.pairs, place.tree
         )
         self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._register)
@@ -131,17 +136,18 @@ class Writer:
         self._edges = set(catalogue.edges)
         self._header: dict[str, Any] = {}
         self._first_row = 0
+        self._ground = Ground(place.path, place.run, place.rank)
 
-    def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
+    def _begin(self, claim: bytes, header: Mapping[str, Any]) -> None:
         attempts = self._reader.catalogue.attempts
         last = attempts[-1] if attempts else None
-        if last is not None and writer_id and last.writer_id == writer_id:
+        if last is not None and claim and last.claim == claim:
             attempt = last
             stated = self._reader.catalogue.gaps.items()
             self._left_out = LeftOut(gap for key, gap in stated if key[0] == last.number)
         else:
             rows, order = self._reader.committed, self._resumed.order
-            attempt = Attempt(len(attempts), writer_id, time.time_ns(), header, rows, order)
+            attempt = Attempt(len(attempts), claim, time.time_ns(), header, rows, order)
             self._append([attempt_line(attempt)])
         if self._reader.catalogue.state != "open":
             self._append([{"state": "open"}])
@@ -167,6 +173,17 @@ class Writer:
         """What this writer kept without its values, for want of room."""
         return self._left_out
 
+    def fingerprint(self, attempt: int, first: int, end: int) -> bytes:
+        """What records first … end - 1 of an attempt are: to be compared before they are forgotten.
+
+        Raises OptionError where there are no such records, StoreError for a damaged store.
+        """
+        self._check_ready()
+        with store_errors(f"cannot read {self._place}"):
+            if self._reader.committed < self._table.rows:
+                self._reader.refresh()
+            return stored_fingerprint(self._reader, attempt, first, end)
+
     def write_block(self, block: RowBlock) -> None:
         """Writes a block; when it returns, all of it is committed, and if it raises, none is.
 
@@ -175,7 +192,7 @@ class Writer:
         both are counted in `left_out` and stated as gaps. Nothing is compared with its digest.
         Raises StoreError where the file system fails.
         """
-        self._check_open()
+        self._check_ready()
         with store_errors(f"cannot write {self._place}"):
             fit = self._packer.admit(block)
             try:
@@ -216,13 +233,15 @@ class Writer:
 
         One total for each name, kind, mode and reason within this attempt.
         """
-        self._check_open()
+        if not self._stands():
+            return
         with store_errors(f"cannot write {self._place}"):
             self._append(gap_line(self.attempt, gap) for gap in gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
         """Keeps what values were computed from; what was stated before is not stated again."""
-        self._check_open()
+        if not self._stands():
+            return
         mine = [replace(one, attempt=self.attempt) for one in edges]
         fresh = {key: one for one in mine if (key := edges_key(one)) not in self._edges}
         with store_errors(f"cannot write {self._place}"):
@@ -234,7 +253,8 @@ class Writer:
 
         Raises OptionError for what JSON cannot hold, StoreError.
         """
-        self._check_open()
+        if not self._stands():
+            return
         told = _document(self._place.run, entries)
         fresh = {
             key: value
@@ -248,13 +268,15 @@ class Writer:
 
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""
-        self._check_open()
+        self._check_ready()
         with store_errors(f"cannot write {self._place}"):
             self._state_gaps()
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
+            self._ground.check()  # what was read a moment ago was this rank's
             self._publisher.publish_values(self._reader, self._register.forms, self._published[0])
+            self._ground.check()
             self._append([{"published": self._table.rows}])
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
             self._publisher.publish_rank(self._reader.catalogue)
@@ -268,7 +290,10 @@ class Writer:
         self._owner.revoke()
 
     def close(self) -> None:
-        """Publishes, marks the rank closed and gives it back; a second call does nothing."""
+        """Publishes, marks the rank closed and gives it back; a second call does nothing.
+
+        Raises StoreError where the rank is not there any more, unless that was said before.
+        """
         if not self._open:
             return
         if os.getpid() != self._pid or self._owner.revoked:
@@ -276,9 +301,10 @@ class Writer:
             return
         self._owner.enter()
         try:
-            with store_errors(f"cannot close {self._place}"):
-                self._append([{"state": "closed"}])
-                self.publish()
+            if self._stands():
+                with store_errors(f"cannot close {self._place}"):
+                    self._append([{"state": "closed"}])
+                    self.publish()
         finally:
             self.abandon()
 
@@ -289,6 +315,7 @@ class Writer:
             self._files.close()
             self._table.close()
             self._catalog.close()
+            self._ground.close()
             self._lock.release()
 
     def __enter__(self) -> Writer:
@@ -315,6 +342,18 @@ class Writer:
         if os.getpid() != self._pid:
             raise StoreError(f"{self._place} is written by the process that forked this one")
         self._owner.enter()
+
+    def _check_ready(self) -> None:
+        self._check_open()
+        self._ground.check()
+
+    def _stands(self) -> bool:
+        """Whether the rank is there; what is stated beside records is lost quietly with them."""
+        self._check_open()
+        if self._ground.is_known_gone():
+            return False
+        self._ground.check()
+        return True
 
 
 def _document(run: str, header: Mapping[str, Any]) -> Any:

@@ -29,7 +29,9 @@ LARGEST, SMALLEST = 1023, -1022  # exponents of the powers of two that a double 
 class ScaleRange:
     """Scales 2**low … 2**high: none makes an element overflow, all lose equally few to zero.
 
-    underflow: that share of the finite elements that are not zero.
+    Elements that are infinite already stay so at every scale.
+
+    underflow: the share of the elements that are neither zero nor nan.
     """
 
     low: int
@@ -42,12 +44,12 @@ class ScaleRange:
 
 
 def scales_for(histogram: Log2Histogram, target: str) -> ScaleRange | None:
-    """The scales to take for `target` (as of `shares_as`); None without an element to scale.
+    """The scales to take for `target` (as of `shares_as`); None without a finite one to scale.
 
     Raises OptionError for another target.
     """
-    whole = shares_as(histogram, target)
-    if not whole.count:
+    shares_as(histogram, target)  # refuses a target that cannot be
+    if not histogram.count:
         return None
     kind = dtypes.dtype(FORMATS.get(target, target))
     assert kind.eps is not None

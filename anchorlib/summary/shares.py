@@ -5,15 +5,17 @@ and y = |x| * scale in real numbers, rounding to nearest, ties to even, puts y
 
     underflow      to zero                   y <= s/2
     subnormal_as   into the subnormal range  s/2 < y < N - s/2
-    overflow       beyond M                  y >= M + half a step (a tie stays where M is even)
+    overflow       beyond M                  y >= M + half a step (a tie stays where M is even),
+                                             and what is infinite already
 
 torch's cast to float8_e4m3fn makes M of what overflows; it counts as overflow nevertheless.
 
-Shares are of the finite elements that are not zero: what is nan or inf before stays so and is
-counted beside. From values the answer is exact for every scale, for the limits are turned into the
-bits of the source. From a histogram it is exact where no limit falls into a bin that is used (its
-lower edge counts as inside: the bin does not tell 2**e from what follows); a bin that is cut is
-split as if its elements lay evenly in it, and `Shares.exact` is False.
+Shares are of the elements that are neither zero nor nan, which stay so in every format. An element
+that is infinite has overflowed where it was made: no scale brings it back. From values the answer
+is exact for every scale, for the limits are turned into the bits of the source. From a histogram it
+is exact where no limit falls into a bin that is used (its lower edge counts as inside: the bin does
+not tell 2**e from what follows); a bin that is cut is split as if its elements lay evenly in it,
+and `Shares.exact` is False.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ _TARGETS = [
 class Shares:
     """Where elements would land; adding two gives those of both arrays together.
 
-    count: finite elements that are not zero.
+    count: elements that are neither zero nor nan.
     underflowing, subnormals, overflowing: how many of them (fractions of a bin that was split).
     exact: False where a bin was split.
     """
@@ -82,7 +84,7 @@ class Shares:
 
     @property
     def overflow(self) -> float:
-        """Share that rounds beyond the largest finite value (of nothing: 0)."""
+        """Share that rounds beyond the largest finite value, or is infinite (of nothing: 0)."""
         return self.overflowing / (self.count or 1)
 
     def __add__(self, other: object) -> Shares:
@@ -155,25 +157,25 @@ def _of_values(raw: np.ndarray[Any, Any], name: str, limits: tuple[_Limit, ...])
     flat, kind = parts(raw, dtypes.dtype(name))
     layout = layout_of(kind)
     last = [_last_pattern(limit, layout) for limit in limits]
+    if layout is not None:  # an infinity is below no limit
+        last = [min(pattern, layout.infinity - 1) for pattern in last]
     count = 0
     below = [0, 0, 0]
     for block in blocks(flat):
-        numbers = _nonzero_magnitudes(elements(block, kind), layout)
+        numbers = _magnitudes(elements(block, kind), layout)
         count += numbers.size
         for index, pattern in enumerate(last):
             below[index] += int(np.count_nonzero(numbers <= pattern))
     return Shares(count, below[0], below[1] - below[0], count - below[2])
 
 
-def _nonzero_magnitudes(
-    values: np.ndarray[Any, Any], layout: Layout | None
-) -> np.ndarray[Any, Any]:
-    """|x| of the finite elements that are not zero: the bits of floats, integers as they are."""
+def _magnitudes(values: np.ndarray[Any, Any], layout: Layout | None) -> np.ndarray[Any, Any]:
+    """|x| of the elements that are neither zero nor nan: the bits of floats, integers as such."""
     if layout is None:
         numbers = magnitudes(values)
         return numbers[numbers > 0]
     numbers = values.view(layout.unsigned) & (layout.sign - 1)
-    return numbers[(numbers - 1) < layout.infinity - 1]  # less one, zero is the largest number
+    return numbers[(numbers - 1) < layout.infinity]  # less one, zero is the largest number
 
 
 def _last_pattern(limit: _Limit, layout: Layout | None) -> int:
@@ -209,7 +211,7 @@ def _of_histogram(histogram: Log2Histogram, limits: tuple[_Limit, ...]) -> Share
         for index, (part, cut) in enumerate(_bin_below(exponent, limits)):
             below[index] += count * part
             exact = exact and not cut
-    count = histogram.count
+    count = histogram.count + histogram.inf
     return Shares(count, below[0], below[1] - below[0], count - below[2], exact)
 
 

@@ -11,6 +11,7 @@ encoder    records to frames
 decoder    frames to records, nothing trusted
 blocks     frames of many small records as columns
 outbox     what a writer has to say, until the collector has it
+holding    what it holds, compared with what the collector has
 push       one stream to a collector
 reader     the client of the second service
 sealing    the checksum that ends each message
@@ -44,8 +45,10 @@ from anchorlib.wire.failures import STOPPING, Failure, failure
 from anchorlib.wire.framing import Buffer
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.health import ask_health
+from anchorlib.wire.holding import OTHERS, Doubt, Held, Link, doubts, held_frame
 from anchorlib.wire.limits import (
     AHEAD_BYTES,
+    CONFIRMED_RECORDS,
     DEFINED_BYTES,
     FRAME_BYTES,
     HANDSHAKE_SECONDS,
@@ -76,6 +79,8 @@ from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,
     Ack,
     Closed,
+    Confirm,
+    Confirmed,
     Flushed,
     GetReply,
     GetRequest,
@@ -90,6 +95,7 @@ from anchorlib.wire.v1.collector_pb2 import (
 
 __all__ = [
     "AHEAD_BYTES",
+    "CONFIRMED_RECORDS",
     "DEFAULT_PORT",
     "DEFINED_BYTES",
     "DURABILITY_POWER",
@@ -102,6 +108,7 @@ __all__ = [
     "KEEPALIVE_SECONDS",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
+    "OTHERS",
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
@@ -114,9 +121,12 @@ __all__ = [
     "Address",
     "Buffer",
     "Closed",
+    "Confirm",
+    "Confirmed",
     "Credentials",
     "DamagedError",
     "Decoder",
+    "Doubt",
     "Encoded",
     "Encoder",
     "Failure",
@@ -126,8 +136,10 @@ __all__ = [
     "Frames",
     "GetReply",
     "GetRequest",
+    "Held",
     "Hello",
     "Lineage",
+    "Link",
     "ListReply",
     "ListRequest",
     "MemoryFrames",
@@ -144,10 +156,12 @@ __all__ = [
     "check_seal",
     "close_request",
     "defined",
+    "doubts",
     "failure",
     "first_of",
     "frame_weight",
     "gap_requests",
+    "held_frame",
     "is_address",
     "is_loopback",
     "open_channel",

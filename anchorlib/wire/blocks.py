@@ -15,7 +15,7 @@ from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.sealing import DamagedError
 from anchorlib.wire.v1.collector_pb2 import Columns
 
-__all__ = ["read_block"]
+__all__ = ["entries", "read_block"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -55,15 +55,15 @@ def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBloc
         )
     }
     for name in _SIGNED:
-        read[name] = _column(getattr(columns, name), rows, name, np.int64)
+        read[name] = entries(getattr(columns, name), rows, name, np.int64)
     for name, bound in _BOUNDS.items():
-        read[name] = _bounded(_column(getattr(columns, name), rows, name, np.uint64), bound)
+        read[name] = _bounded(entries(getattr(columns, name), rows, name, np.uint64), bound)
     for name in _FIGURES:
-        read[name] = _column(getattr(columns, name), rows, name, np.float64)
-    read["count"] = _column(columns.count, rows, "count", np.uint64, 1)
-    read["scale"] = _column(columns.scale, rows, "scale", np.float64, 1.0)
-    _column(columns.attempt, rows, "attempt", np.int64)  # the store counts its own
-    kept = ~_column(columns.summary_only, rows, "summary_only", np.bool_)
+        read[name] = entries(getattr(columns, name), rows, name, np.float64)
+    read["count"] = entries(columns.count, rows, "count", np.uint64, 1)
+    read["scale"] = entries(columns.scale, rows, "scale", np.float64, 1.0)
+    entries(columns.attempt, rows, "attempt", np.int64)  # the store counts its own
+    kept = ~entries(columns.summary_only, rows, "summary_only", np.bool_)
     sizes = np.where(kept, np.array(tables.sizes, np.int64)[read["layout"]], 0)
     ends = np.cumsum(sizes)
     if (rows and int(ends[-1]) != len(payload)) or (not rows and len(payload)):
@@ -79,8 +79,8 @@ def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBloc
 
 
 def _histograms(columns: Columns, bins: Array) -> tuple[Array, Array]:
-    exponents = _column(columns.exponent, None, "exponent", np.int64)
-    elements = _bounded(_column(columns.elements, None, "elements", np.uint64), _MAX_COUNT)
+    exponents = entries(columns.exponent, None, "exponent", np.int64)
+    elements = _bounded(entries(columns.elements, None, "elements", np.uint64), _MAX_COUNT)
     if not int(bins.sum()) == len(exponents) == len(elements):
         raise FrameError(f"{len(exponents)} exponents where {int(bins.sum())} were told")
     if len(exponents) and not (np.abs(exponents) < _MAX_EXPONENT).all():
@@ -108,10 +108,10 @@ def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
             )
 
 
-def _column(
+def entries(
     values: Any, rows: int | None, name: str, dtype: type[Any], default: float = 0
 ) -> Array:
-    """The column as an array; one that was left out is full of its default."""
+    """A column of a frame as an array; one that was left out is full of its default."""
     if rows is not None and not values:
         return np.full(rows, default, dtype)
     if rows is not None and len(values) != rows:
@@ -121,7 +121,7 @@ def _column(
 
 def _numbers(values: Any, rows: int, name: str, known: int) -> Array:
     """A column of numbers in a table of `known` entries."""
-    column = _column(values, rows, name, np.int64)
+    column = entries(values, rows, name, np.int64)
     if rows and int(column.max()) >= known:
         raise FrameError(f"a row speaks of a {name} that was not defined")
     return column

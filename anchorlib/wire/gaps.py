@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from anchorlib.modes import All
 from anchorlib.record import Gap
 from anchorlib.wire.texts import check_reason, check_series
 from anchorlib.wire.v1.collector_pb2 import Gap as WireGap
@@ -34,7 +35,7 @@ def read_gaps(message: Gaps) -> list[Gap]:
     """The statements; InvalidNameError or ModeError where one speaks of what cannot be."""
     return [
         Gap(
-            *check_series(gap.name, gap.kind, gap.mode),
+            *_series(gap),
             check_reason(gap.reason),
             gap.count,
             gap.first_step,
@@ -42,3 +43,9 @@ def read_gaps(message: Gaps) -> list[Gap]:
         )
         for gap in message.gaps
     ]
+
+
+def _series(gap: WireGap) -> tuple[str, str, str]:
+    """Whose gap it is; without a mode where it was skipped before any mode had a say."""
+    name, kind, _ = check_series(gap.name, gap.kind, gap.mode or str(All()))
+    return name, kind, gap.mode

@@ -7,6 +7,7 @@ Every bound is checked before memory is taken for what it bounds. What a client 
     one record                       RECORD_BYTES
     one stream: what it defines      TABLE_ENTRIES, DEFINED_BYTES
     one stream: read ahead           AHEAD_BYTES
+    one question what is there       CONFIRMED_RECORDS
     all streams: unfinished records  UNFINISHED_SHARE of the machine's memory
     streams, calls                   STREAMS, and as many calls as wait in line
     silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS
@@ -20,6 +21,7 @@ from typing import Final
 __all__ = [
     "AHEAD_BYTES",
     "ANSWER_SECONDS",
+    "CONFIRMED_RECORDS",
     "DEFINED_BYTES",
     "FRAME_BYTES",
     "HANDSHAKE_SECONDS",
@@ -41,7 +43,7 @@ __all__ = [
     "WINDOW",
 ]
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """The version both ends have to speak."""
 
 FRAME_BYTES: Final = 1 << 20
@@ -72,6 +74,7 @@ HEADER_BYTES: Final = 4 << 20  # of a run header, as JSON
 TABLE_ENTRIES: Final = 1 << 20  # series, layouts or phases that one stream defines
 DEFINED_BYTES: Final = 256 << 20  # of messages that define them
 AHEAD_BYTES: Final = 16 << 20  # of messages that arrived and are not dealt with, but for one
+CONFIRMED_RECORDS: Final = 1 << 16  # that one Confirm may ask about: one chunk of the table
 UNFINISHED_SHARE: Final = 0.25  # of memory, for records of which fragments are still to come
 STREAMS: Final = 128
 

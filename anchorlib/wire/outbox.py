@@ -2,7 +2,7 @@
 
     records ─▶ unsent ─next─▶ sent ─Ack─▶ gone
                   ▲            │
-                  └──restart───┘
+                  └──restart───┘   what the collector has already is confirmed equal, and goes
 
 Where frames wait is a choice: `MemoryFrames` here, a spool on disk in `anchorlib.sinks`. No thread
 and no network: whoever owns an outbox holds a lock around it and carries the bytes.
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
+from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.lineage import header_message, lineage_messages
 from anchorlib.wire.malformed import FrameError
@@ -56,6 +57,9 @@ class Frames(Protocol):
     def rewind(self) -> None:
         """None of the frames that are kept counts as sent."""
 
+    def held(self, start: int) -> Iterable[Held]:
+        """The frames that are kept, from record `start` on, whether they were sent or not."""
+
     def first(self) -> Encoded | None:
         """The first frame that was not sent, if there is one."""
 
@@ -77,7 +81,8 @@ class MemoryFrames:
 
     damage: Sequence[Gap] = ()
 
-    def __init__(self, end: int = 0) -> None:
+    def __init__(self, end: int = 0, definitions: Sequence[bytes] = ()) -> None:
+        self._definitions = definitions
         self.nbytes = 0
         self.end = end
         self._unsent: deque[Encoded] = deque()
@@ -93,6 +98,15 @@ class MemoryFrames:
         """None of the frames that are kept counts as sent."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
+
+    def held(self, start: int) -> Iterator[Held]:
+        """The frames that are kept, from record `start` on, whether they were sent or not."""
+        for frame in (*self._sent, *self._unsent):
+            if frame.end > start:
+                known = self._definitions[: frame.definitions]
+                held = held_frame(frame.message, known)
+                if held is not None:
+                    yield held
 
     def first(self) -> Encoded | None:
         """The first frame that was not sent, if there is one."""
@@ -128,6 +142,7 @@ class Outbox:
     lineage: a list that lineage is added to, as messages; None makes one.
     may_lag: the collector may have more records than are known here: what was not yet on this
         machine's disk when it lost power had been sent all the same.
+    earlier: attempts that hold what this writer sent before; numbered from below 0, up to 0.
 
     committed: records that the collector has.
     flushed: the last flush that it answered.
@@ -136,7 +151,7 @@ class Outbox:
     may_lose_power: whether it acknowledged what its disk may not have yet.
     """
 
-    def __init__(  # each is a choice of its own, by keyword
+    def __init__(  # noqa: PLR0913  # each is a choice of its own, by keyword
         self,
         encoder: Encoder | None = None,
         *,
@@ -145,11 +160,14 @@ class Outbox:
         definitions: Sequence[bytes] | None = None,
         lineage: list[bytes] | None = None,
         may_lag: bool = False,
+        earlier: Sequence[Link] = (),
     ) -> None:
         self._encoder = encoder or Encoder()
         self._definitions = self._encoder.definitions if definitions is None else definitions
-        self._frames = MemoryFrames(self._encoder.sequence) if frames is None else frames
+        memory = MemoryFrames(self._encoder.sequence, self._definitions)
+        self._frames = memory if frames is None else frames
         self._may_lag = may_lag
+        self._earlier = tuple(earlier)  # until they are confirmed
         self.committed = self._frames.end if frames is None else 0
         self.flushed = 0
         self.closed = False
@@ -223,6 +241,8 @@ class Outbox:
     def restart(self) -> None:
         """A new stream begins: nothing counts as sent until the collector says where to go on."""
         self.resumed = False
+        self._resume_at: int | None = None
+        self._questions = Questions(iter(()))
         self._frames.rewind()
         self._frames_sent = self._frames_told = 0
         self._defined = 0
@@ -240,7 +260,7 @@ class Outbox:
     def next(self) -> bytes | None:
         """The next message to send, None while there is none."""
         if not self.resumed:
-            return None
+            return self._questions.next()
         frame = self._frames.first()
         due = self._flush_due(frame)
         if frame is not None and due is None:
@@ -263,14 +283,21 @@ class Outbox:
         return None
 
     def take(self, reply: PushReply) -> None:
-        """What the collector said. Raises FrameError where that cannot be."""
+        """What the collector said.
+
+        Raises FrameError where that cannot be, RunExistsError where it has other records.
+        """
         said = reply.WhichOneof("message")
         if said == "resume":
             self._resume(reply.resume)
+        elif said == "confirmed":
+            self._questions.take(reply.confirmed)
+            self._go_on()
         elif said == "ack":
             self._frames_told = reply.ack.frames
             self.may_lose_power = reply.ack.durability == DURABILITY_PROCESS
-            self._commit(reply.ack.committed)
+            if self.resumed:  # until then its records are not known to be ours
+                self._commit(reply.ack.committed)
         elif said == "flushed":
             self.flushed = reply.flushed.id
             while self._flushes and self._flushes[0][0] <= self.flushed:
@@ -278,6 +305,11 @@ class Outbox:
         elif said == "closed":
             self._commit(reply.closed.committed)
             self.closed = True
+
+    @property
+    def confirmed(self) -> int:
+        """Answers on this stream that confirmed what the collector has."""
+        return self._questions.answered
 
     def tidy(self) -> None:
         """Do what takes time after `take`; the only one that is called without the lock."""
@@ -313,8 +345,19 @@ class Outbox:
                 f"it has {resume.committed} records of this session, but acknowledged "
                 f"{self.committed} of {end}: its store was changed"
             )
+        links = (*self._earlier, Link(resume.attempt, 0, resume.committed))
+        start = min([self.committed, *(link.first for link in self._earlier)])
+        self._questions = Questions(doubts(self._frames.held(start), links))
+        self._resume_at = resume.committed
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Once all is confirmed, what the collector has may go, and the rest is sent."""
+        if self._questions.open or self._resume_at is None:
+            return
+        self._earlier = ()
         self.resumed = True
-        self._commit(resume.committed)
+        self._commit(self._resume_at)
 
     def _commit(self, committed: int) -> None:
         self.committed = max(self.committed, committed)

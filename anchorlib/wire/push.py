@@ -37,7 +37,7 @@ class PushStream:
         self, channel: grpc.Channel, hello: Hello, outbox: Outbox, changed: threading.Condition
     ) -> None:
         self._channel = channel
-        self._hello = sealed(PushRequest(hello=hello))
+        self._hello = hello
         self._outbox = outbox
         self._changed = changed
         self._over = False
@@ -57,7 +57,11 @@ class PushStream:
             if self._over:
                 return
             self._outbox.restart()
-            self._call = call = push_call(self._channel)(self._requests(), metadata=metadata)
+            hello = Hello()
+            hello.CopyFrom(self._hello)
+            hello.acknowledged = max(hello.acknowledged, self._outbox.committed)
+            requests = self._requests(sealed(PushRequest(hello=hello)))
+            self._call = call = push_call(self._channel)(requests, metadata=metadata)
         watch = threading.Thread(target=self._watch, name="anchorlib-watch", daemon=True)
         watch.start()
         try:
@@ -97,10 +101,10 @@ class PushStream:
             if self.silent:
                 self.cancel()
 
-    def _requests(self) -> Iterator[bytes]:
+    def _requests(self, hello: bytes) -> Iterator[bytes]:
         """Runs on a thread of gRPC's, which has to be let go when the stream is over."""
         try:
-            yield self._hello
+            yield hello
             while (message := self._next()) is not None:
                 yield message
         finally:

@@ -8,7 +8,8 @@ from typing import Final, Self, TypeVar
 
 import grpc
 
-from anchorlib.errors import CollectorError
+from anchorlib.errors import CollectorError, StoreError
+from anchorlib.names import escape
 from anchorlib.wire.address import Address, parse_address
 from anchorlib.wire.channel import Credentials, open_channel
 from anchorlib.wire.failures import failure
@@ -50,7 +51,8 @@ class ReaderClient:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """The bytes of file `key` from `start` on, at most `length`; None where there is no file.
 
-        A range that reaches beyond the end gives what there is. Raises CollectorError.
+        A range that reaches beyond the end gives what there is. Raises CollectorError, and
+        StoreError where the collector finds what it will not read: a link, a pipe.
         """
         if length == 0:
             return b"" if self.get(key, 0, 1) is not None else None
@@ -71,7 +73,7 @@ class ReaderClient:
     def list(self, prefix: str = "") -> list[str]:
         """The names in folder `prefix`, sorted, folders with a "/" at the end; [] if there is none.
 
-        Raises CollectorError.
+        Raises as `get`.
         """
         names: list[str] = []
         more = True
@@ -127,6 +129,9 @@ class ReaderClient:
                     continue
                 if error.code() == grpc.StatusCode.NOT_FOUND:
                     raise _NotFoundError from None
+                if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+                    details = escape((error.details() or "")[:500])
+                    raise StoreError(f"{details} (at {self.address})") from None
                 raise CollectorError(failure(self.address, error).sentence) from None
         raise CollectorError(
             f"what {self.address} answers is damaged on the way, again and again: look after the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from anchor_cli.measured import Measured, Target, measured, pooled
 from anchor_cli.panel import Panel, Picture
 from anchor_cli.png import write_png
 from anchor_cli.selected import Selected
+from anchor_cli.sheets import write_rows
 from anchor_cli.svg import write_html
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, plain
@@ -115,7 +115,8 @@ class Answer:
         histogram, shares = part.histogram, part.shares
         if histogram.subnormal:
             share = percent(histogram.subnormal, histogram.numel)
-            yield f"{histogram.subnormal:,} ({share}) subnormal in {' or '.join(self.dtypes)}"
+            dtypes = escape(" or ".join(self.dtypes))
+            yield f"{histogram.subnormal:,} ({share}) subnormal in {dtypes}"
         if shares is not None:
             about = "" if shares.exact else ", estimated where a limit falls inside a bin"
             yield (
@@ -134,7 +135,11 @@ class Answer:
         scales = f"scales 2^{found.low} to 2^{found.high}"
         if found.low == found.high:
             scales = f"scale 2^{found.high}"
-        yield f"suggested {scales}: no overflow, least underflow ({percent(found.underflow)})"
+        overflow = "no overflow"
+        if infinite := self.whole.histogram.inf:
+            are = "element is" if infinite == 1 else "elements are"
+            overflow = f"no further overflow ({infinite:,} {are} infinite at any scale)"
+        yield f"suggested {scales}: {overflow}, least underflow ({percent(found.underflow)})"
 
     def _each(self, screen: Screen) -> Iterator[str]:
         """A line a tensor: its figures, and its histogram as a strip on a common axis."""
@@ -177,9 +182,7 @@ def _write_json(answer: Answer, file: IO[bytes]) -> None:
 
 def _write_csv(answer: Answer, file: IO[bytes]) -> None:
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["tensor", "kind", "bin", "count"])
-    writer.writerows(answer.rows())
+    write_rows(text, [["tensor", "kind", "bin", "count"], *answer.rows()])
     file.write(text.getvalue().encode())
 
 

@@ -2,15 +2,21 @@
 
 .pt .pth    torch.save of a tensor, or of dicts and lists of them; weights_only, so no pickle
 .npy .npz   numpy's own, without pickle
+
+A file of a few bytes can stand for tensors of any size: compressed zeros, one element expanded to a
+million. So what a file holds is bounded by what it takes on the disk.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -22,6 +28,9 @@ __all__ = ["SUFFIXES", "Dump", "read"]
 
 Array = np.ndarray[Any, Any]
 _DEEPEST = 32
+_MOST_VALUES: Final = 1 << 16  # a list that is in itself, or many times in others, has no end
+_ROOM: Final = 256 << 20  # bytes of tensors that any file may hold, however small it is
+_TIMES: Final = 16  # a larger file may hold so many times its own size
 _TORCH = (".pt", ".pth")
 _NUMPY = (".npy", ".npz")
 SUFFIXES = (*_TORCH, *_NUMPY)
@@ -43,36 +52,68 @@ class Dump:
 def read(path: Path) -> tuple[list[Dump], list[str]]:
     """The tensors of a file in its order, and the keys of what in it is none.
 
-    Raises UnsupportedError, one line, for a file that is no dump or needs pickle, and for a tensor
-    that cannot be an array.
+    Raises UnsupportedError, one line, for a file that is no dump or needs pickle, for a tensor that
+    cannot be an array, and for tensors that take far more memory than their file takes on the disk.
     """
-    held = _loaded(path)
+    with _opened(path) as file:
+        room = max(_ROOM, _TIMES * os.fstat(file.fileno()).st_size)
+        held = _loaded(file, path.suffix.lower(), room)
     dumps: list[Dump] = []
     others: list[str] = []
-    for keys, value in _leaves(held):
+    for number, (keys, value) in enumerate(_leaves(held)):
+        if number == _MOST_VALUES:
+            raise UnsupportedError(f"holds more than {_MOST_VALUES:,} values")
         if not _is_array(value):
             others.append(".".join(keys) or type(value).__name__)
             continue
+        room -= _nbytes(value)
+        _check_room(room)
         dumps.append(Dump(keys, *_storage(value)))
     if not dumps:
         raise UnsupportedError("holds no tensor")
     return dumps, others
 
 
-def _loaded(path: Path) -> Any:
+def _opened(path: Path) -> IO[bytes]:
+    """The file, opened without waiting: a pipe in the folder has nobody who writes."""
     try:
-        if path.suffix.lower() in _NUMPY:
-            return _of_numpy(path)
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        raise UnsupportedError(f"cannot be read: {error.strerror or _line(error)}") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UnsupportedError("is a pipe or a device, no file")
+    return file
+
+
+def _loaded(file: IO[bytes], suffix: str, room: int) -> Any:
+    try:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as parts:
+                _check_room(room - sum(part.file_size for part in parts.infolist()))
+        file.seek(0)
+        if suffix in _NUMPY:
+            return _of_numpy(file)
         # By name: the command line knows no torch, and only this command and two formats need it.
-        return import_module("torch").load(path, map_location="cpu", weights_only=True)
+        return import_module("torch").load(file, map_location="cpu", weights_only=True)
+    except UnsupportedError:
+        raise
     except OSError as error:
         raise UnsupportedError(f"cannot be read: {error.strerror or _line(error)}") from None
     except Exception as error:  # noqa: BLE001  # whatever the loaders raise for files that are none
         raise UnsupportedError(_reason(error)) from None
 
 
-def _of_numpy(path: Path) -> Any:
-    found = np.load(path, allow_pickle=False)
+def _check_room(left: int) -> None:
+    if left < 0:
+        raise UnsupportedError(
+            f"holds tensors of more than {_TIMES} times its size, and of more than "
+            f"{_ROOM >> 20} MiB; save them contiguous and without compression"
+        )
+
+
+def _of_numpy(file: IO[bytes]) -> Any:
+    found = np.load(file, allow_pickle=False)
     if isinstance(found, np.ndarray):
         return found
     with found:
@@ -120,6 +161,15 @@ def _storage(value: Any) -> tuple[Array, str]:
         raise UnsupportedError(f"holds {what}, which is no plain array")
     try:
         raw, dtype = as_storage(value)
-    except AnchorError as error:
+        return np.require(raw, requirements=["C"]), dtype
+    # AnchorError for an element type; what torch and numpy raise for more dimensions than an array
+    # can have, or for memory that is not there.
+    except (AnchorError, ValueError, RuntimeError, MemoryError) as error:
         raise UnsupportedError(f"holds what cannot be stored: {_line(error)}") from None
-    return np.require(raw, requirements=["C"]), dtype
+
+
+def _nbytes(value: Any) -> int:
+    """What the tensor takes as an array, however little of it is stored."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return int(value.numel() * value.element_size())

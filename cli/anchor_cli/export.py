@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -135,13 +134,13 @@ def _to_tensorboard(run: str, found: Sequence[Series], place: Path, tick: Tick) 
 
 def _to_csv(_: str, found: Sequence[Series], place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_text
+    from anchor_cli.sheets import write_rows
 
     with written_text(place) as file:
         rows = _rows(found)
         first = next(rows)
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([first, first.values()])
-        writer.writerows(row.values() for row in rows)
+        write_rows(file, [first, first.values()])
+        write_rows(file, (row.values() for row in rows))
     return {"csv": place}
 
 

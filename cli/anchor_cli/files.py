@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeVar
 
-from anchorlib.errors import OptionError
+from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import escape
 
 __all__ = ["by_suffix", "written_text", "written_whole"]
@@ -42,6 +42,8 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
         with part.open("xb") as file:
             yield file
         part.replace(target)
+    except AnchorError:  # of a store that was read meanwhile, which may be an OSError too
+        raise
     except OSError as error:
         raise OptionError(f"cannot write {escape(str(path))}: {error.strerror or error}") from error
     finally:

@@ -16,7 +16,6 @@ npz, npy, csv and parquet hold bfloat16 and fp8 as float32, exactly.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import IO, Any
 import numpy as np
 
 from anchor_cli.extract import PLACE, Extract
+from anchor_cli.sheets import write_rows
 from anchorlib.errors import MissingExtraError, UnsupportedError
 
 __all__ = ["WRITERS", "csv_rows", "write_csv"]
@@ -52,7 +52,7 @@ class _Plain:
 def write_csv(extract: Extract, file: IO[bytes]) -> None:
     """Write the rows as UTF-8."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    csv.writer(text, lineterminator="\n").writerows(csv_rows(extract))
+    write_rows(text, csv_rows(extract))
     text.flush()
     text.detach()
 

@@ -120,6 +120,7 @@ class Import:
 
     def _one(self, file: Path, place: Place) -> None:
         try:
+            time_ns = file.stat().st_mtime_ns
             dumps, others = read(file)
             # Values before gradients, where a file has both.
             placed = sorted(
@@ -131,11 +132,14 @@ class Import:
         except (InvalidNameError, UnsupportedError) as error:
             self._skip(file, str(error))
             return
+        except OSError as error:
+            self._skip(file, f"cannot be read: {error.strerror}")
+            return
         if others:
             names = ", ".join(map(escape, others[:5])) + (", ..." if len(others) > 5 else "")
             what = escape(str(file.relative_to(self.root)))
             note(f"{what}: {counted(len(others), 'value')} left out, no tensors: {names}")
-        self._write(placed, file.stat().st_mtime_ns)
+        self._write(placed, time_ns)
         self.files += 1
 
     def _write(self, placed: Sequence[tuple[Place, Dump]], time_ns: int) -> None:

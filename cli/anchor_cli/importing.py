@@ -59,6 +59,8 @@ def import_dumps(
     rank. The rest of the path, and keys inside the file, are the name, joined by dots.
 
     Nothing in the files is run. Order is that of names within a step, values before gradients.
+    A file whose tensors take more than 256 MiB and more than sixteen times its own size is
+    skipped: save them contiguous and without compression.
     Exit code 3 where files were skipped, each with a line; 2 where nothing was found.
     """
     from anchor_cli.imported import Import

@@ -1,6 +1,6 @@
 """The app `anchor`: its commands, and the one place where an error becomes a line and an exit code.
 
-AnchorError      2, CollectorError 4       one line on stderr
+AnchorError      2, DamagedError 3, CollectorError 4     one line on stderr
 wrong usage      2                         one line that names the help
 interrupted      130                       nothing
 closed pipe      0                         nothing: `anchor names run1 | head` ends quietly
@@ -44,7 +44,7 @@ from anchor_cli.bash import asked_by_bash
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import examples
 from anchor_cli.terminal import emit, note
-from anchorlib.errors import AnchorError, CollectorError
+from anchorlib.errors import AnchorError, CollectorError, DamagedError
 
 __all__ = ["app", "main"]
 
@@ -119,6 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+_CODES = ((CollectorError, ExitCode.COLLECTOR), (DamagedError, ExitCode.INCOMPLETE))
+
+
 def _answer(arguments: Sequence[str] | None) -> int:
     """Run one command; what it raised on purpose becomes a line and a code here."""
     try:
@@ -129,7 +132,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
         )
     except AnchorError as error:
         note(str(error))
-        return ExitCode.COLLECTOR if isinstance(error, CollectorError) else ExitCode.USAGE
+        return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.USAGE)
     except typer.TyperException as error:
         note(_usage(error))
         return ExitCode.USAGE

@@ -123,8 +123,8 @@ def _row(entry: Mapping[str, Any], screen: Screen) -> list[str]:
     return [
         escape(entry["name"]),
         escape(entry["kind"]),
-        entry["mode"],
-        entry["dtype"],
+        escape(entry["mode"]),
+        escape(entry["dtype"]),
         shown_shape(entry["shape"]),
         spans(entry["ranks"]),
         str(entry["records"]),

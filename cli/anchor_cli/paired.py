@@ -6,12 +6,12 @@ a few microseconds each.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
+from anchor_cli.sheets import harmless, sheet
 from anchor_cli.terminal import plain
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _COLUMNS = (
 
 def write_csv(found: Comparison, file: IO[str]) -> None:
     """Coordinates, digests, and how far apart; equal pairs were not measured: blank."""
-    writer = csv.writer(file, lineterminator="\n")
+    writer = sheet(file)
     writer.writerow(_COLUMNS)
     for part in found.columns():
         writer.writerows(zip(*(_mapped(part[name], _cell) for name in _COLUMNS), strict=True))
@@ -74,4 +74,4 @@ def _cell(value: Any) -> Any:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value
+    return harmless(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,13 +111,14 @@ def _extract(found: Selected) -> tuple[Extract, int]:
     """The records that have values, in order, and how many have none."""
     from anchor_cli.extract import Extract
     from anchorlib.errors import ValuesNotKeptError
+    from anchorlib.names import escape
 
     records = [record for one in found.series for record in one.records()]
     kept = [record for record in records if record.raw is not None]
     if not kept:
         raise ValuesNotKeptError(
-            f"{found.title} holds summaries only (mode {found.info.mode}): see anchor stats and "
-            "anchor hist"
+            f"{found.title} holds summaries only (mode {escape(found.info.mode)}): "
+            "see anchor stats and anchor hist"
         )
     return Extract(found.info.name, found.info.kind, kept), len(records) - len(kept)
 
@@ -135,12 +135,13 @@ def _write(extract: Extract, path: Path, run: str, *, as_json: bool) -> None:
 
 def _print(extract: Extract) -> None:
     from anchor_cli.formats import csv_rows
+    from anchor_cli.sheets import write_rows
     from anchorlib.names import escape
 
     rows = csv_rows(extract)
     if sys.stdout.isatty():
         rows = ([escape(cell) for cell in row] for row in rows)
-    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    write_rows(sys.stdout, rows)
 
 
 def _about(extract: Extract, run: str) -> dict[str, object]:

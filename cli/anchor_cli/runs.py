@@ -69,14 +69,16 @@ class _Line:
 
 def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) -> int:
     """List the runs of a store, with what each holds and when it began."""
-    from anchorlib.errors import RunNotFoundError, StoreError
+    from anchorlib.errors import AnchorError, CollectorError
     from anchorlib.store import list_runs, locate_store
 
     lines, unreadable = [], []
     for name in list_runs(locate_store(store)):
         try:
             lines.append(_line(name, store))
-        except (RunNotFoundError, StoreError) as error:  # the others are still worth showing
+        except CollectorError:
+            raise
+        except AnchorError as error:  # the others are still worth showing
             unreadable.append(f"{name} cannot be read: {error}")
     if as_json:
         document([line.document() for line in lines])

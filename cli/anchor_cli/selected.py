@@ -126,12 +126,12 @@ def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
             if len(several) > 1:
                 raise AmbiguousTensorError(
                     f"{escape(join(*pair))} was recorded in {len(several)} modes; choose with "
-                    f"--mode {' or --mode '.join(several)}"
+                    f"--mode {' or --mode '.join(map(escape, several))}"
                 )
         return list(infos)
     if found := [info for info in infos if info.mode == mode]:
         return found
-    have = ", ".join(sorted({info.mode for info in infos}))
+    have = ", ".join(sorted({escape(info.mode) for info in infos}))
     raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
 
 

@@ -12,8 +12,11 @@ __all__ = ["summarised"]
 
 
 def summarised(series: Series) -> Iterator[dict[str, Any]]:
-    """Which tensor, and every column under its own name, a record after the other."""
+    """Which tensor, and every column under its own name, a record after the other.
+
+    Raises DamagedError where a row is not the one that was written.
+    """
     head = {"tensor": series.name, "kind": series.kind, "mode": series.mode, "rank": series.rank}
-    columns = {name: column.tolist() for name, column in series.columns.items()}
+    columns = {name: column.tolist() for name, column in series.columns.checked().items()}
     for values in zip(*columns.values(), strict=True):
         yield {**head, **dict(zip(columns, values, strict=True))}

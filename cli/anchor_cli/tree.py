@@ -75,7 +75,7 @@ def _joined(name: str, node: _Node) -> tuple[str, _Node]:
 
 def _row(label: str, node: _Node) -> list[str]:
     kinds = dict.fromkeys(escape(entry["kind"]) for entry in node.entries)
-    dtypes = dict.fromkeys(entry["dtype"] for entry in node.entries)
+    dtypes = dict.fromkeys(escape(entry["dtype"]) for entry in node.entries)
     shapes = dict.fromkeys(shown_shape(entry["shape"]) for entry in node.entries)
     records = sum(entry["records"] for entry in node.entries)
     cells = [" ".join(kinds), "|".join(dtypes), " ".join(shapes), str(records) if records else ""]

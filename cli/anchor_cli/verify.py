@@ -25,7 +25,7 @@ __all__ = ["EXAMPLES", "verify_run"]
 EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
 
 _BLOCK_BYTES = 16 << 20
-_RANK = re.compile(r"rank(0|[1-9]\d{0,9})/")
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})/?")
 _FIGURES = ("run", "records", "values", "bytes", "unchecked")
 _SHOWN = 20  # damaged values named one by one; --json names all
 
@@ -52,6 +52,7 @@ def verify_run(
 
 
 _ROW = "the row does not fit its checksum"
+_VALUES = "the values do not fit their digest"
 _LABEL = "its step, pass or call beside the values are not those of its row"
 
 
@@ -76,8 +77,9 @@ class _Damage:
 
         if self.name is None or self.kind is None:
             return f"rank {self.rank}: {escape(self.reason)}"
+        mode = escape(self.mode or "")
         return (
-            f"{escape(join(self.name, self.kind))} ({self.mode}) rank {self.rank} step {self.step} "
+            f"{escape(join(self.name, self.kind))} ({mode}) rank {self.rank} step {self.step} "
             f"pass {self.pass_index} call {self.call}: {escape(self.reason)}"
         )
 
@@ -129,12 +131,16 @@ class _Report:
 
 def _verified(found: FoundRun, tick: Tick) -> _Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankAudit, RankReader
+    from anchorlib.store import RankAudit, RankReader, run_faults
 
     report = _Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
     named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
-    for rank in sorted(int(entry[1]) for entry in named if entry):
+    ranks = sorted(int(entry[1]) for entry in named if entry)
+    report.damaged += (
+        _Damage(ranks[0], f"of the run: {one}") for one in run_faults(found.location)
+    )
+    for rank in ranks:
         try:
             reader = RankReader(found.location, rank)
             audit = RankAudit(found.location, reader)
@@ -146,12 +152,23 @@ def _verified(found: FoundRun, tick: Tick) -> _Report:
 
 
 def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Tick) -> None:
-    import numpy as np
+    from anchorlib.errors import StoreError
 
     report.records += reader.committed
     report.gaps += reader.gaps()
     report.damaged += (_Damage(reader.rank, reason) for reason in audit.faults())
-    bad = _verify_rows(reader, audit, report)
+    told: set[str] = set()
+    bad = _verify_rows(reader, audit, report, told)
+    try:
+        _verify_values(reader, bad, report, tick)
+    except StoreError as error:  # a column without which no value can be looked at
+        if str(error) not in told:
+            report.damaged.append(_Damage(reader.rank, str(error)))
+
+
+def _verify_values(reader: RankReader, bad: list[int], report: _Report, tick: Tick) -> None:
+    import numpy as np
+
     # Where a row's values are, and whether there are any, is what a bad row says.
     every = np.setdiff1d(np.arange(reader.committed), bad)
     rows = every[reader.kept(every)]
@@ -163,12 +180,13 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Ti
         tick(done, len(rows))
 
 
-def _verify_rows(reader: RankReader, audit: RankAudit, report: _Report) -> list[int]:
-    """The rows that are not what was written."""
+def _verify_rows(
+    reader: RankReader, audit: RankAudit, report: _Report, told: set[str]
+) -> list[int]:
+    """The rows that are not what was written; `told` gets what could not be read."""
     from anchorlib.errors import StoreError
 
     bad: list[int] = []
-    told: set[str] = set()
     for start, stop in audit.parts():
         try:
             found = audit.rows(start, stop)
@@ -210,23 +228,19 @@ def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report
     from anchorlib.errors import StoreError
 
     try:
-        stack = [reader.raw(int(rows[0]))] if len(rows) == 1 else reader.stack(rows)
+        if len(rows) == 1:
+            stack = reader.unchecked(int(rows[0]))[None]
+        else:
+            stack = reader.unchecked_stack(rows)
     # Where a shape or a place was damaged, numpy is asked for what cannot be.
     except (StoreError, ValueError, OverflowError, MemoryError) as error:
         if len(rows) > 1:  # one of them: look at each by itself
             return sum(_verify_part(reader, rows[[at]], report) for at in range(len(rows)))
         report.damaged.append(_damage(reader, int(rows[0]), str(error)))
         return 0
-    return sum(map(_check, [reader] * len(rows), rows.tolist(), stack, [report] * len(rows)))
-
-
-def _check(reader: RankReader, row: int, raw: np.ndarray[Any, Any], report: _Report) -> int:
-    from anchorlib.summary import digest
-
-    high, low = (int(reader.column(f"digest_{part}")[row]) for part in ("high", "low"))
-    if digest(raw) != high.to_bytes(8, "big") + low.to_bytes(8, "big"):
-        report.damaged.append(_damage(reader, row, "the values do not fit their digest"))
-    return int(raw.nbytes)
+    unfit = rows[reader.unfit(rows, stack)].tolist()
+    report.damaged += (_damage(reader, row, _VALUES) for row in unfit)
+    return int(stack.nbytes)
 
 
 def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
@@ -235,7 +249,8 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
     where = {
         name: int(reader.cell(name, row)) for name in ("step", "pass_index", "call", "attempt")
     }
-    phase = int(reader.cell("phase", row))
+    # Not as a column, which is refused as a whole where a row is of no phase.
+    phase = int(reader.span("phase", row, row + 1)[0])
     return _Damage(
         rank=reader.rank,
         reason=reason,

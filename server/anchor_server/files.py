@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,8 +14,9 @@ from google.protobuf.message import DecodeError
 
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
-from anchorlib.errors import InvalidNameError
+from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape
+from anchorlib.store import names_beneath, open_beneath
 from anchorlib.wire import (
     LISTED_BYTES,
     READ_BYTES,
@@ -34,7 +36,7 @@ __all__ = ["ReaderService"]
 
 Q = TypeVar("Q", GetRequest, ListRequest)
 
-_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+_OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ESTALE)
 
 
 class ReaderService:
@@ -68,28 +70,24 @@ class ReaderService:
 
     def _get(self, request: GetRequest) -> GetReply:
         length = min(request.length or READ_BYTES, READ_BYTES)
-        try:
-            # A pipe that someone put there would block until it has a writer.
-            descriptor = os.open(self._path(request.key), os.O_RDONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno in _MISSING:
-                raise _missing(request.key) from None
-            raise
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
+        with _words(request.key):
+            descriptor = open_beneath(str(self._root), self._inside(request.key))
+            if descriptor is None:
                 raise _missing(request.key)
-            data = os.pread(descriptor, length, min(request.offset, status.st_size))
-        finally:
-            os.close(descriptor)
-        return GetReply(size=status.st_size, data=data)
+            try:
+                size = os.fstat(descriptor).st_size
+                data = os.pread(descriptor, length, min(request.offset, size))
+            finally:
+                os.close(descriptor)
+        return GetReply(size=size, data=data)
 
     def _list(self, request: ListRequest) -> ListReply:
         prefix = request.prefix.rstrip("/")
-        folder = self._path(prefix) if prefix else self._root
+        with _words(prefix):
+            names = names_beneath(str(self._root), self._inside(prefix) if prefix else "")
         reply = ListReply()
         room = LISTED_BYTES
-        for name in _names(folder):
+        for name in names:
             if name <= request.after:
                 continue
             if room <= 0:
@@ -109,37 +107,33 @@ class ReaderService:
         except DecodeError:
             raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
 
-    def _path(self, key: str) -> Path:
-        """Where the file of a key is. Raises InvalidNameError for a key that leads elsewhere."""
-        parts = key.split("/")
-        if "\0" in key or not all(part and not part.startswith(".") for part in parts):
+    def _inside(self, key: str) -> str:
+        """The key without links; a run's own folder may be one to another folder of the store.
+
+        Raises InvalidNameError for what is no key, StoreError where the link leads elsewhere.
+        """
+        top, *rest = key.split("/")
+        if "\0" in key or not all(part and not part.startswith(".") for part in (top, *rest)):
             raise InvalidNameError(f"'{escape(key[:200])}' is no key of a store")
-        path = Path(os.path.realpath(self._root.joinpath(*parts)))
+        path = Path(os.path.realpath(self._root / top))
         inside = path.is_relative_to(self._root) and path.relative_to(self._root).parts
         if not inside or any(part.startswith(".") for part in inside):
-            raise InvalidNameError(f"'{escape(key[:200])}' leads out of the store")
-        return path
+            raise StoreError(f"'{escape(key[:200])}' leads out of the store")
+        return "/".join((*inside, *rest))
 
 
-def _names(folder: Path) -> list[str]:
+@contextlib.contextmanager
+def _words(key: str) -> Iterator[None]:
+    """What one file or folder is wrong with is answered as such: the rest of the store is not."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted(
-                f"{entry.name}/" if _is_folder(entry) else entry.name
-                for entry in entries
-                if not entry.name.startswith(".")
-            )
+        yield
+    except StoreError as error:
+        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
     except OSError as error:
-        if error.errno in _MISSING:
-            return []
-        raise
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
+        if error.errno not in _OF_THE_FILE:
+            raise
+        text = f"cannot read '{escape(key[:200])}': {error.strerror}"
+        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, text) from None
 
 
 def _missing(key: str) -> Refusal:

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from anchor_server.refusals import Refusal
+from anchorlib.claims import SECRET_BYTES, claim_of
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
 from anchorlib.store import Writer
@@ -22,8 +24,6 @@ from anchorlib.wire import HEADER_BYTES, Hello
 __all__ = ["Ranks", "Tenancy"]
 
 _log = logging.getLogger("anchor_server")
-
-_WRITER_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Ranks:
             said = {
                 "run": hello.run,
                 "rank": hello.rank,
-                "writer": hello.writer_id.hex(),
+                "writer": claim_of(hello.writer_id).hex()[:32],
                 "peer": peer,
             }
             _log.info("stream begins", extra={**said, "seq": tenancy.writer.committed})
@@ -121,7 +121,7 @@ class Ranks:
     def _take(self, key: tuple[str, int], claim: _Claim) -> None:
         with self._changed:
             held = self._claims.get(key)
-            if held is not None and held.writer_id == claim.writer_id:
+            if held is not None and compare_digest(held.writer_id, claim.writer_id):
                 held.end(
                     Refusal(grpc.StatusCode.ABORTED, "another stream of this writer took over")
                 )
@@ -148,12 +148,13 @@ class Ranks:
             max_bytes=min(limits, default=None),
             # Who sent it has it still, and sends it again until there is room.
             wait_for_room=True,
+            acknowledged=hello.acknowledged,
         )
 
 
 def _header(hello: Hello) -> dict[str, Any]:
-    if len(hello.writer_id) != _WRITER_ID_BYTES:
-        raise OptionError(f"a writer's id has {_WRITER_ID_BYTES} bytes, not {len(hello.writer_id)}")
+    if len(hello.writer_id) != SECRET_BYTES:
+        raise OptionError(f"a writer's id has {SECRET_BYTES} bytes, not {len(hello.writer_id)}")
     if len(hello.header) > HEADER_BYTES:
         raise OptionError(f"a run header of {len(hello.header)} characters; {HEADER_BYTES} at most")
     try:

@@ -1,9 +1,10 @@
 """What one stream says once it has said hello, and what becomes of it in the store.
 
-Define, Frame …   written in one go with all that arrived together
+Confirm ─▶ Confirmed   what records in the store are
+Define, Frame …        written in one go with all that arrived together
 Gaps, Lineage
-Flush ─▶ Flushed  after everything before it was published
-Close ─▶ Closed   the rank is closed; the stream ends
+Flush ─▶ Flushed       after everything before it was published
+Close ─▶ Closed        the rank is closed; the stream ends
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from anchorlib.block import RowBlock, joined_blocks
 from anchorlib.errors import AnchorError
 from anchorlib.record import Gap
 from anchorlib.wire import (
+    CONFIRMED_RECORDS,
     DEFINED_BYTES,
     HEADER_BYTES,
     RECORD_BYTES,
     STALL_SECONDS,
     Closed,
+    Confirm,
+    Confirmed,
     DamagedError,
     Decoder,
     Flushed,
@@ -113,6 +117,8 @@ class Stream:
             self._write()
             self._writer.publish()
             yield PushReply(flushed=Flushed(id=request.flush.id))
+        elif said == "confirm":
+            yield PushReply(confirmed=self._confirmed(request.confirm))
         elif said == "close":
             self._write()
             committed = self._writer.committed
@@ -120,6 +126,12 @@ class Stream:
             yield PushReply(closed=Closed(committed=committed))
         else:
             raise FrameError(f"{said or 'nothing'} is not what a stream says here")
+
+    def _confirmed(self, asked: Confirm) -> Confirmed:
+        if asked.end - asked.first > CONFIRMED_RECORDS:
+            raise FrameError(f"a stream asks about {CONFIRMED_RECORDS} records at a time at most")
+        found = self._writer.fingerprint(asked.attempt, asked.first, asked.end)
+        return Confirmed(fingerprint=found)
 
     def _define(self, request: PushRequest) -> None:
         self._defined += request.ByteSize()

@@ -6,14 +6,18 @@ import csv
 import io
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 import xarray
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from anchor_cli.sheets import harmless
 from anchorlib.reading import open_run
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
@@ -195,3 +199,39 @@ def test_an_export_takes_the_place_of_nothing_but_an_export(store, tmp_path):
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "holds something else" in done.err
         assert sorted(place.rglob("*")) == before
+
+
+FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "'=1", "'@x"]
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_no_csv_holds_a_cell_that_a_spreadsheet_would_run(tmp_path, name):
+    where = ("--store", tmp_path)
+    records = [record(name, "grad", -BIAS, step=step, phase=name) for step in range(2)]
+    make_run(tmp_path, records, "a")
+    make_run(tmp_path, [replace(one, raw=one.raw * 2) for one in records], "b")
+    files = [tmp_path / f"{number}.csv" for number in range(4)]
+    anchor("export", "a", "--csv", files[0], *where)
+    anchor("pull", "a", "-t", "*", "-o", files[1], *where)
+    anchor("hist", "a", "-t", "*", "-o", files[2], *where)
+    anchor("compare", "a", "b", "--csv", files[3], *where)
+    piped = anchor("pull", "a", "-t", "*", "-o", "-", *where).out
+    for text in [*(file.read_bytes().decode() for file in files), piped]:
+        cells = {cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row}
+        texts = {cell for cell in cells if not is_number(cell)}
+        assert f"'{name}" in texts
+        assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for cell in texts)
+    assert any(cell.startswith("-") for cell in cells)  # numbers stay numbers
+
+
+@given(st.text(st.sampled_from("'=+-@\t\r\n1.a＝")), st.text(st.sampled_from("'=+-@\t\r\n1.a＝")))
+def test_texts_that_differ_differ_in_csv_too(one, other):
+    assert (harmless(one) == harmless(other)) == (one == other)
+
+
+def is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -464,3 +464,15 @@ def test_a_suggestion_for_gradients_that_are_scaled_already_says_so(tmp_path):
     told = "what was counted carries a loss scale of 1024 already: suggested scales come on top"
     assert told in anchor(*asked, "--as", "fp16").err
     assert anchor(*asked).err == ""
+
+
+def test_infinities_are_overflow_that_no_scale_takes_away(tmp_path):
+    raw = np.array([np.inf, 1, 2, 4, 8, 0, np.nan], np.float32)
+    make_run(tmp_path, [record(raw=raw)])
+    asked = ("hist", "run1", "--store", tmp_path, "--tensor", "fc2.bias", "--as", "fp16")
+    done = anchor(*asked)
+    assert "as fp16: 0 % underflow to zero, 0 % subnormal, 20.0 % overflow" in done.out
+    assert "no further overflow (1 element is infinite at any scale)" in done.out
+    assert "no overflow" not in done.out
+    for scale in ("1", "0.0001"):
+        assert anchor(*asked, "--scale", scale, "--json").json["overflow"] == 0.2

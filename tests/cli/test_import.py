@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from anchor_cli.placing import Place, Placing, natural
 from anchorlib import open_run
 from anchorlib.errors import OptionError
 from tests.cli.made import HOSTILE, anchor
+from tests.security.limited import Limited
 
 
 def dump(folder: Path, path: str, value: object) -> None:
@@ -304,3 +306,53 @@ def test_the_examples_of_its_help_run(tmp_path, line):
     else:
         assert (done.returncode, done.stderr) == (0, "")
         assert tensors(tmp_path / "anchors", "eager") == [("fc1", "value")]
+
+
+def bombs(folder: Path) -> dict[str, str]:
+    """Files that each used to end the whole import, or never let it end; why each is skipped."""
+    dump(folder, "step_0/stride.pt", torch.zeros(1).expand(1 << 40))
+    dump(folder, "step_0/shared.pt", [torch.zeros(1 << 20).expand(64, 1 << 20)] * 4)
+    dump(folder, "step_0/dims.pt", torch.zeros((1,) * 70))
+    again: list[object] = [torch.zeros(1)]
+    for _ in range(30):
+        again = [again] * 10
+    dump(folder, "step_0/laughs.pt", again)
+    np.savez_compressed(folder / "step_0/zeros.npz", a=np.zeros(300 << 20, np.uint8))
+    with (folder / "step_0/short.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 44,)}
+        )
+    os.mkfifo(folder / "step_0/pipe.pt")
+    (folder / "step_0/endless.npy").symlink_to("/dev/zero")
+    (folder / "step_0/nowhere.npy").symlink_to("nowhere")
+    much = "holds tensors of more than 16 times its size"
+    return {
+        "stride.pt": much,
+        "shared.pt": much,
+        "zeros.npz": much,
+        "dims.pt": "holds what cannot be stored",
+        "laughs.pt": "holds more than 65,536 values",
+        "short.npy": "is no dump that can be read",
+        "pipe.pt": "is a pipe or a device, no file",
+        "endless.npy": "is a pipe or a device, no file",
+        "nowhere.npy": "cannot be read: No such file",
+    }
+
+
+def test_a_file_that_is_a_trap_is_skipped_in_a_line_and_the_others_are_imported(tmp_path):
+    folder = tmp_path / "dumps"
+    dump(folder, "step_0/fc1.pt", torch.arange(4.0))
+    traps = bombs(folder)
+    with Limited() as limited:
+        done = limited.anchor("import", folder, "--store", tmp_path, "--json")
+    skipped = {Path(one["file"]).name: one["why"] for one in done.json["skipped"]}
+    assert {name for name, why in traps.items() if why not in skipped.get(name, "")} == set(), done
+    assert (done.code, len(done.err.splitlines())) == (3, len(traps)), done
+    assert open_run("dumps", tmp_path)["fc1"].values().tolist() == [[0.0, 1.0, 2.0, 3.0]]
+
+
+def test_a_dump_that_is_well_compressed_is_imported(tmp_path):
+    (tmp_path / "dumps").mkdir()
+    np.savez_compressed(tmp_path / "dumps/mask_3.npz", mask=np.zeros(1 << 22, np.float32))
+    assert anchor("import", tmp_path / "dumps", "--store", tmp_path).code == 0
+    assert open_run("dumps", tmp_path)["mask.mask"].shapes == [(1 << 22,)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from anchorlib.errors import CollectorError
 from tests.cli.made import anchor, make_run, record
 from tests.page.runs import small_run
 
@@ -60,3 +61,15 @@ def test_what_cannot_be_done_is_one_line(store, arguments, said):
     assert (done.code, done.out) == (2, "")
     assert said in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_collector_that_goes_away_while_the_page_is_made_is_exit_4(tmp_path, monkeypatch):
+    def gone(*_args, **_options):
+        raise CollectorError("no collector answers at grpc://127.0.0.1:1")
+
+    make_run(tmp_path, [record()])
+    monkeypatch.setattr("anchorlib.report.page", gone)
+    done = anchor("report", "run1", "-o", tmp_path / "page.html", "--store", tmp_path)
+    assert (done.code, done.out) == (4, "")
+    assert done.err == "anchor: no collector answers at grpc://127.0.0.1:1\n"
+    assert not (tmp_path / "page.html").exists()

@@ -9,7 +9,9 @@ import pytest
 
 from anchor_server import serve
 from anchorlib.record import Gap
-from tests.cli.made import HOSTILE, anchor, make_run, record, spawn
+from anchorlib.store import Writer
+from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
+from tests.writing import put
 
 GAP = Gap("fc1", "grad", "all", "line full", 3, 4, 6)
 
@@ -130,6 +132,84 @@ def test_a_rank_that_cannot_be_opened_does_not_hide_the_others(store):
     (found,) = done.json["damaged"]
     assert (found["rank"], found["name"]) == (0, None)
     assert "catalogue of rank 0 is damaged" in found["reason"]
+
+
+DAMAGES = {
+    "cut": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "not UTF-8": lambda data: data[:20] + b"\xff" + data[21:],
+    "in UTF-16": lambda data: data.decode().encode("utf-16"),
+    "a list": lambda data: b"[]",
+    "nested": lambda data: b"[" * 100_000,
+    "another zarr": lambda data: data.replace(b'"zarr_format":3', b'"zarr_format":2'),
+    "gone": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_zarr_json_that_is_damaged_is_found_and_named(tmp_path, damage):
+    make_run(tmp_path, [record(step=0), record("bare", raw=None, dropped=BIAS, mode="summary")])
+    run = tmp_path / "run1.zarr"
+    paths = sorted(run.rglob("zarr.json"))
+    assert len(paths) >= 40
+    for path in paths:
+        data = path.read_bytes()
+        if DAMAGES[damage] is None:
+            path.unlink()
+        else:
+            path.write_bytes(DAMAGES[damage](data))
+        done = anchor("verify", "run1", "--store", tmp_path, "--json")
+        path.write_bytes(data)
+        assert done.code == 1
+        (told,) = done.json["damaged"]
+        inside = path.relative_to(run).as_posix().removeprefix("rank0/")
+        assert (told["rank"], told["name"]) == (0, None)
+        assert told["reason"].removeprefix("of the run: ").startswith(f"{inside} ")
+    assert anchor("verify", "run1", "--store", tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("node", "old", "new"),
+    [
+        ("forms/float32_4/value", b'"data_type":"float32"', b'"data_type":"uint32"'),
+        ("forms/float32_4/value", b'"shape":[1,4]', b'"shape":[1,5]'),
+        ("forms/float32_4/step", b'"shape":[1]', b'"shape":[0]'),
+        ("forms/float32_4", b'"name": "fc2.bias"', b'"name": "fc1.bias"'),
+        ("records/digest_high", b'"endian":"big"', b'"endian":"little"'),
+        ("records/min", b'"shape":[1]', b'"shape":[2]'),
+        ("", b'"attempt":0', b'"attempt":1'),
+    ],
+)
+def test_a_zarr_json_that_says_something_else_is_found(tmp_path, node, old, new):
+    make_run(tmp_path, [record()])
+    path = tmp_path / "run1.zarr/rank0" / node / "zarr.json"
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+    done = anchor("verify", "run1", "--store", tmp_path)
+    assert done.code == 1
+    assert f"{node}/zarr.json says another".lstrip("/") in done.out
+
+
+def test_a_writer_that_was_killed_while_it_closed_damaged_nothing(tmp_path, monkeypatch):
+    writer = Writer.open(tmp_path, "run1", 0)
+    put(writer, [record()])
+    monkeypatch.setattr("anchorlib.store.publishing.Publisher.publish_table", killed)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    assert anchor("verify", "run1", "--store", tmp_path).code == 0
+
+
+def killed(*_arguments):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("column", ["flags", "digest_high", "form", "series", "row", "hist_offset"])
+def test_a_column_that_is_gone_is_damage_of_the_rank(store, column):
+    (store / "run1.zarr/rank0/records" / column / "c.0").unlink()
+    done = anchor("verify", "run1", "--store", store, "--json")
+    assert (done.code, done.err) == (1, "")
+    assert any(f"records/{column}/c.0 is missing" in one["reason"] for one in done.json["damaged"])
 
 
 def test_gaps_alone_are_3_and_damage_outweighs_them(tmp_path):

@@ -45,7 +45,9 @@ def test_a_trainer_killed_at_a_failpoint_loses_nothing_that_put_had_taken(tmp_pa
     for folder in spools(tmp_path / "spools"):
         done = push(folder, tmp_path / "store")
         assert done.set_aside == (point == "half")
-    assert check_store(tmp_path / "store", put(tmp_path)) >= put(tmp_path)
+    taken = put(tmp_path)
+    if taken or (tmp_path / "store" / "run1.zarr").exists():  # it may die before its first record
+        assert check_store(tmp_path / "store", taken) >= taken
 
 
 @pytest.mark.parametrize("seed", range(3))

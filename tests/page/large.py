@@ -49,6 +49,7 @@ def _view(name: str, lines: int, steps: int, random: np.random.Generator) -> Run
             starts=np.arange(lines * windows + 1) * 20,
             exponents=exponents,
             counts=random.integers(1, 1000, len(exponents)),
+            infinite=np.zeros(lines * windows, np.int64),
         ),
         header={"torch": "2.13.0", "seed": name},
         gaps=[],

@@ -229,6 +229,15 @@ def test_shares_of_each_format_are_those_of_the_library(visit, one, store):
         }
 
 
+def test_infinities_are_overflow_on_the_page_too(visit, tmp_path):
+    bad = np.array([np.inf, 1, 2, 4, 8, 0], np.float32)
+    make_run(tmp_path, [record("w", "grad", bad, step=step) for step in range(2)])
+    card = visit(page([open_run("run1", tmp_path)])).card("Exponents by step")
+    said = card.get_by_role("status").first.inner_text()
+    assert "20 % overflow of 10 elements other than zero and NaN" in said
+    assert card.get_by_role("row").all()[1].inner_text().split("\t")[-1] == "20 %"
+
+
 def test_choosing_a_format_changes_the_sentence_and_the_limits(visit, one):
     visited = visit(one)
     card = visited.card("Exponents by step")
@@ -387,6 +396,21 @@ def test_a_norm_that_is_not_finite_is_no_number(visit, tmp_path):
     for step, shown in enumerate(["5", "–", "5"]):
         drawing.press("ArrowRight")
         assert visited.said("Gradient norm") == f"step {step}, run1, 1 tensor together: {shown}"
+
+
+def test_the_norm_of_gradients_is_the_one_before_clipping_where_it_is_known(visit, tmp_path):
+    raw = np.array([3.0, 4.0], np.float32)
+    taken = [record("w", "grad", raw / 5, step=step) for step in range(2)]
+    make_run(tmp_path, taken, "taken")
+    made = [record("w", "pass_grad", raw, step=step) for step in range(2)]
+    make_run(tmp_path, [*made, *taken], "both")
+    visited = visit(page([open_run("both", tmp_path)]))
+    visited.drawing("Gradient norm").press("Home")
+    said = visited.said("Gradient norm")
+    assert said.startswith("step 0, both, 1 tensor before clipping: 5")
+    assert "both, 1 tensor as the optimizer took them: 1" in said
+    visited = visit(page([open_run("taken", tmp_path)]))
+    assert "after any clipping: record '*@pass_grad'" in visited.card("Gradient norm").inner_text()
 
 
 def test_headers_that_differ_are_shown_and_the_equal_ones_on_demand(visit, two):

@@ -11,11 +11,14 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
+from anchorlib.fingerprints import RECORD, fingerprint_of, tensor_code
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.summary import digest, summarise
 from anchorlib.wire import (
     PROTOCOL,
+    Confirm,
+    Confirmed,
     Credentials,
     Encoder,
     Hello,
@@ -56,6 +59,26 @@ def stored(store: Path, run: str = "run1", rank: int = 0) -> list[tuple[str, int
 def expected(records: Sequence[Record]) -> list[tuple[str, int, bytes]]:
     """What `stored` has to say of these."""
     return [(r.name, r.coordinates.step, r.raw.tobytes()) for r in records if r.raw is not None]
+
+
+def fingerprint(records: Sequence[Record]) -> bytes:
+    """What a store that holds these has to say of them."""
+    rows = np.empty(len(records), RECORD)
+    for at, one in enumerate(records):
+        where, summary = one.coordinates, one.summary
+        assert summary is not None
+        series = (one.name, one.kind, one.mode)
+        rows[at] = (
+            tensor_code(series, where.phase, one.dtype, one.shape),
+            *(where.step, where.pass_index, where.call, one.order, one.time_ns, one.count),
+            *np.frombuffer(summary.digest, ">u8"),
+        )
+    return fingerprint_of(rows)
+
+
+def answer(asked: Confirm, records: Sequence[Record]) -> PushReply:
+    """What a collector that holds these records answers to a writer that asks."""
+    return PushReply(confirmed=Confirmed(fingerprint=fingerprint(records[asked.first : asked.end])))
 
 
 class Pusher:

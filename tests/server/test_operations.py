@@ -12,6 +12,7 @@ import pytest
 
 from anchor_server import MetricsPort, serve
 from anchor_server.tally import SECONDS, Tally
+from anchorlib.claims import claim_of
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.record import Gap
 from anchorlib.wire import PushRequest, sealed
@@ -131,7 +132,7 @@ def test_the_log_as_json_is_one_object_a_line_with_run_rank_writer_and_number(tm
         "peer": "",
         "seq": 1,
     }
-    assert said[1]["writer"] == (b"w" * 16).hex()
+    assert said[1]["writer"] == claim_of(b"w" * 16).hex()[:32]
     assert (said[2]["code"], "cannot name a run" in said[2]["message"]) == (
         "INVALID_ARGUMENT",
         True,
@@ -145,7 +146,7 @@ def test_the_log_as_text_is_a_line_each_that_no_client_can_colour_or_break(tmp_p
     lines = err.splitlines()
     assert all(line.startswith("anchor: ") and line.isprintable() for line in lines)
     assert lines[0].startswith("anchor: metrics on http://127.0.0.1:")
-    assert "anchor: stream begins (run=run1 rank=0 writer=7777" in err
+    assert "anchor: stream begins (run=run1 rank=0 writer=e958" in err
 
 
 def test_without_a_log_format_only_trouble_is_said(tmp_path):

@@ -45,7 +45,7 @@ function button(text, onclick, attributes = {}) {
 // A cell that a spreadsheet would take for a formula is text again behind an apostrophe.
 function csvCell(value) {
   const text = value === null || value === undefined || Number.isNaN(value) ? '' : String(value);
-  const safe = typeof value === 'string' && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  const safe = typeof value === 'string' && /^'*[=+\-@\t\r\n＝＋－＠]/.test(text) ? `'${text}` : text;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 

@@ -5,7 +5,8 @@ function partBelow(limit, exponent) {
   return Math.min(Math.max(limit / 2 ** exponent - 1, 0), 1);
 }
 
-// Elements of these windows: {count, underflow, subnormal, overflow}, the last three as shares.
+// Elements of these windows that are neither zero nor NaN: {count, underflow, subnormal, overflow}, the last
+// three as shares. What is infinite already has overflowed.
 function shares(bins, row, format, from = 0, to = bins.windows) {
   let count = 0, under = 0, below = 0, within = 0;
   const first = bins.starts[row * bins.windows + from];
@@ -17,6 +18,7 @@ function shares(bins, row, format, from = 0, to = bins.windows) {
     below += n * partBelow(format.below_normal, exponent);
     within += n * partBelow(format.overflow, exponent);
   }
+  for (let i = row * bins.windows + from; i < row * bins.windows + to; i++) count += bins.infinite[i];
   const all = count || 1;
   return { count, underflow: under / all, subnormal: (below - under) / all, overflow: (count - within) / all };
 }

@@ -2,7 +2,7 @@
 
 function scalars(run) {
   return run.lines.map((_, row) => row)
-    .filter((row) => run.lines[row].kind === 'value' && ['scalar', '1'].includes(run.lines[row].shape));
+    .filter((row) => run.lines[row].kind === 'value' && ['scalar', '1'].includes(run.lines[row].shape) && !run.lines[row].parameter);
 }
 
 // The line of the loss: the one compare took, else a scalar that is called so, else any scalar.
@@ -57,6 +57,17 @@ function totalNorm(run, rows, norm = (row, c) => run.figures.l2[row * run.column
     if (!whole) bad.push(run.columns[c]);
   }
   return { steps, values, bad };
+}
+
+// The norm of all parameters' gradients before clipping, where it is known; see unclipped.py.
+function unclippedNorm(run) {
+  const { norms, bad } = run.unclipped;
+  const columns = Array.from(run.columns, (_, c) => c).filter((c) => bad[c] || !Number.isNaN(norms[c]));
+  return {
+    steps: columns.map((c) => run.columns[c]),
+    values: columns.map((c) => norms[c]),
+    bad: columns.filter((c) => bad[c]).map((c) => run.columns[c]),
+  };
 }
 
 function totalRatio(run, rows) {
@@ -144,14 +155,23 @@ class Lines {
 
   showGradients() {
     const series = [];
-    let known = true;
+    let known = true, clipped = false;
     this.app.data.runs.forEach((run, number) => {
       const rows = gradientRows(run);
       if (!rows.length) return;
       known = rows.every((row) => run.lines[row].parameter);
-      series.push({ title: `${run.name}, ${plural(rows.length, 'tensor')} together`, color: number, dash: number ? [6, 4] : [], ...totalNorm(run, rows) });
+      const style = { color: number, dash: number ? [6, 4] : [] };
+      if (run.unclipped) {
+        series.push({ title: `${run.name}, ${plural(run.unclipped.tensors, 'tensor')} before clipping`, ...style, ...unclippedNorm(run) });
+      }
+      const taken = rows.some((row) => run.lines[row].kind === 'grad');
+      clipped ||= taken && !run.unclipped;
+      if (!taken && run.unclipped) return;
+      const after = run.unclipped ? 'as the optimizer took them' : 'together';
+      series.push({ title: `${run.name}, ${plural(rows.length, 'tensor')} ${after}`, ...style, dash: run.unclipped ? [2, 3] : style.dash, ...totalNorm(run, rows) });
     });
-    refill(this.gradients.about, known ? 'Of all parameters that were recorded.' : 'Of all gradients that were recorded: which of them are parameters is not known.');
+    const of = known ? 'Of all parameters that were recorded.' : 'Of all gradients that were recorded: which of them are parameters is not known.';
+    refill(this.gradients.about, clipped ? `${of} As the optimizer took them, after any clipping: record '*@pass_grad' as well for the norm before.` : of);
     this.gradients.draw({ series, marks: this.marks(), log: true });
   }
 

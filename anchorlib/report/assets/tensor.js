@@ -40,7 +40,7 @@ class TensorCard {
     const all = shares(run.bins, app.line, format);
     const text = (one) => `${percent(one.underflow)} underflow, ${percent(one.subnormal)} subnormal, ${percent(one.overflow)} overflow`;
     const parts = [h('strong', {}, `If stored as ${format.name}: ${text(all)}`),
-      ` of ${plural(all.count, 'finite element')} other than zero, all steps.`];
+      ` of ${plural(all.count, 'element')} other than zero and NaN, all steps.`];
     if (app.column >= 0) {
       const window = windowOf(run, app.column);
       parts.push(` ${capital(windowSteps(run, window)[2])}: ${text(shares(run.bins, app.line, format, window, window + 1))}.`);

@@ -59,6 +59,7 @@ class PushRequest(_message.Message):
     FLUSH_FIELD_NUMBER: _builtins.int
     CLOSE_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
+    CONFIRM_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     check: _builtins.int
     @_builtins.property
@@ -75,6 +76,8 @@ class PushRequest(_message.Message):
     def close(self) -> Global___Close: ...
     @_builtins.property
     def lineage(self) -> Global___Lineage: ...
+    @_builtins.property
+    def confirm(self) -> Global___Confirm: ...
     def __init__(
         self,
         *,
@@ -85,13 +88,14 @@ class PushRequest(_message.Message):
         flush: Global___Flush | None = ...,
         close: Global___Close | None = ...,
         lineage: Global___Lineage | None = ...,
+        confirm: Global___Confirm | None = ...,
         check: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "confirm", b"confirm", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "close", b"close", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "close", b"close", "confirm", b"confirm", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close", "lineage"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close", "lineage", "confirm"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -105,6 +109,7 @@ class PushReply(_message.Message):
     ACK_FIELD_NUMBER: _builtins.int
     FLUSHED_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    CONFIRMED_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     check: _builtins.int
     @_builtins.property
@@ -115,6 +120,8 @@ class PushReply(_message.Message):
     def flushed(self) -> Global___Flushed: ...
     @_builtins.property
     def closed(self) -> Global___Closed: ...
+    @_builtins.property
+    def confirmed(self) -> Global___Confirmed: ...
     def __init__(
         self,
         *,
@@ -122,13 +129,14 @@ class PushReply(_message.Message):
         ack: Global___Ack | None = ...,
         flushed: Global___Flushed | None = ...,
         closed: Global___Closed | None = ...,
+        confirmed: Global___Confirmed | None = ...,
         check: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "closed", b"closed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "closed", b"closed", "confirmed", b"confirmed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "check", b"check", "closed", b"closed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "check", b"check", "closed", b"closed", "confirmed", b"confirmed", "flushed", b"flushed", "message", b"message", "resume", b"resume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["resume", "ack", "flushed", "closed"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["resume", "ack", "flushed", "closed", "confirmed"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -149,11 +157,14 @@ class Hello(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     run: _builtins.str
     rank: _builtins.int
     writer_id: _builtins.bytes
-    """16 random bytes, the same for all streams of one writer"""
+    """16 random bytes, the same for all streams of one writer: who knows them may go on in its place.
+    They are a secret. The store keeps their hash alone.
+    """
     resume: _builtins.bool
     overwrite: _builtins.bool
     header: _builtins.str
@@ -162,6 +173,10 @@ class Hello(_message.Message):
     """beyond this many bytes values are no longer kept; 0: the collector's own"""
     writer: _builtins.str
     """who that is, for people: "process 4242 on node7" """
+    acknowledged: _builtins.int
+    """Records that were acknowledged to this writer. Where the store has no trace of them, the run was
+    moved or removed: the collector refuses, and makes no empty run in its place.
+    """
     def __init__(
         self,
         *,
@@ -174,10 +189,11 @@ class Hello(_message.Message):
         header: _builtins.str = ...,
         max_bytes: _builtins.int = ...,
         writer: _builtins.str = ...,
+        acknowledged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "max_bytes", b"max_bytes", "overwrite", b"overwrite", "protocol", b"protocol", "rank", b"rank", "resume", b"resume", "run", b"run", "writer", b"writer", "writer_id", b"writer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "header", b"header", "max_bytes", b"max_bytes", "overwrite", b"overwrite", "protocol", b"protocol", "rank", b"rank", "resume", b"resume", "run", b"run", "writer", b"writer", "writer_id", b"writer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -207,6 +223,55 @@ class Resume(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Resume: _TypeAlias = Resume  # noqa: Y015
+
+@_typing.final
+class Confirm(_message.Message):
+    """Asks what records first … end - 1 of an attempt are in the store, by their fingerprint. A writer
+    lets go of what it holds only where the fingerprints are equal.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    first: _builtins.int
+    end: _builtins.int
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        first: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "end", b"end", "first", b"first"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Confirm: _TypeAlias = Confirm  # noqa: Y015
+
+@_typing.final
+class Confirmed(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.bytes
+    """sha256 of the records' rows: anchorlib/fingerprints.py"""
+    def __init__(
+        self,
+        *,
+        fingerprint: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Confirmed: _TypeAlias = Confirmed  # noqa: Y015
 
 @_typing.final
 class Define(_message.Message):

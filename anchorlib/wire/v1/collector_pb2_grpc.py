@@ -47,8 +47,9 @@ class CollectorServicer(object):
     """
 
     def Push(self, request_iterator, context):
-        """Hello, answered by Resume; then definitions and frames, answered by Ack; Flush and Close,
-        answered by Flushed and Closed. One stream writes one rank of one run.
+        """Hello, answered by Resume; Confirm, answered by Confirmed, where the writer still holds records
+        that the store has; then definitions and frames, answered by Ack; Flush and Close, answered by
+        Flushed and Closed. One stream writes one rank of one run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,8 +42,9 @@ class CollectorStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CollectorAsyncStub: ...
     Push: _grpc.StreamStreamMultiCallable[_collector_pb2.PushRequest, _collector_pb2.PushReply]
-    """Hello, answered by Resume; then definitions and frames, answered by Ack; Flush and Close,
-    answered by Flushed and Closed. One stream writes one rank of one run.
+    """Hello, answered by Resume; Confirm, answered by Confirmed, where the writer still holds records
+    that the store has; then definitions and frames, answered by Ack; Flush and Close, answered by
+    Flushed and Closed. One stream writes one rank of one run.
     """
 
 @_typing.type_check_only
@@ -52,8 +53,9 @@ class CollectorAsyncStub(CollectorStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Push: _aio.StreamStreamMultiCallable[_collector_pb2.PushRequest, _collector_pb2.PushReply]  # type: ignore[assignment]
-    """Hello, answered by Resume; then definitions and frames, answered by Ack; Flush and Close,
-    answered by Flushed and Closed. One stream writes one rank of one run.
+    """Hello, answered by Resume; Confirm, answered by Confirmed, where the writer still holds records
+    that the store has; then definitions and frames, answered by Ack; Flush and Close, answered by
+    Flushed and Closed. One stream writes one rank of one run.
     """
 
 class CollectorServicer(metaclass=_abc_1.ABCMeta):
@@ -65,8 +67,9 @@ class CollectorServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_collector_pb2.PushRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_collector_pb2.PushReply], _abc.AsyncIterator[_collector_pb2.PushReply]]:
-        """Hello, answered by Resume; then definitions and frames, answered by Ack; Flush and Close,
-        answered by Flushed and Closed. One stream writes one rank of one run.
+        """Hello, answered by Resume; Confirm, answered by Confirmed, where the writer still holds records
+        that the store has; then definitions and frames, answered by Ack; Flush and Close, answered by
+        Flushed and Closed. One stream writes one rank of one run.
         """
 
 def add_CollectorServicer_to_server(servicer: CollectorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -412,6 +412,40 @@ def test_a_loss_that_becomes_nan_parts_there():
     assert math.isnan(losses.values[0][2])
 
 
+@pytest.mark.parametrize("name", ["scale", "loss_weight", "loss"])
+def test_a_parameter_is_no_loss_and_where_there_is_none_nothing_is_said_of_it(name):
+    run = History()
+    run.made_of("b", "a", f"w:{name}")
+    for step in range(2):
+        run.add(f"{name}@value", step, raw=np.array(2.0, "<f4"))
+        run.add("b@value", step)
+    found = compared(run, {"b@value": ROUND})
+    assert found.losses is None
+    assert "loss" not in found.sentence
+
+
+@pytest.mark.parametrize("kind", ["updated", "delta", "opt.exp_avg", "pass_grad"])
+def test_what_only_parameters_have_tells_them_where_no_edges_do(kind):
+    run = History()
+    run.add("loss_scale@value", raw=np.array(2.0, "<f4"))
+    run.add(f"loss_scale@{kind}", raw=np.array(2.0, "<f4"))
+    run.add("b@value")
+    assert compared(run, {"b@value": ROUND}).losses is None
+
+
+def test_a_scalar_that_nothing_is_known_to_compute_is_no_loss():
+    run = History()
+    for step in range(2):
+        run.add("b@value", step)
+        run.add("bn.momentum@value", step, raw=np.array(0.1, "<f4"))
+    assert compared(run, {"b@value": ROUND}).losses is None
+    run.made_of("cost", "b")
+    run.add("cost@value", raw=np.array(1.0, "<f4"))
+    assert compared(run, {"b@value": ROUND}).losses.name == "cost"
+    run.add("train_loss@value", raw=np.array(1.0, "<f4"))
+    assert compared(run, {"b@value": ROUND}).losses.name == "train_loss"
+
+
 def test_headers_that_differ_are_told_but_for_what_differs_in_every_process():
     run = one_operation()
     a = replace(run.table(), header={0: {"torch.threads": 1, "pid": 1, "torch": "2"}})

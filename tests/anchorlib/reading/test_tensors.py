@@ -127,4 +127,4 @@ def test_the_view_reads_of_a_form_what_is_asked_for(
     monkeypatch.setattr(os, "preadv", preadv)
     assert array[:, 0, 0].tolist() == [0.0, 1.0, 2.0]
     assert sizes.count(4096) == 3
-    assert sum(sizes) < 10 * 4096  # a column of the table is read too
+    assert sum(sizes) < 100 * 4096  # columns of the table are read too; all values are 1,200

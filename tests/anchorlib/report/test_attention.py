@@ -51,6 +51,26 @@ def test_a_nan_in_a_step_that_was_skipped_is_a_warning(tmp_path):
     assert "GradScaler skipped that step" in found[0].text
 
 
+@pytest.mark.parametrize("kind", ["value", "grad", "pass_grad"])
+def test_a_step_is_skipped_though_what_overflowed_first_could_not_know_it(tmp_path, kind):
+    bad = np.array([np.inf, 1.0], np.float32)
+    parts = [record("fc1", "grad", FINE, step=0), record("h", kind, bad, step=1)]
+    make_run(tmp_path, [*parts, record("w", "grad", bad, step=1, flags=Flag.STEP_SKIPPED)])
+    first = attention(gather(open_run("run1", tmp_path)))[0]
+    assert first.level == "warn"
+    assert first.text.startswith(f"Not finite first at step 1, pass 0, in h@{kind}: 1 infinity")
+    assert first.text.endswith("1 more tensor became so. GradScaler skipped that step.")
+
+
+def test_infinities_among_the_gradients_are_overflow(tmp_path):
+    bad = np.array([np.inf, np.inf, -np.inf], np.float32)
+    found = findings(tmp_path, lambda s: record("fc2", "grad", bad, step=s) if s > 2 else None)
+    (told,) = [one for one in found if "Stored as fp16" in one.text]
+    assert (
+        "31.2 % of the gradients' elements would overflow, most in fc2@grad (62.5 %)" in told.text
+    )
+
+
 def test_a_layer_whose_gradients_died_is_named(tmp_path):
     found = findings(tmp_path, lambda s: record("fc2", "grad", ZEROS, step=s) if s > 3 else None)
     assert [(one.level, one.line) for one in found] == [("warn", 1)]

@@ -73,7 +73,7 @@ def test_figures_and_histograms_add_up_to_those_of_the_run(drawn, cells, bin_cel
                 [*own.columns["max"], -9e9]
             )
             bins = line_histogram(view.bins, row)
-            assert bins.bins == own.histogram().bins
+            assert (bins.bins, bins.inf) == (own.histogram().bins, own.histogram().inf)
         assert sum(line.records for line in view.lines) == len(drawn)
         assert view.figures["records"].shape == (len(view.lines), len(view.columns))
         assert len(view.columns) == 1 or view.figures["records"].size <= cells + len(view.lines)
@@ -172,3 +172,41 @@ def test_an_empty_run_has_a_view(tmp_path):
     view = gather(open_run("run1", tmp_path))
     assert (view.steps, list(view.lines)) == (0, [])
     assert Log2Histogram() == Log2Histogram.from_pairs(view.bins.exponents, view.bins.counts)
+
+
+def clipped_run(store, *, scale=1.0, passes=1, ranks=1):
+    """Two parameters whose gradients have norms 3 and 4 before clipping to 1, times the step."""
+    for rank in range(ranks):
+        parts = []
+        for step in range(1, 4):
+            for name, size in (("fc1", 3.0), ("fc2", 4.0)):
+                raw = np.array([size * step * scale, 0], np.float32)
+                noted = {"scale": scale, "flags": Flag.SCALED if scale != 1 else Flag.NONE}
+                parts += [
+                    record(name, "pass_grad", raw, step=step, pass_index=number, **noted)
+                    for number in range(passes)
+                ]
+                parts.append(record(name, "grad", raw / (5 * step * scale), step=step))
+        make_run(store, parts, rank=rank)
+    return gather(open_run("run1", store)).unclipped
+
+
+@pytest.mark.parametrize("scale", [1.0, 65536.0])
+def test_the_norm_of_gradients_before_clipping_is_that_of_backward(tmp_path, scale):
+    found = clipped_run(tmp_path, scale=scale)
+    assert (found.tensors, found.bad.any()) == (2, False)
+    assert found.norms == pytest.approx([5.0, 10.0, 15.0])
+
+
+@pytest.mark.parametrize("several", [{"passes": 2}, {"ranks": 2}])
+def test_norms_that_do_not_add_up_are_not_told(tmp_path, several):
+    assert clipped_run(tmp_path, **several) is None
+
+
+def test_a_norm_before_clipping_that_is_not_finite_is_no_number(tmp_path):
+    bad = np.array([np.inf, 1], np.float32)
+    parts = [record("fc1", "pass_grad", raw, step=at) for at, raw in enumerate([bad, bad[1:]])]
+    make_run(tmp_path, parts)
+    found = gather(open_run("run1", tmp_path)).unclipped
+    assert found.bad.tolist() == [True, False]
+    assert (np.isnan(found.norms[0]), found.norms[1]) == (True, 1.0)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from anchorlib.record import Record
 from anchorlib.sinks.spool import OwnedSpool, make_spool
-from anchorlib.sinks.spool_delivery import _Load
 from anchorlib.sinks.spool_disk import Disk
+from anchorlib.sinks.spool_load import Load
+from anchorlib.sinks.spool_target import Target
 from anchorlib.wire import (
     PROTOCOL,
     Ack,
@@ -28,6 +30,7 @@ from anchorlib.wire import (
 from tests.delivery.lines import (
     numbered,
 )
+from tests.server.pushing import answer
 from tests.writing import records_of
 
 
@@ -121,15 +124,19 @@ class Taker:
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        self.steps: list[int] = []
+        self.records: list[Record] = []
         self.acked = 0
         self.begin()
+
+    @property
+    def steps(self) -> list[int]:
+        return [one.step for one in self.records]
 
     def begin(self) -> None:
         """A new stream."""
         self.decoder = Decoder()
         self.frames = 0
-        del self.steps[self.acked :]
+        del self.records[self.acked :]
         self.outbox.restart()
         self.outbox.take(PushReply(resume=Resume(committed=self.acked)))
 
@@ -139,12 +146,14 @@ class Taker:
             return False
         request = parse_request(message)
         if isinstance(request, Framed):
-            assert request.head.first <= len(self.steps)
+            assert request.head.first <= len(self.records)
             self.frames += 1
             records = records_of(self.decoder.block(request))
-            self.steps += [r.step for r in records][len(self.steps) - request.head.first :]
+            self.records += records[len(self.records) - request.head.first :]
         elif request.WhichOneof("message") == "define":
             self.decoder.define(request.define)
+        elif request.WhichOneof("message") == "confirm":
+            self.outbox.take(answer(request.confirm, self.records))
         return True
 
     def answer(self, committed: int) -> None:
@@ -156,7 +165,7 @@ def good_records(folder: Path) -> tuple[list[int], int]:
     """The records that a damaged spool still gives, and how many are known to be lost."""
     work = OwnedSpool.take(folder)
     changed = threading.Condition()
-    load = _Load(work, "somewhere", changed)
+    load = Load(work, Target("somewhere"), changed)
     frames, decoder, defined, found = load.frames, Decoder(), 0, []
     frames.rewind()
     frames.commit(0)

@@ -349,6 +349,23 @@ def test_what_is_put_after_a_close_is_counted_as_lost():
     assert (queue.lost, late.released) == (1, 1)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_drain_thread_that_dies_leaves_nobody_waiting():
+    class Broken(Item):
+        def release(self):
+            raise MemoryError
+
+    sink = MemorySink()
+    queue = queue_to(sink)
+    queue.put(Broken(0))
+    queue._thread.join(10)
+    queue.put(Item(1))
+    queue.flush()
+    queue.close(5)
+    queue.close(5)
+    assert queue.lost == 1
+
+
 def test_gaps_that_a_sink_did_not_take_are_stated_again():
     class Refusing(MemorySink):
         refusals = 1

@@ -11,8 +11,9 @@ import pytest
 from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.spool import OwnedSpool
-from anchorlib.sinks.spool_delivery import _Load
+from anchorlib.sinks.spool_load import Load
 from anchorlib.sinks.spool_segments import Segments
+from anchorlib.sinks.spool_target import Target
 from anchorlib.sinks.spool_writer import SegmentSize, SpoolWriter
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Encoded
@@ -136,7 +137,7 @@ def test_a_backlog_of_10000_segments_opens(tmp_path):
     left.die()
     assert len(segments(left.folder)) == 10_000
     work = OwnedSpool.take(left.folder)
-    load = _Load(work, "somewhere", threading.Condition())
+    load = Load(work, Target("somewhere"), threading.Condition())
     load.frames.rewind()
     load.frames.commit(9_990)
     load.frames.tidy()

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
+import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anchorlib.record import Record
@@ -24,6 +29,28 @@ EFFECTS = ("open", "pwritev", "pwrite", "write", "mkdir", "rename", "ftruncate",
 
 class Died(BaseException):
     """The process is no more; nothing it does afterwards has an effect."""
+
+
+class Watched:
+    """Calls `look` after each effect on the file system."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, look: Callable[[], None]) -> None:
+        self.look = look
+        self.effects = 0
+        for name in EFFECTS:
+            patch.setattr(os, name, self.wrap(getattr(os, name)))
+        patch.setattr(io, "open", self.wrap(io.open))  # which a path's open is
+
+    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def effect(*args: Any, **kwargs: Any) -> Any:
+            done = call(*args, **kwargs)
+            self.effects += 1
+            look, self.look = self.look, lambda: None  # it opens files too
+            look()
+            self.look = look
+            return done
+
+        return effect
 
 
 class Mortal:
@@ -110,6 +137,54 @@ def die_and_check(store: Path, life: int) -> None:
 def test_the_store_is_right_wherever_its_writer_dies(tmp_path: Path) -> None:
     for life in range(3, lives(tmp_path / "whole"), 31):
         die_and_check(tmp_path / str(life), life)
+
+
+@functools.cache
+def chunk_size(folder: str) -> int:
+    told = json.loads(Path(folder, "zarr.json").read_bytes())
+    grid = told["chunk_grid"]["configuration"]["chunk_shape"]
+    return math.prod(grid) * np.dtype(told["data_type"]).itemsize
+
+
+def check_sizes(run: Path) -> None:
+    """Every file of the hierarchy is whole: documents end, chunks have their full size."""
+    for folder, _, names in os.walk(run):
+        for name in names:
+            path = f"{folder}/{name}"
+            if name == "zarr.json":
+                assert Path(path).read_bytes().endswith(b"}"), path
+            else:
+                assert Path(path).stat().st_size == chunk_size(folder), path
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_no_file_of_the_hierarchy_is_ever_seen_unfinished(fsync: bool, tmp_path: Path) -> None:
+    run = tmp_path / "run1.zarr"
+    everything = [record for batch in batches() for record in batch]
+    with pytest.MonkeyPatch.context() as patch:
+        watched = Watched(patch, lambda: check_sizes(run))
+        for half in (everything[:7], everything[7:]):
+            with Writer.open(tmp_path, "run1", 0, resume=True, fsync=fsync) as writer:
+                put(writer, half)
+                writer.publish()
+    assert watched.effects > 100
+    assert_holds(reader(tmp_path), everything)
+
+
+def test_rows_that_are_blanked_leave_their_column_whole(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, "run1", 0, writer_id=b"same")
+    put(writer, batches()[0])
+    writer.abandon()
+    run = tmp_path / "run1.zarr"
+    seq = run / "rank0" / "records" / "seq" / "c.0"
+    with seq.open("r+b") as file:  # what a power loss may leave: a row behind one that is lost
+        file.seek(8 * 5)
+        file.write((6).to_bytes(8, "little"))
+    with pytest.MonkeyPatch.context() as patch:
+        Watched(patch, lambda: check_sizes(run))
+        with Writer.open(tmp_path, "run1", 0, writer_id=b"same") as writer:
+            assert writer.committed == 2
+    assert np.fromfile(seq, "<u8").tolist()[:7] == [1, 2, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.slow

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from anchorlib.errors import RunExistsError
+from anchorlib.errors import DamagedError, RunExistsError
 from anchorlib.reading import Run, open_run
 from anchorlib.record import Edges, Gap, Parent
 from anchorlib.store import LocalLocation, RankAudit, RankReader, Writer
 from anchorlib.summary import digest
 from tests.anchorlib.store.auditing import faults, flip
+from tests.security.hostile import catalogue_of, write_catalogue
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 Told = dict[str, Any]
@@ -132,7 +133,9 @@ def test_a_copy_of_a_run_of_format_1_is_one_of_today_and_equal(
     from anchorlib.sinks.copying import copy_run
     from anchorlib.store import find_run
 
-    copy_run(find_run("run1", old), str(tmp_path), patience=30, progress=lambda done, of: None)
+    copy_run(
+        find_run("run1", old), str(tmp_path), "run1", patience=30, progress=lambda done, of: None
+    )
     here, there = open_run("run1", tmp_path), open_run("run1", old)
     assert here.rows(0)[0].catalogue.version == 2
     assert [told_of(here, info) for info in here.tensors()] == [
@@ -150,3 +153,26 @@ def told_of(run: Run, info: Any) -> list[Told]:
             summaries=True
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("series", {"path": "../../../secret"}),
+        ("array", {"name": "../../../secret"}),
+        ("array", {"rows": 0}),
+        ("variant", {"shape": [-4]}),
+        ("variant", {"series": 1 << 40}),
+        ("variant", {"ndim": 65}),
+    ],
+)
+def test_a_catalogue_of_format_1_that_says_what_cannot_be_is_damaged(
+    kind: str, told: Told, tmp_path: Path
+) -> None:
+    with tarfile.open(FIXTURES / "format1.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    entries = catalogue_of(tmp_path / "run1.zarr")
+    next(one for one in entries if kind in one and told.keys() & one.keys()).update(told)
+    write_catalogue(tmp_path / "run1.zarr", entries)
+    with pytest.raises(DamagedError, match="the catalogue of rank 0 is damaged"):
+        RankReader(LocalLocation(tmp_path / "run1.zarr"), 0)

@@ -26,42 +26,52 @@ from tests.anchorlib.store.locations import LocationPromises, fill
 
 
 @pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Location]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Location]]:
     root = tmp_path_factory.mktemp("outer") / "store"
     fill(root)
     with serve(root, bind="127.0.0.1:0") as collector:
-        yield locate_store(f"grpc://{collector.address}")
+        yield root, locate_store(f"grpc://{collector.address}")
 
 
-class TestLocal(LocationPromises):
+class OverADirectory(LocationPromises):
+    """The directory, new for each test."""
+
     @pytest.fixture
-    def location(self, tmp_path: Path) -> Location:
-        fill(tmp_path / "store")
-        return LocalLocation(tmp_path / "store")
-
-
-class TestWithin(LocationPromises):
-    @pytest.fixture
-    def location(self, tmp_path: Path) -> Location:
+    def root(self, tmp_path: Path) -> Path:
         fill(tmp_path / "outer" / "store")
-        return Within(LocalLocation(tmp_path / "outer"), "store")
+        return tmp_path / "outer" / "store"
 
 
-class TestClient(LocationPromises):
+class TestLocal(OverADirectory):
+    @pytest.fixture
+    def location(self, root: Path) -> Location:
+        return LocalLocation(root)
+
+
+class TestWithin(OverADirectory):
+    @pytest.fixture
+    def location(self, root: Path) -> Location:
+        return Within(LocalLocation(root.parent), "store")
+
+
+class TestClient(OverADirectory):
     """A collector's client answers with the same two verbs."""
 
     @pytest.fixture
-    def location(self, tmp_path: Path) -> Location:
-        fill(tmp_path / "store")
-        return CollectorLocation(LocalLocation(tmp_path / "store"))
+    def location(self, root: Path) -> Location:
+        return CollectorLocation(LocalLocation(root))
 
 
 class TestCollector(LocationPromises):
     """And over gRPC, from a collector that serves the directory."""
 
     @pytest.fixture
-    def location(self, collected: Location) -> Location:
-        return collected
+    def root(self, served: tuple[Path, Location]) -> Path:
+        return served[0]
+
+    @pytest.fixture
+    def location(self, served: tuple[Path, Location]) -> Location:
+        return served[1]
 
 
 def test_a_run_reads_the_same_through_a_collector(tmp_path: Path) -> None:

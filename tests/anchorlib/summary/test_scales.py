@@ -75,6 +75,7 @@ def test_a_bin_on_the_limit_leaves_one_scale():
 
 def test_nothing_to_scale_is_no_suggestion_and_another_format_is_refused():
     assert scales_for(Log2Histogram(zero=3, nan=1), "fp16") is None
+    assert scales_for(Log2Histogram(inf=3), "fp16") is None
     with pytest.raises(OptionError):
         scales_for(Log2Histogram(), "fp15")
 

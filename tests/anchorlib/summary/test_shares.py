@@ -33,11 +33,11 @@ def counts(shares: Shares) -> tuple[int, float, float, float]:
 
 
 def cast(values: np.ndarray, target: str) -> tuple[int, int, int, int]:
-    """How ml_dtypes (for float16, torch) casts the finite, non-zero float32 values.
+    """How ml_dtypes (for float16, torch) casts the float32 values but zeros and NaN.
 
     Not torch for all: its cast to float8_e4m3fn makes 448 of everything beyond, inf too.
     """
-    values = values[np.isfinite(values) & (values != 0)]
+    values = values[~np.isnan(values) & (values != 0)]
     if target == "float16":
         rounded = torch.from_numpy(values).to(torch.float16).float().numpy()
     else:
@@ -97,10 +97,12 @@ def landed(values, target: str, scale: float) -> tuple[int, int, int, int]:
     top = Fraction(kind.max)
     step = Fraction(kind.eps) * Fraction(2) ** (len(bin(int(top))) - 3)
     tie_goes_up = (top / step) % 2 == 1
+    infinite = sum(map(math.isinf, values))
     exact = [abs(Fraction(v)) * Fraction(scale) for v in values if math.isfinite(v) and v != 0]
     over = [y for y in exact if y > top + step / 2 or (tie_goes_up and y == top + step / 2)]
     under = [y for y in exact if y <= half]
-    return len(exact), len(under), sum(half < y < normal - half for y in exact), len(over)
+    small = sum(half < y < normal - half for y in exact)
+    return len(exact) + infinite, len(under), small, len(over) + infinite
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -158,10 +160,13 @@ def test_a_loss_scale_saves_gradients_from_underflow():
     assert shares_as(gradient, "fp16", 2.0**6).subnormal_as == 1
 
 
-def test_what_is_no_number_before_has_no_share():
+def test_infinities_are_overflow_and_what_is_nan_has_no_share():
     values = np.array([np.inf, -np.inf, np.nan, 0.0, 1.0])
-    assert counts(shares_as(values, "fp16")) == (1, 0, 0, 0)
-    nothing = shares_as(values[:4], "fp16")
+    for target in ("fp16", "float32", "float64"):
+        for source in (values, log2_histogram(values)):
+            assert counts(shares_as(source, target)) == (3, 0, 0, 2)
+            assert counts(shares_as(source, target, 2.0**-9)) == (3, 0, 0, 2)
+    nothing = shares_as(values[2:4], "fp16")
     assert (nothing.underflow, nothing.subnormal_as, nothing.overflow) == (0, 0, 0)
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.record import Gap, Record
+from anchorlib.errors import RunExistsError
+from anchorlib.record import Coordinates, Gap, Record
 from anchorlib.wire import Decoder, Encoder, Framed, FrameError, Outbox, PushReply, parse_request
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.v1.collector_pb2 import Ack, Closed, Flushed, Resume
-from tests.server.pushing import record
+from tests.server.pushing import answer, record
 from tests.writing import records_of
 
 
@@ -25,40 +28,47 @@ class ListCollector:
     """Keeps what arrives, in order, once; forgets a stream as a collector that is killed does."""
 
     def __init__(self) -> None:
-        self.steps: list[int] = []
+        self.records: list[Record] = []
         self.gaps: dict[str, int] = {}
         self.flushed: dict[int, int] = {}
         self.closed = False
         self.resume()
 
+    @property
+    def steps(self) -> list[int]:
+        return [one.coordinates.step for one in self.records]
+
     def resume(self) -> PushReply:
         self.decoder = Decoder()
         self.frames = 0
-        return PushReply(resume=Resume(committed=len(self.steps)))
+        return PushReply(resume=Resume(committed=len(self.records)))
 
     def receive(self, message: bytes) -> PushReply | None:
         request = parse_request(message)
         if isinstance(request, Framed):
-            self.frames += 1
-            for number, one in enumerate(
-                records_of(self.decoder.block(request)), request.head.first
-            ):
-                assert number <= len(self.steps), "a gap in the sequence"
-                if number == len(self.steps):
-                    self.steps.append(one.coordinates.step)
-            return PushReply(ack=Ack(committed=len(self.steps), frames=self.frames))
+            return self._frame(request)
         match request.WhichOneof("message"):
+            case "confirm":
+                return answer(request.confirm, self.records)
             case "define":
                 self.decoder.define(request.define)
             case "gaps":
                 self.gaps |= {gap.name: gap.count for gap in read_gaps(request.gaps)}
             case "flush":
-                self.flushed[request.flush.id] = len(self.steps)
+                self.flushed[request.flush.id] = len(self.records)
                 return PushReply(flushed=Flushed(id=request.flush.id))
             case "close":
                 self.closed = True
-                return PushReply(closed=Closed(committed=len(self.steps)))
+                return PushReply(closed=Closed(committed=len(self.records)))
         return None
+
+    def _frame(self, request: Framed) -> PushReply:
+        self.frames += 1
+        for number, one in enumerate(records_of(self.decoder.block(request)), request.head.first):
+            assert number <= len(self.records), "a gap in the sequence"
+            if number == len(self.records):
+                self.records.append(one)
+        return PushReply(ack=Ack(committed=len(self.records), frames=self.frames))
 
 
 class Line:
@@ -176,14 +186,20 @@ def test_frames_that_another_stream_delivered_are_not_sent_again():
     while line.send():
         pass
     assert not [m for m in line.there if isinstance(parse_request(m), Framed)]
+    assert outbox.waiting == 3  # what is said to be there is not believed before it is confirmed
+    line.settle()
     assert (outbox.waiting, outbox.nbytes) == (0, 0)
 
 
 @pytest.mark.parametrize("mark", [0, 5])
 def test_a_mark_that_cannot_be_is_noticed(mark):
-    outbox = Outbox()
+    outbox, collector = Outbox(), ListCollector()
+    collector.records = [record(0)]
     add(outbox, [record(0), record(1)])
-    outbox.take(PushReply(resume=Resume(committed=1)))
+    line = Line(outbox, collector)
+    while line.answer() or (outbox.committed < 1 and (line.send() or line.deliver())):
+        pass
+    assert outbox.committed == 1
     outbox.restart()
     with pytest.raises(FrameError, match="its store was changed"):
         outbox.take(PushReply(resume=Resume(committed=mark)))
@@ -205,3 +221,34 @@ def test_the_answer_to_close_acknowledges_what_came_just_before_it():
         pass
     outbox.take(PushReply(closed=Closed(committed=2)))
     assert (outbox.waiting, outbox.nbytes, outbox.closed) == (0, 0, True)
+
+
+@pytest.mark.parametrize("frame_bytes", [100, 1 << 20])
+def test_records_that_are_not_those_held_are_never_let_go(frame_bytes):
+    outbox, forger = Outbox(Encoder(frame_bytes=frame_bytes)), ListCollector()
+    add(outbox, [record(step) for step in range(10)])
+    forger.records = [record(step) for step in (0, 1, 2, 7)]
+    line = Line(outbox, forger)
+    with pytest.raises(RunExistsError, match="not those that are held here"):
+        line.settle()
+    assert (outbox.waiting, outbox.resumed) == (10, False)
+
+
+@given(st.integers(0, 9), st.sampled_from(["step", "order", "time_ns", "count", "name", "raw"]))
+def test_a_record_that_differs_in_anything_is_not_the_record(number, field):
+    outbox, collector = Outbox(), ListCollector()
+    records = [record(step) for step in range(10)]
+    add(outbox, records)
+    others: dict[str, Any] = {
+        "step": {"coordinates": Coordinates(99)},
+        "order": {"order": 99},
+        "time_ns": {"time_ns": 99},
+        "count": {"count": 2},
+        "name": {"name": "other"},
+        "raw": {"raw": record(99).raw, "summary": record(99).summary},
+    }
+    records[number] = replace(records[number], **others[field])
+    collector.records = records
+    with pytest.raises(RunExistsError):
+        Line(outbox, collector).settle()
+    assert outbox.waiting == 10

@@ -1,0 +1,57 @@
+"""The norm of all parameters' gradients as backward made them, before anything clipped them.
+
+`grad` is what the optimizer took, after clipping: its norm never passes the limit. `pass_grad` is
+what one backward left, loss scale and all, so that its norm divided by the scale is the one that
+clipping saw: where the step had one pass, on one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib.report.values import Unclipped
+
+if TYPE_CHECKING:
+    from anchorlib.report.gathering import Part
+
+__all__ = ["unclipped_norm"]
+
+Array = np.ndarray[Any, Any]
+_WHOLE = ("all", "summary")  # modes that have a row of every gradient
+
+
+def unclipped_norm(
+    parts: Sequence[Part], parameters: Collection[str], steps: Array, width: int
+) -> Unclipped | None:
+    """One norm for each `width` of the `steps`; None where no `pass_grad` could tell it."""
+    own = {
+        part.info.name: part
+        for part in reversed(parts)  # of several modes the first
+        if part.info.kind == "pass_grad"
+        and part.info.name in parameters
+        and part.info.mode in _WHOLE
+        and part.phase == "train"
+    }
+    if not own or len({part.rank for part in parts}) > 1:
+        return None
+    norms = np.zeros(-(-len(steps) // width))
+    seen: Array = np.zeros(len(norms), bool)
+    summed: Array = np.zeros(len(norms), bool)  # of several passes, whose norms do not add up
+    finite: Array = np.ones(len(norms), bool)
+    for part in own.values():
+        step, passes = np.unique(part.columns["step"], return_counts=True)
+        summed[np.searchsorted(steps, step[passes > 1]) // width] = True
+        column = np.searchsorted(steps, part.columns["step"]) // width
+        seen[column] = True
+        finite[column[part.columns["nan"] + part.columns["inf"] > 0]] = False
+        with np.errstate(all="ignore"):
+            size = part.columns["l2"] / part.series.columns["scale"]
+        np.hypot.at(norms, column, np.where(np.isfinite(size), size, 0.0))
+    known = seen & ~summed
+    if not known.any():
+        return None
+    norms[~known | ~finite] = np.nan
+    return Unclipped(len(own), norms, known & ~finite)

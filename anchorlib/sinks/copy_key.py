@@ -1,0 +1,60 @@
+"""Who copies a run: a key of this user, from which the secret of each copied attempt is made.
+
+A copy that was cut short is taken up by whoever can name its secret again. What can be read in a
+run must not lead to it, or every reader could go on in the copy's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+from pathlib import Path
+from typing import Final
+
+from anchorlib.claims import SECRET_BYTES
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.sinks.spool_place import spool_place
+
+__all__ = ["copy_secret"]
+
+_NAME: Final = ".copy.key"
+_KEY_BYTES: Final = 32
+
+
+def copy_secret(what: tuple[object, ...]) -> bytes:
+    """The secret of one copied attempt, the same for this user whenever it is asked.
+
+    Raises StoreError where this user has no place for a key.
+    """
+    told = repr(what).encode()
+    return hmac.new(_key(), told, hashlib.sha256).digest()[:SECRET_BYTES]
+
+
+def _key() -> bytes:
+    path = spool_place() / _NAME
+    try:
+        if not path.exists():
+            _make(path)
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"no key for copies can be kept at {escape(str(path))} ({error.strerror}); set "
+            "ANCHOR_SPOOL to a directory of this user"
+        ) from error
+
+
+def _make(path: Path) -> None:
+    """Put a new key in place, whole; whoever comes second takes that of the first."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    made = path.with_name(f"{_NAME}.{os.getpid()}.{os.urandom(4).hex()}")
+    file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(file, os.urandom(_KEY_BYTES))
+    finally:
+        os.close(file)
+    with contextlib.suppress(FileExistsError):
+        path.hardlink_to(made)
+    made.unlink()

@@ -1,0 +1,119 @@
+"""A spool brought to a directory, by the store's own writer."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from anchorlib.errors import RunExistsError
+from anchorlib.names import escape
+from anchorlib.sinks.spool import OwnedSpool
+from anchorlib.sinks.spool_load import Delivered, Load
+from anchorlib.sinks.spool_past import past_attempts
+from anchorlib.sinks.spool_target import Target
+from anchorlib.store import Writer
+from anchorlib.wire import (
+    OTHERS,
+    Decoder,
+    Encoded,
+    Framed,
+    FrameError,
+    Hello,
+    Link,
+    doubts,
+    parse_request,
+    read_header,
+    read_lineage,
+)
+
+__all__ = ["to_directory"]
+
+Progress = Callable[[int, int], None]
+
+
+def to_directory(work: OwnedSpool, target: Target, progress: Progress) -> Delivered:
+    """Write what is in the spool, and remove it once all of it is there.
+
+    Raises RunExistsError where other records are there, StoreError.
+    """
+    store = Path(target.to)
+    load = Load(work, target, threading.Condition())
+    hello = load.hello(past_attempts(load.run, load.rank, target.to))
+    writer = Writer.open(
+        store,
+        hello.run,
+        hello.rank,
+        resume=hello.resume,
+        overwrite=hello.overwrite,
+        header=_header(hello),
+        writer_id=hello.writer_id,
+        max_bytes=hello.max_bytes or None,
+        acknowledged=hello.acknowledged,
+    )
+    try:
+        _confirm(load, writer, store)
+        _write(load, writer, progress)
+        writer.gap([*load.notes.gaps, *load.damage()])
+        for message in load.notes.lineage:
+            request = parse_request(message)
+            if not isinstance(request, Framed):
+                writer.edges(read_lineage(request.lineage))
+                writer.header(read_header(request.lineage))
+        if load.notes.closed:
+            writer.close()
+        else:
+            writer.publish()
+    finally:
+        writer.abandon()
+    if work.label is None or work.label.power:
+        os.sync()  # the spool goes: what it held must not be in this machine's memory alone
+    return load.finish()
+
+
+def _confirm(load: Load, writer: Writer, store: Path) -> None:
+    """What the store has already has to be what the spool holds, or nothing of it goes."""
+    links = (*load.links, Link(writer.attempt, 0, writer.committed))
+    start = min(link.first for link in links)
+    for doubt in doubts(load.frames.held(start), links):
+        if writer.fingerprint(doubt.attempt, doubt.first, doubt.end) != doubt.fingerprint:
+            where = f"rank {load.rank} of run {load.run!r} in {escape(str(store))}"
+            raise RunExistsError(f"{where}: {OTHERS.format(doubt=doubt)}")
+
+
+def _write(load: Load, writer: Writer, progress: Progress) -> None:
+    frames, decoder = load.frames, Decoder()
+    frames.rewind()
+    frames.commit(writer.committed)
+    frames.tidy()
+    told = 0
+    next_record = writer.committed
+    while (frame := frames.first()) is not None:
+        while told < frame.definitions:
+            request = parse_request(frames.definitions[told])
+            if isinstance(request, Framed):
+                raise FrameError("a frame stands where definitions are")
+            decoder.define(request.define)
+            told += 1
+        next_record = _write_frame(frame, next_record, decoder, writer)
+        frames.advance()
+        progress(writer.committed, max(frames.end, writer.committed))
+
+
+def _write_frame(frame: Encoded, due: int, decoder: Decoder, writer: Writer) -> int:
+    framed = parse_request(frame.message)
+    if not isinstance(framed, Framed):
+        raise FrameError("what was kept as a frame is none")
+    block = decoder.block(framed)
+    if block is None:  # more fragments of it are to come
+        return due
+    first = framed.head.first
+    writer.write_block(block.after(due - first))
+    return max(due, first + len(block))
+
+
+def _header(hello: Hello) -> dict[str, object]:
+    told = json.loads(hello.header or "{}")
+    return dict(told) if isinstance(told, dict) else {}

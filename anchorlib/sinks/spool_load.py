@@ -1,0 +1,132 @@
+"""What a dead process left in its spool, ready to be sent, and what came of it."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anchorlib.claims import claim_of
+from anchorlib.errors import RunExistsError, StoreError
+from anchorlib.names import escape
+from anchorlib.record import Gap
+from anchorlib.sinks.spool import OwnedSpool
+from anchorlib.sinks.spool_frames import SpoolFrames
+from anchorlib.sinks.spool_past import PastAttempt, heir_among
+from anchorlib.sinks.spool_target import Target
+from anchorlib.wire import Hello, Link
+
+__all__ = ["Delivered", "Load"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What came of a delivery.
+
+    records: in the spool that were good; those of them that were there `already` are counted too.
+    lost: records that damage cost, as far as they can be counted.
+    set_aside: damaged segments, which stay in the spool's directory.
+    """
+
+    run: str
+    rank: int
+    records: int
+    already: int
+    lost: int
+    set_aside: int
+
+
+class Load:
+    """A spool's content, ready to be sent to `target`.
+
+    links: attempts there that hold what earlier deliveries brought; known after `hello`.
+    """
+
+    def __init__(self, work: OwnedSpool, target: Target, changed: threading.Condition) -> None:
+        self._work = work
+        self._target = target
+        self._segments = work.segments()
+        self._holes = work.holes(target.key)
+        self.links: tuple[Link, ...] = ()
+        self.notes = work.notes(self._segments)
+        self.frames = SpoolFrames(self._segments, self._holes, changed, end=self.notes.end)
+        if self.notes.hello is None and (work.label is None or self.notes.end):
+            raise StoreError(
+                f"nothing in the spool {escape(str(work.folder))} says which run it is of"
+            )
+
+    @property
+    def run(self) -> str:
+        """The run that it becomes."""
+        return self._target.run or self._hello.run
+
+    @property
+    def rank(self) -> int:
+        """The rank it is of."""
+        return self._hello.rank
+
+    @property
+    def _hello(self) -> Hello:
+        label = self._work.label
+        if self.notes.hello is not None or label is None:
+            return self.notes.hello or Hello()
+        return Hello(run=label.run, rank=label.rank, writer_id=bytes.fromhex(label.writer_id))
+
+    def hello(self, attempts: Sequence[PastAttempt]) -> Hello:
+        """How to say who writes, where these attempts at the rank are already.
+
+        Raises RunExistsError where they are another recording.
+        """
+        hello = Hello()
+        hello.CopyFrom(self._hello)
+        hello.run = self.run
+        if self._target.run is not None:
+            hello.resume, hello.overwrite = self._target.follows, False
+        heir = heir_among(hello.writer_id, attempts)
+        if heir is None:
+            self._check_free(hello, attempts)
+            return hello
+        hello.writer_id, self._holes.base, self.links = heir
+        hello.resume, hello.overwrite = True, False
+        if attempts[-1].claim == claim_of(heir.secret):
+            hello.acknowledged = attempts[-1].records
+        return hello
+
+    def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:
+        """Whether this spool may begin there."""
+        label = self._work.label
+        where = f"rank {hello.rank} of run {hello.run!r} in {escape(self._target.to)}"
+        if attempts and not (hello.resume or hello.overwrite):
+            raise RunExistsError(f"{where} is another recording; {self._elsewhere}")
+        since = 0 if label is None else label.created_ns
+        newest = max((one.started_ns for one in attempts), default=0)
+        if hello.overwrite and newest > since:
+            raise RunExistsError(
+                f"{where} was recorded anew since this spool was left, and would be overwritten; "
+                f"{self._elsewhere}"
+            )
+
+    @property
+    def _elsewhere(self) -> str:
+        line = f"anchor push {shlex.quote(str(self._work.folder))} --to {self._target.to} --as NAME"
+        return f"deliver the spool under another name: `{escape(line)}`"
+
+    def damage(self) -> list[Gap]:
+        """The statement of what damage cost, once all was read; of which tensors is not known."""
+        reached = self.frames.reached
+        if self.notes.closed and reached < self.notes.end:
+            self._holes.add(reached, self.notes.end)
+        return self.frames.damage
+
+    def finish(self) -> Delivered:
+        """Everything is delivered: remove it."""
+        records = self.frames.end + self._holes.base
+        # What a collector has beyond was not on this machine's disk when it lost power.
+        already = min((self.frames.already or 0) + self._holes.base, records)
+        run, rank, lost = self.run, self.rank, self._holes.damage
+        damaged = sum(segment.damaged for segment in self._segments.listed)
+        damaged += self._segments.set_aside
+        self.frames.close()
+        self._work.finish(self._segments)
+        return Delivered(run, rank, records, already, lost, damaged)

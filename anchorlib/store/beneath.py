@@ -1,0 +1,128 @@
+"""Files below a folder, opened so that nothing in it leads elsewhere and nothing is waited for.
+
+A run may come from anywhere, and whoever made it chose every name in it. So each folder on the way
+to a file is opened by itself, from the one above, and no link is followed; what is neither a file
+nor a folder (a pipe would wait for a writer, a device may never end) is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+
+__all__ = ["names_beneath", "open_beneath"]
+
+_ROOT: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER: Final = _ROOT | os.O_NOFOLLOW
+# Without O_NONBLOCK the opening of a pipe waits until somebody writes into it.
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+_KINDS: Final = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_beneath(root: str, key: str) -> int | None:
+    """A descriptor of the file at `key` below the folder `root`; None where there is no file.
+
+    `root` itself may be a link. Raises StoreError for a link, pipe, socket or device at the key or
+    on the way to it, OSError for what the system refuses.
+    """
+    folder, _, name = key.rpartition("/")
+    above = _folder(root, folder)
+    if above is None:
+        return None
+    try:
+        found = os.open(name, _FILE, dir_fd=above)
+    except OSError as error:
+        _refuse(above, name, key)
+        if error.errno in _MISSING:
+            return None
+        raise
+    finally:
+        os.close(above)
+    kind = stat.S_IFMT(os.fstat(found).st_mode)
+    if kind == stat.S_IFREG:
+        return found
+    os.close(found)
+    if kind == stat.S_IFDIR:
+        return None
+    raise _strange(key, kind)
+
+
+def names_beneath(root: str, folder: str) -> list[str]:
+    """The names in a folder below `root` ("" is `root`), sorted; folders end in "/".
+
+    A name that begins with a dot is left out. A link to a folder is listed as a folder, so that
+    whoever opens it is told that it is a link. Empty where there is no folder; raises as
+    `open_beneath`.
+    """
+    found = _folder(root, folder)
+    if found is None:
+        return []
+    try:
+        with os.scandir(found) as entries:
+            return sorted(
+                f"{entry.name}/" if _is_folder(entry) else entry.name
+                for entry in entries
+                if not entry.name.startswith(".")
+            )
+    finally:
+        os.close(found)
+
+
+def _folder(root: str, key: str) -> int | None:
+    """A descriptor of a folder; None where there is none."""
+    try:
+        found = os.open(root, _ROOT)
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise
+    done = ""
+    for name in key.split("/") if key else ():
+        done = f"{done}/{name}" if done else name
+        above, found = found, -1
+        try:
+            found = os.open(name, _FOLDER, dir_fd=above)
+        except OSError as error:
+            _refuse(above, name, done)
+            if error.errno in _MISSING:
+                return None
+            raise
+        finally:
+            os.close(above)
+    return found
+
+
+def _refuse(above: int, name: str, key: str) -> None:
+    """Raises StoreError where `name` is no file and no folder: each system has its own errno."""
+    try:
+        kind = stat.S_IFMT(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    except OSError:
+        return
+    if kind in _KINDS:
+        raise _strange(key, kind)
+
+
+def _strange(key: str, kind: int) -> StoreError:
+    what = _KINDS.get(kind, "no file")
+    return StoreError(
+        f"{escape(key)} is {what}, and only files and folders of its own belong into a run"
+    )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False

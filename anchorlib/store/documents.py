@@ -1,0 +1,130 @@
+"""The zarr.json documents of a run, which others read it by, compared with its catalogue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from anchorlib.errors import StoreError
+from anchorlib.store.format1 import columns_of, older_arrays
+from anchorlib.store.forms import OpenForm
+from anchorlib.store.layout import HIST_COLUMNS
+from anchorlib.store.location import Location
+from anchorlib.store.metadata import Growing, array_json, group_json, stamp
+from anchorlib.store.publishing import catalogue_json, rank_json, tell_series
+from anchorlib.store.table import column_shape
+
+if TYPE_CHECKING:
+    from anchorlib.store.rank import RankReader
+    from anchorlib.store.slots import ChunkFiles
+
+__all__ = ["document_faults", "run_faults"]
+
+Sizes = Mapping[int, tuple[int, int]]
+
+GROWING = ("shape", "attributes")  # behind the rows, where a run was not closed to its end
+
+
+def run_faults(run: Location) -> Iterator[str]:
+    """What is wrong with the document of the run itself; its name may have changed since."""
+    told = json.loads(group_json(stamp()))
+    yield from _faults(run, "", told, passed_over=("attributes",))
+
+
+def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
+    """What is wrong with the documents of one rank, the location of which is `rank`."""
+    catalogue = reader.catalogue
+    sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
+    old = catalogue.version == 1
+    told = {
+        "": rank_json(catalogue),
+        "catalog": catalogue_json(reader.catalogue_end),
+        "records": group_json(stamp()),
+        "tensors" if old else "forms": group_json(stamp()),
+    }
+    for name, dtype in columns_of(catalogue.version).items():
+        if name != "check" or catalogue.checked is not None:
+            told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(reader.committed)
+    told |= _arrays(reader, sizes) if old else _forms(reader, sizes)
+    passed_over = GROWING if sizes is None else ("attributes",) if old else ()
+    for key, document in told.items():
+        yield from _faults(rank, key, json.loads(document), passed_over=passed_over)
+    for name, dtype in HIST_COLUMNS.items():
+        pairs = json.loads(array_json(column_shape(dtype, name)))
+        yield from _faults(rank, f"records/{name}", pairs, passed_over=("shape",))
+
+
+def _is_published(rank: Location) -> bool:
+    """Whether the rank's own document, the last that a writer puts down, says that it is closed."""
+    return b'"state":"closed"' in (rank.get("zarr.json") or b"")
+
+
+def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
+    """How many rows and elements each form has; None where the table is too damaged to say."""
+    try:
+        rows = np.zeros(len(reader.catalogue.forms), np.int64)
+        np.maximum.at(rows, reader.column("form"), reader.column("row") + 1)
+        return {
+            one.id: (count, reader.flat_elements(one, count) if one.flat else 0)
+            for one, count in zip(reader.catalogue.forms, rows.tolist(), strict=True)
+        }
+    except (StoreError, ValueError, OverflowError, MemoryError, IndexError):
+        return None
+
+
+def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
+    """The documents of all forms that keep values: of their groups, their arrays, their labels."""
+    forms = []
+    for entry in reader.catalogue.forms:
+        form = OpenForm(entry, "", cast("ChunkFiles", None))  # of which the documents are wanted
+        forms.append(form)
+        if entry.array is not None:
+            form.open(entry)
+            form.rows, form.elements = (sizes or {}).get(entry.id, (0, 0))
+    if sizes is not None:
+        tell_series(reader, forms, 0, reader.committed)
+    found = {}
+    for form in forms:
+        if form.entry.array is not None:
+            found[form.entry.group] = form.about()
+            found |= {f"{form.entry.group}/{name}": text for name, text in form.shown().items()}
+    return found
+
+
+def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
+    """The documents of all arrays of a run of format 1, but for their attributes."""
+    found = {}
+    for form in reader.catalogue.forms:
+        if form.array is None:
+            continue
+        rows, elements = (sizes or {}).get(form.id, (0, 0))
+        found[form.group] = group_json({})
+        arrays = older_arrays(form, rows, elements)
+        found |= {f"{form.group}/{name}": array_json(array) for name, array in arrays.items()}
+    return found
+
+
+def _faults(
+    location: Location, key: str, told: dict[str, Any], *, passed_over: tuple[str, ...]
+) -> Iterator[str]:
+    """What of the document at `key` is not as `told`."""
+    path = f"{key}/zarr.json".lstrip("/")
+    data = location.get(path)
+    if data is None:
+        yield f"{path} is missing"
+        return
+    try:
+        found = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "is cut, or no JSON"
+        yield f"{path} {why}: other zarr readers refuse it"
+        return
+    if not isinstance(found, dict):
+        yield f"{path} is no JSON object: other zarr readers refuse it"
+        return
+    for name, value in told.items():
+        if name not in passed_over and found.get(name) != value:
+            yield f"{path} says another {name} than the catalogue"

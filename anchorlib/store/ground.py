@@ -1,0 +1,72 @@
+"""Whether a rank's directory still lies where its writer found it.
+
+A writer keeps files open and makes others by their path. Once the run is moved or removed the two
+are different places: rows would go on in one of them while their values and labels miss in both.
+"""
+
+# ruff: noqa: PTH115, PTH116  # it is asked before each write: paths as objects cost more
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+
+__all__ = ["Ground"]
+
+_GONE: Final = " (deleted)"
+
+
+class Ground:
+    """The directory of one rank of a run."""
+
+    def __init__(self, path: Path, run: str, rank: int) -> None:
+        self._path = str(path)
+        self._run = run
+        self._rank = rank
+        self._said = False
+        # Kept open, so that a directory made later in its place cannot have its number.
+        self._file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self._found = _identity(os.fstat(self._file))
+
+    def check(self) -> None:
+        """Raises StoreError where the path leads elsewhere or nowhere."""
+        if not self._is_here():
+            self._said = True
+            raise StoreError(self._fate())
+
+    def is_known_gone(self) -> bool:
+        """Whether `check` has said so before, and it still is."""
+        return self._said and not self._is_here()
+
+    def close(self) -> None:
+        """Let the directory go."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _is_here(self) -> bool:
+        try:
+            return _identity(os.stat(self._path)) == self._found
+        except OSError:
+            return False
+
+    def _fate(self) -> str:
+        """What became of it, and what to do; paths last, because they may be long."""
+        during = f"while rank {self._rank} was recorded into it: start another run"
+        try:
+            now = os.readlink(f"/proc/self/fd/{self._file}")
+        except OSError:  # a system that does not tell
+            return f"run {self._run!r} was moved or removed {during}, or put {self._path} back"
+        if now.endswith(_GONE):
+            return f"run {self._run!r} was removed {during}"
+        return (
+            f"run {self._run!r} was moved {during}, or move it back: {escape(now)} was {self._path}"
+        )
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -1,0 +1,186 @@
+"""What a writer holds of records that a store says it has: compared before the writer lets go.
+
+    frames it holds ─▶ Doubt ──Confirm──▶ collector
+                    equal or refused ◀──Confirmed──┘
+
+A store that has as many records as a writer sent need not have its records: somebody may have
+restored, replaced or forged the run. Records that are not confirmed equal stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from anchorlib.errors import RunExistsError
+from anchorlib.fingerprints import RECORD, fingerprint_of, tensor_code
+from anchorlib.wire.blocks import entries
+from anchorlib.wire.decoder import Framed, parse_request
+from anchorlib.wire.limits import WINDOW
+from anchorlib.wire.malformed import FrameError
+from anchorlib.wire.sealing import sealed
+from anchorlib.wire.v1.collector_pb2 import Columns, Confirm, Confirmed, PushRequest
+
+__all__ = ["OTHERS", "Doubt", "Held", "Link", "Questions", "doubts", "held_frame"]
+
+OTHERS: Final = (
+    "records {doubt.first} to {doubt.last} of attempt {doubt.attempt} there are not those that are "
+    "held here; nothing was removed: deliver them under another name (anchor push … --as NAME)"
+)
+_DIGEST_BYTES: Final = 16
+_PLAIN: Final = {"step": 0, "pass_index": 0, "call": 0, "order": 0, "time_ns": 0, "count": 1}
+
+
+class Held(NamedTuple):
+    """The rows of one frame; `definitions`: messages that define all they speak of."""
+
+    first: int
+    columns: Columns
+    definitions: Sequence[bytes]
+
+
+class Link(NamedTuple):
+    """An attempt in the store that has the writer's records from `first` up to `end`."""
+
+    attempt: int
+    first: int
+    end: int
+
+
+class Doubt(NamedTuple):
+    """Records of an attempt, numbered inside it, and what they have to be."""
+
+    attempt: int
+    first: int
+    end: int
+    fingerprint: bytes
+
+    @property
+    def last(self) -> int:
+        """The last of them."""
+        return self.end - 1
+
+
+def held_frame(message: bytes, definitions: Sequence[bytes]) -> Held | None:
+    """What a frame holds; None for a further part of a record, whose row is in the first part."""
+    frame = parse_request(message)
+    if not isinstance(frame, Framed):
+        raise FrameError("what was kept as a frame is none")
+    head = frame.head
+    if head.HasField("fragment") and head.fragment.offset:
+        return None
+    return Held(head.first, head.columns, definitions)
+
+
+def doubts(held: Iterable[Held], links: Sequence[Link]) -> Iterator[Doubt]:
+    """What is to be asked about each of these frames, in order, whose records are in the store."""
+    end = max((link.end for link in links), default=0)
+    tables = _Tables()
+    for one in held:
+        if one.first >= end:
+            return
+        records = tables.records(one)
+        for link in links:
+            start = max(link.first, one.first)
+            stop = min(link.end, one.first + len(records))
+            if start < stop:
+                part = records[start - one.first : stop - one.first]
+                yield Doubt(
+                    link.attempt, start - link.first, stop - link.first, fingerprint_of(part)
+                )
+
+
+class Questions:
+    """Doubts on their way to a collector, until each is answered.
+
+    doubts: taken one by one as they are sent: each may have to be read from a disk.
+    answered: how many were confirmed.
+    """
+
+    def __init__(self, doubts: Iterator[Doubt]) -> None:
+        self._doubts = doubts
+        self._ahead = next(doubts, None)
+        self._asked: deque[Doubt] = deque()
+        self.answered = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether something is not confirmed."""
+        return bool(self._ahead or self._asked)
+
+    def next(self) -> bytes | None:
+        """The next message to send, None while there is none."""
+        if self._ahead is None or len(self._asked) >= WINDOW:
+            return None
+        doubt, self._ahead = self._ahead, next(self._doubts, None)
+        self._asked.append(doubt)
+        question = Confirm(attempt=doubt.attempt, first=doubt.first, end=doubt.end)
+        return sealed(PushRequest(confirm=question))
+
+    def take(self, answer: Confirmed) -> None:
+        """What the collector said of the oldest that was asked.
+
+        Raises RunExistsError where it has other records, FrameError where nothing was asked.
+        """
+        if not self._asked:
+            raise FrameError("it answers what was not asked")
+        doubt = self._asked.popleft()
+        if answer.fingerprint != doubt.fingerprint:
+            raise RunExistsError(OTHERS.format(doubt=doubt))
+        self.answered += 1
+
+
+class _Tables:
+    """What was defined so far."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._series: list[tuple[str, str, str]] = []
+        self._layouts: list[tuple[str, tuple[int, ...]]] = []
+        self._phases: list[str] = []
+
+    def records(self, held: Held) -> np.ndarray[Any, Any]:
+        """The rows of a frame as dtype RECORD."""
+        self._learn(held.definitions)
+        columns = held.columns
+        rows = len(columns.digest) // _DIGEST_BYTES
+        found = np.empty(rows, RECORD)
+        found["tensor"] = self._tensors(columns, rows)
+        for name, default in _PLAIN.items():
+            dtype = RECORD.fields[name][0].type if RECORD.fields else np.int64
+            found[name] = entries(getattr(columns, name), rows, name, dtype, default)
+        halves = np.frombuffer(columns.digest, ">u8").reshape(rows, 2)
+        found["digest_high"], found["digest_low"] = halves[:, 0], halves[:, 1]
+        return found
+
+    def _learn(self, definitions: Sequence[bytes]) -> None:
+        for message in definitions[self._read :]:
+            request = parse_request(message)
+            if isinstance(request, Framed):
+                raise FrameError("a frame stands where definitions are")
+            told = request.define
+            self._series += [(one.name, one.kind, one.mode) for one in told.series]
+            self._layouts += [(one.dtype, tuple(one.shape)) for one in told.layouts]
+            self._phases += told.phases
+            self._read += 1
+
+    def _tensors(self, columns: Columns, rows: int) -> np.ndarray[Any, Any]:
+        numbers = np.stack(
+            [
+                entries(getattr(columns, name), rows, name, np.int64)
+                for name in ("series", "layout", "phase")
+            ],
+            axis=1,
+        )
+        kinds, which = np.unique(numbers, axis=0, return_inverse=True)
+        try:
+            codes = [
+                tensor_code(self._series[series], self._phases[phase], *self._layouts[layout])
+                for series, layout, phase in kinds.tolist()
+            ]
+        except IndexError:
+            raise FrameError("a row speaks of what was not defined") from None
+        return np.array(codes, np.uint64)[which.reshape(-1)]
