@@ -11,6 +11,7 @@ import torch
 import anchorlib
 from anchor_cli.main import main
 from anchorlib import StoreError
+from tests.contract.runs import until
 from tests.server.pushing import record
 
 SMALL, LARGE = 10, 300_000  # values in files that stay open, and in files of their own
@@ -68,7 +69,7 @@ def test_a_run_that_is_put_back_goes_on(tmp_path, capsys):
             elif not here:
                 run.rename(moved)
             take_steps(session, start, start + 10, SMALL)
-            session._queue._drained(start + 10, 60)
+            until(lambda done=start + 10: session._queue._done == done)
     assert (session.counters.records, session.counters.dropped) == (20, 10)
     steps = [
         step
