@@ -15,6 +15,7 @@ reader     the client of the second service
 sealing    the checksum that ends each message
 malformed  what a message may not be
 services   the two services, to serve and to call
+kinds      the kinds of failure
 failures   what a failed call means
 gaps       gap statements as messages
 health     whether a collector is well
@@ -35,10 +36,11 @@ from anchorlib.wire.blocks import RowBlock, joined_blocks
 from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
-from anchorlib.wire.failures import STOPPING, Failure, failure
+from anchorlib.wire.failures import Failure, failure
 from anchorlib.wire.framing import Buffer
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.health import ask_health
+from anchorlib.wire.kinds import KIND_KEY, Kind, code_of, kind_of
 from anchorlib.wire.limits import (
     AHEAD_BYTES,
     DEFINED_BYTES,
@@ -94,13 +96,13 @@ __all__ = [
     "HELLO_SECONDS",
     "IDLE_SECONDS",
     "KEEPALIVE_SECONDS",
+    "KIND_KEY",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
     "STALL_SECONDS",
-    "STOPPING",
     "STREAMS",
     "UNFINISHED_SHARE",
     "WINDOW",
@@ -121,6 +123,7 @@ __all__ = [
     "GetReply",
     "GetRequest",
     "Hello",
+    "Kind",
     "Lineage",
     "ListReply",
     "ListRequest",
@@ -137,6 +140,7 @@ __all__ = [
     "check_of",
     "check_seal",
     "close_request",
+    "code_of",
     "defined",
     "failure",
     "first_of",
@@ -145,6 +149,7 @@ __all__ = [
     "is_address",
     "is_loopback",
     "joined_blocks",
+    "kind_of",
     "open_channel",
     "parse_address",
     "parse_request",

@@ -12,7 +12,8 @@ room          memory for records that come in fragments
 ranks         who writes which rank
 files         the reader's service
 health        the standard health service
-refusals      errors as status codes
+refusals      errors as kinds and status codes
+trouble       what was refused, counted and told
 auth          bearer tokens and certificates
 certificates  a certificate and a token made here
 ports         who holds a port

@@ -12,7 +12,9 @@ from typing import Any
 
 import grpc
 
+from anchor_server.refusals import Refusal, abort
 from anchorlib.errors import OptionError
+from anchorlib.wire import Kind
 
 __all__ = ["BearerToken", "ServerTLS"]
 
@@ -88,7 +90,7 @@ def _refusing(handler: grpc.RpcMethodHandler[Any, Any] | None) -> grpc.RpcMethod
 
 def _refuse(request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG001  # not looked at
     _log.info("refused a call without the token", extra={"peer": context.peer()})
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
+    abort(context, Refusal(Kind.TOKEN, "the token is missing or wrong"))
 
 
 def _read(path: Path) -> bytes:

@@ -26,6 +26,7 @@ from anchor_server.ports import listener
 from anchor_server.push import PushService
 from anchor_server.ranks import Ranks
 from anchor_server.tally import Tally
+from anchor_server.trouble import Trouble
 from anchorlib.errors import CollectorError, OptionError, StoreError
 from anchorlib.store import make_store
 from anchorlib.wire import (
@@ -85,8 +86,14 @@ class Collector:
         _make(self.store, fsync=fsync)
         self._ranks = Ranks(self.store, fsync=fsync, max_bytes=max_bytes, patience=_PATIENCE)
         self.tally = Tally()
+        self._trouble = Trouble(self.tally)
         self._push = PushService(
-            self._ranks, self.tally, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
+            self._ranks,
+            self.tally,
+            self._trouble,
+            max_streams=max_streams,
+            record_bytes=record_bytes,
+            fsync=fsync,
         )
         self._health = HealthService()
         self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
@@ -143,7 +150,10 @@ class Collector:
         interceptors: list[grpc.ServerInterceptor] = [] if token is None else [BearerToken(token)]
         server = grpc.server(
             self._threads,
-            handlers=[push_handler(self._push.push), ReaderService(self.store, self.tally).handler],
+            handlers=[
+                push_handler(self._push.push),
+                ReaderService(self.store, self.tally, self._trouble).handler,
+            ],
             interceptors=interceptors,
             options=_OPTIONS,
             maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from anchor_server.refusals import Refusal
-from anchorlib.wire import AHEAD_BYTES
+from anchorlib.wire import AHEAD_BYTES, Kind
 
 __all__ = ["Inbox"]
 
@@ -56,7 +56,7 @@ class Inbox:
         with self._changed:
             if not self._changed.wait_for(self._ready, timeout):
                 raise Refusal(
-                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    Kind.STALLED,
                     f"the stream said nothing for {timeout:g} s in the middle of a sentence",
                 )
             if not self._waiting and self._ending is not None:

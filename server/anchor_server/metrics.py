@@ -70,6 +70,7 @@ class _Families:
             "",
             {"": tally.damaged},
         )
+        yield _counter("refusals", "calls refused", "reason", dict(tally.refused))
         yield _counter("dropped", "observations left out", "reason", dict(tally.dropped))
         yield _gauge("streams", "streams being written", {(): tally.streams}, ())
         acked = {(run, str(rank)): mark for (run, rank), mark in list(tally.acked.items())}

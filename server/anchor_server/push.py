@@ -6,7 +6,6 @@ all that arrives together ─▶ what it asks for, then Ack, after the write
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 
@@ -15,22 +14,24 @@ from google.protobuf.message import DecodeError
 
 from anchor_server.inbox import Inbox
 from anchor_server.ranks import Ranks
-from anchor_server.refusals import Refusal, abort, status
+from anchor_server.refusals import Refusal
 from anchor_server.room import Room
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
+from anchor_server.trouble import Caller, Trouble
+from anchorlib.names import check_run_name
 from anchorlib.wire import (
     DURABILITY_POWER,
     DURABILITY_PROCESS,
     HELLO_SECONDS,
     PROTOCOL,
-    STOPPING,
     Ack,
     DamagedError,
     Decoder,
     Framed,
     FrameError,
     Hello,
+    Kind,
     PushReply,
     PushRequest,
     Resume,
@@ -40,7 +41,7 @@ from anchorlib.wire import (
 
 __all__ = ["PushService"]
 
-_log = logging.getLogger("anchor_server")
+_STOPPING = "the collector is stopping"
 
 
 class PushService:
@@ -51,10 +52,18 @@ class PushService:
     """
 
     def __init__(
-        self, ranks: Ranks, tally: Tally, *, max_streams: int, record_bytes: int, fsync: bool
+        self,
+        ranks: Ranks,
+        tally: Tally,
+        trouble: Trouble,
+        *,
+        max_streams: int,
+        record_bytes: int,
+        fsync: bool,
     ) -> None:
         self._ranks = ranks
         self._tally = tally
+        self._trouble = trouble
         self._room = Room()
         self._max_streams = max_streams
         self._record_bytes = record_bytes
@@ -65,25 +74,24 @@ class PushService:
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
         """The handler: one call, one rank of one run."""
+        caller = Caller(context.peer())
         try:
             inbox = self._admit(requests)
         except Refusal as refusal:
-            abort(context, refusal)
+            self._trouble.refuse(context, refusal, caller)
         try:
-            yield from self._serve(inbox, context.peer())
+            yield from self._serve(inbox, caller)
         except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
-            code, text = status(error)
-            _log.info("stream ended: %s", text, extra={"peer": context.peer(), "code": code.name})
-            abort(context, Refusal(code, text))
+            self._trouble.refuse(context, error, caller)
         finally:
-            inbox.end(Refusal(grpc.StatusCode.CANCELLED, "the stream is over"))
+            inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
         """Take no more streams, and end those there are once what has arrived is written."""
         with self._changed:
             self._stopping = True
             for inbox in self._inboxes:
-                inbox.end(Refusal(grpc.StatusCode.UNAVAILABLE, STOPPING))
+                inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no stream is being read."""
@@ -93,10 +101,10 @@ class PushService:
     def _admit(self, requests: Iterator[bytes]) -> Inbox:
         with self._changed:
             if self._stopping:
-                raise Refusal(grpc.StatusCode.UNAVAILABLE, STOPPING)
+                raise Refusal(Kind.STOPPING, _STOPPING)
             if len(self._inboxes) >= self._max_streams:
                 raise Refusal(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    Kind.STREAMS,
                     f"{self._max_streams} streams are open, which is all this collector takes",
                 )
             inbox = Inbox(requests, on_over=self._over)
@@ -110,7 +118,7 @@ class PushService:
             self._tally.streams = len(self._inboxes)
             self._changed.notify_all()
 
-    def _serve(self, inbox: Inbox, peer: str) -> Iterator[PushReply]:
+    def _serve(self, inbox: Inbox, caller: Caller) -> Iterator[PushReply]:
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
@@ -119,25 +127,30 @@ class PushService:
         except DamagedError:
             self._tally.damage()
             raise
-        with self._ranks.tenancy(hello, peer, inbox.end) as tenancy:
+        caller.run, caller.rank = check_run_name(hello.run), hello.rank
+        with self._ranks.tenancy(hello, caller.peer, inbox.end) as tenancy:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
             decoder = Decoder(hello.rank, record_bytes=self._record_bytes)
             stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
-                yield from self._answers(inbox, stream, hello)
+                yield from self._answers(inbox, stream, caller)
             finally:
                 stream.leave()
-                self._tally.forget(hello.run, hello.rank)
+                self._tally.forget(caller.run, hello.rank)
 
-    def _answers(self, inbox: Inbox, stream: Stream, hello: Hello) -> Iterator[PushReply]:
+    def _answers(self, inbox: Inbox, stream: Stream, caller: Caller) -> Iterator[PushReply]:
+        stored = stream.committed
         for batch in inbox.batches(stream.patience):
             yield from stream.replies(batch)
             if stream.closed:
                 return
             committed = stream.committed
-            self._tally.ack(hello.run, hello.rank, committed)
+            if committed > stored:
+                stored = committed
+                self._trouble.passed(caller)
+            self._tally.ack(caller.run, caller.rank or 0, committed)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
 
@@ -159,7 +172,7 @@ def _check_version(message: bytes) -> None:
     told = request.hello.protocol
     if request.HasField("hello") and told != PROTOCOL and (_fits(message) or not request.check):
         raise Refusal(
-            grpc.StatusCode.FAILED_PRECONDITION,
+            Kind.PROTOCOL,
             f"this collector speaks version {PROTOCOL} of the protocol, the client {told}; install "
             "the same version of anchorlib on both sides",
         )

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from anchor_server.refusals import Refusal
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
 from anchorlib.store import Writer
-from anchorlib.wire import HEADER_BYTES, Hello
+from anchorlib.wire import HEADER_BYTES, Hello, Kind
 
 __all__ = ["Ranks", "Tenancy"]
 
@@ -122,9 +120,7 @@ class Ranks:
         with self._changed:
             held = self._claims.get(key)
             if held is not None and held.writer_id == claim.writer_id:
-                held.end(
-                    Refusal(grpc.StatusCode.ABORTED, "another stream of this writer took over")
-                )
+                held.end(Refusal(Kind.REPLACED, "another stream of this writer took over"))
             # Also for another writer: one that was killed a moment ago is about to be noticed.
             if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
                 run, rank = key

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import grpc
-
 from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
@@ -29,6 +27,7 @@ from anchorlib.wire import (
     Flushed,
     Framed,
     FrameError,
+    Kind,
     Lineage,
     PushReply,
     PushRequest,
@@ -152,7 +151,7 @@ class Stream:
         try:
             if first > self._next:
                 raise Refusal(
-                    grpc.StatusCode.OUT_OF_RANGE,
+                    Kind.SEQUENCE,
                     f"record {first} came where {self._next} was due",
                 )
             if first == self._next and (block := self._decoder.block(frame)) is not None:

@@ -23,6 +23,7 @@ class Tally:
 
     records: by result: "stored", "dup" (already there) and "rejected".
     nbytes: of values stored. damaged: values and messages that did not fit their checksum.
+    refused: calls that were refused, by the kind of the refusal.
     dropped: observations that clients, or the store for want of room, left out, by reason.
     acked: the number of records that each open stream's writer has in the store.
     commits: how many took how long, one entry for each of `SECONDS` and one beyond.
@@ -33,6 +34,7 @@ class Tally:
         self.records: Counter[str] = Counter({"stored": 0, "dup": 0, "rejected": 0})
         self.nbytes = 0
         self.damaged = 0
+        self.refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.acked: dict[tuple[str, int], int] = {}
         self.streams = 0
@@ -49,6 +51,11 @@ class Tally:
         """Count a value or a message that did not fit its checksum."""
         with self._lock:
             self.damaged += 1
+
+    def refuse(self, kind: str) -> None:
+        """Count a refusal."""
+        with self._lock:
+            self.refused[kind] += 1
 
     def drop(self, reason: str, observations: int) -> None:
         """Count what was left out."""

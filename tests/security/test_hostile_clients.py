@@ -38,7 +38,8 @@ def victim(tmp_path_factory) -> Iterator[Served]:
     with served(store) as process:
         yield process
         code, _, err = process.end()
-        assert (code, err) == (0, "")
+        # However many clients say nonsense, it is told once.
+        assert (code, len(err.splitlines()) <= 1, "Traceback" in err) == (0, True, False)
 
 
 def answers(victim: Served) -> bool:

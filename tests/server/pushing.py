@@ -19,8 +19,10 @@ from anchorlib.wire import (
     Credentials,
     Encoder,
     Hello,
+    Kind,
     PushReply,
     PushRequest,
+    kind_of,
     open_channel,
     parse_address,
     sealed,
@@ -110,6 +112,15 @@ class Pusher:
         except grpc.RpcError as error:
             return error.code(), error.details() or ""
         return grpc.StatusCode.OK, ""
+
+    def kind(self) -> Kind | None:
+        """As what kind of failure the collector ended the stream; None where it was none."""
+        try:
+            for _ in self._replies:
+                pass
+        except grpc.RpcError as error:
+            return kind_of(error)
+        return None
 
     def cut(self) -> None:
         """End the stream as a client that dies does."""
