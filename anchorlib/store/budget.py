@@ -1,9 +1,15 @@
-"""How much a run may still take on disk: `max_bytes`, or all but a twentieth of the file system."""
+"""How much a run may still take on disk: `max_bytes`, or all but a twentieth of the file system.
+
+A twentieth of its bytes, and of the files that it can hold: a file system that has no inodes left
+is as full as another.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +21,17 @@ REASONS = ("max_bytes", "disk")
 
 RECHECK_BYTES = 64 << 20
 RECHECK_SECONDS = 1.0
+RECHECK_FILES = 256
+FILE_BYTES = 4096  # that a file takes, though it is small
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     """What a run may take: `max_bytes`, or all but a twentieth of the file system.
 
-    wait: where the file system is full, nothing is left out: it is an error, and may pass.
+    wait: where the file system is full, nothing is left out: it is an error, and may pass. The
+        twentieth is left free beside `max_bytes` too: whoever asks for that much is not who owns
+        the disk.
     """
 
     max_bytes: int | None = None
@@ -34,14 +44,17 @@ class Budget:
     The file system is asked once a second or 64 MiB at most.
     """
 
-    def __init__(self, path: Path, room: Room, used: int) -> None:
-        self.used = used
+    def __init__(self, path: Path, room: Room) -> None:
+        self.used = 0
         self.waits = room.wait
         self._path = path
         self._max_bytes = room.max_bytes
         self._room = 0
-        self._asked_at = -RECHECK_SECONDS
-        self._used_then = used
+        self._files_left = 0
+        self._files = 0  # made since the file system was asked
+        self._later = 0  # to be made by `publish`
+        self._asked_at = -math.inf
+        self._used_then = 0
         self._refused_until = 0.0
 
     def refusal(self, nbytes: int) -> str | None:
@@ -51,8 +64,28 @@ class Budget:
         """
         reason = self._reason(nbytes)
         if reason == "disk" and self.waits:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, self._complaint())
         return reason
+
+    def claim(self, nbytes: int) -> None:
+        """Raises OSError (ENOSPC) where `nbytes` are too many and the writer's caller waits.
+
+        For what others than those who wait have to keep, however full it is.
+        """
+        if self.waits:
+            self.refusal(nbytes)
+
+    def made_files(self, files: int, later: int = 0) -> None:
+        """Counts files that are about to be made, and those that `publish` makes for them later.
+
+        Raises OSError (ENOSPC) where there is no room, and the writer's caller waits for some.
+        """
+        self._files += files + later
+        self._later += later
+        now = time.monotonic()
+        if self._files > RECHECK_FILES or now - self._asked_at > RECHECK_SECONDS:
+            self._ask(now)
+        self.claim(files * FILE_BYTES)
 
     def _reason(self, nbytes: int) -> str | None:
         if self._max_bytes is not None and self.used + nbytes > self._max_bytes:
@@ -60,25 +93,39 @@ class Budget:
         now = time.monotonic()
         if now < self._refused_until:
             return "disk"
-        if self._max_bytes is not None:
+        if self._max_bytes is not None and not self.waits:
             return None
         since = self.used - self._used_then
         if since + nbytes > RECHECK_BYTES or now - self._asked_at > RECHECK_SECONDS:
             self._ask(now)
             since = 0
-        return "disk" if since + nbytes > self._room else None
+        full = since + nbytes > self._room or self._files >= self._files_left
+        return "disk" if full else None
 
     def exhaust(self) -> None:
         """The file system refused a write: nothing fits for the next second."""
         self._refused_until = time.monotonic() + RECHECK_SECONDS
 
+    def published(self) -> None:
+        """The files that were to be made later are there."""
+        self._later = 0
+
     def spend(self, nbytes: int) -> None:
         """Counts bytes that were written."""
         self.used += nbytes
+
+    def _complaint(self) -> str:
+        if self._files >= self._files_left:
+            return "No inodes left on device beyond the twentieth that stays free"
+        return f"{os.strerror(errno.ENOSPC)} beyond the twentieth that stays free"
 
     def _ask(self, now: float) -> None:
         system = os.statvfs(self._path)
         free = system.f_bavail - system.f_blocks // 20
         self._room = free * system.f_frsize
+        # File systems that make inodes as they need them say that they have none at all.
+        spare = system.f_favail - system.f_files // 20 - self._later
+        self._files_left = spare if system.f_files else sys.maxsize
+        self._files = 0
         self._asked_at = now
         self._used_then = self.used

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import encode
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
@@ -35,6 +36,8 @@ from anchorlib.store.table import (
 from anchorlib.store.tree import Tree
 from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant
 
+RANK_FILES = 64  # of an empty rank, about
+
 __all__ = ["Place", "resume_counters", "store_errors", "take_up"]
 
 
@@ -56,7 +59,9 @@ class Place:
     def __str__(self) -> str:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
-    def take(self, writer_id: bytes, *, resume: bool, overwrite: bool) -> RankReader:
+    def take(
+        self, writer_id: bytes, *, resume: bool, overwrite: bool, budget: Budget
+    ) -> RankReader:
         """What is there, after making it if need be; raises RunExistsError."""
         run = run_directory(self.store, self.run)
         found = self._found(damaged=overwrite)
@@ -69,6 +74,7 @@ class Place:
             )
         if found is not None and attempts and (same or not overwrite):
             return found
+        budget.made_files(RANK_FILES)
         create_rank(run, self.rank, self.tree)
         return RankReader(LocalLocation(run), self.rank)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,8 @@ from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.store.budget import Budget, Room
-from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, header_line
+from anchorlib.store.catalog import Attempt, encode
 from anchorlib.store.columns import pack_block
-from anchorlib.store.edges import edges_key, edges_line
 from anchorlib.store.gaps import LeftOut
 from anchorlib.store.layout import ROW
 from anchorlib.store.lock import RankLock
@@ -35,6 +34,7 @@ from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
 from anchorlib.store.series import SeriesShelf
 from anchorlib.store.slots import ChunkFiles
+from anchorlib.store.statements import Statements
 from anchorlib.store.table import RowTable
 from anchorlib.store.tree import Tree, make_store
 
@@ -89,8 +89,9 @@ class Writer:
             lock = RankLock(store, run, rank)
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
-                reader = place.take(writer_id, resume=resume, overwrite=overwrite)
-                writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
+                budget = Budget(store, Room(max_bytes, wait=wait_for_room))
+                reader = place.take(writer_id, resume=resume, overwrite=overwrite, budget=budget)
+                writer = cls(place, lock, reader, budget)
             except BaseException:
                 lock.release()
                 raise
@@ -101,7 +102,7 @@ class Writer:
                 raise
         return writer
 
-    def __init__(self, place: Place, lock: RankLock, reader: RankReader, room: Room) -> None:
+    def __init__(self, place: Place, lock: RankLock, reader: RankReader, budget: Budget) -> None:
         self._place = place
         self._lock = lock
         self._reader = reader
@@ -110,20 +111,25 @@ class Writer:
         self._files = ChunkFiles(None, fsync=place.fsync)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
+        self._budget = budget
         self._shelf = SeriesShelf(
-            place.path / "tensors", catalogue, self._catalog, place.tree, self._files
+            place.path / "tensors",
+            catalogue,
+            self._catalog,
+            place.tree,
+            self._files,
+            self._budget.made_files,
         )
         self._resumed = resume_counters(reader, self._shelf.variants)
+        self._budget.spend(reader.catalogue_end + self._resumed.nbytes)
         self._table = RowTable(
             place.path / "records", reader.committed, self._resumed.pairs, fsync=place.fsync
         )
-        self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._shelf, self._catalog, self._budget, catalogue.phases)
         self._publisher = Publisher(place.path, place.tree, fsync=place.fsync)
         self._published = (catalogue.published, -1)
         self._left_out = LeftOut(())
-        self._edges = set(catalogue.edges)
-        self._header: dict[str, Any] = {}
+        self._statements = Statements(self._catalog, self._budget, catalogue)
         self._first_row = 0
 
     def _begin(self, writer_id: bytes, header: Mapping[str, Any]) -> None:
@@ -131,18 +137,20 @@ class Writer:
         last = attempts[-1] if attempts else None
         if last is not None and writer_id and last.writer_id == writer_id:
             attempt = last
-            stated = self._reader.catalogue.gaps.items()
-            self._left_out = LeftOut(gap for key, gap in stated if key[0] == last.number)
+            gaps = self._reader.catalogue.gaps.items()
+            stated = [gap for key, gap in gaps if key[0] == last.number]
+            self._left_out = LeftOut(stated)
+            self._statements.go_on(attempt, stated)
         else:
             rows, order = self._reader.committed, self._resumed.order
             attempt = Attempt(len(attempts), writer_id, time.time_ns(), header, rows, order)
-            self._append([attempt_line(attempt)])
+            self._statements.begin(attempt)
         if self._reader.catalogue.state != "open":
-            self._append([{"state": "open"}])
-        self._header = dict(attempt.header)
+            self._statements.append(encode({"state": "open"}))
         self._packer.attempt = attempt.number
         self._packer.order_base = attempt.order_base
         self._first_row = attempt.first_row
+        self._reader.catalogue.forget_statements()
         self._reader.refresh()
         self._publisher.publish_rank(self._reader.catalogue)
 
@@ -179,8 +187,8 @@ class Writer:
                     raise
                 self._budget.exhaust()
                 self._write(records)
-        if self._left_out.due:
-            self._state_gaps()
+        if self._left_out.due(self._budget.used):
+            self._statements.append_gaps(self._left_out.statements())
 
     def _write(self, records: Sequence[Record]) -> None:
         batch = Batch(self._table.pairs)
@@ -228,23 +236,25 @@ class Writer:
         self._budget.spend(nbytes + ROW.itemsize * len(block))
         return True
 
-    def gap(self, gaps: Sequence[Gap]) -> None:
-        """States what was not recorded: totals so far, of which the newest counts.
+    def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
+        """States what was not recorded: totals so far, of which the largest counts.
 
-        One total for each name, kind, mode and reason within this attempt.
+        One total for each name, kind, mode and reason within this attempt; beyond a bound, one for
+        all others together. A total that grows may be written as late as by `publish`. Returns how
+        many observations were not known of, by reason.
         """
         self._check_open()
         with store_errors(f"cannot write {self._place}"):
-            self._append(gap_line(self.attempt, gap) for gap in gaps)
+            return self._statements.gaps(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Keeps what values were computed from; what was stated before is not stated again."""
+        """Keeps what values were computed from; what was stated before is not stated again.
+
+        What there is no room for is left out, and counted in the header of this attempt.
+        """
         self._check_open()
-        mine = [replace(one, attempt=self.attempt) for one in edges]
-        fresh = {key: one for one in mine if (key := edges_key(one)) not in self._edges}
         with store_errors(f"cannot write {self._place}"):
-            self._append(map(edges_line, fresh.values()))
-        self._edges |= fresh.keys()
+            self._statements.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
         """Adds entries to this attempt's header, or states them anew.
@@ -253,29 +263,24 @@ class Writer:
         """
         self._check_open()
         told = _document(self._place.run, entries)
-        fresh = {
-            key: value
-            for key, value in told.items()
-            if key not in self._header or self._header[key] != value
-        }
-        if fresh:
-            with store_errors(f"cannot write {self._place}"):
-                self._append([header_line(self.attempt, fresh)])
-            self._header |= fresh
+        with store_errors(f"cannot write {self._place}"):
+            self._statements.header(told)
 
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""
         self._check_open()
         with store_errors(f"cannot write {self._place}"):
-            self._state_gaps()
+            self._statements.append_gaps(self._left_out.statements())
+            self._statements.rest()
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
             self._publisher.publish_values(self._reader, self._shelf.variants, self._published[0])
-            self._append([{"published": self._table.rows}])
+            self._statements.append(encode({"published": self._table.rows}))
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
             self._publisher.publish_rank(self._reader.catalogue)
             self._published = (self._table.rows, self._catalog.end)
+            self._budget.published()
 
     def close(self) -> None:
         """Publishes, marks the rank closed and gives it back; a second call does nothing."""
@@ -286,7 +291,7 @@ class Writer:
             return
         try:
             with store_errors(f"cannot close {self._place}"):
-                self._append([{"state": "closed"}])
+                self._statements.append(encode({"state": "closed"}))
                 self.publish()
         finally:
             self.abandon()
@@ -311,13 +316,6 @@ class Writer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        if encoded := b"".join(map(encode, lines)):
-            self._catalog.append(encoded)
-
-    def _state_gaps(self) -> None:
-        self._append(gap_line(self.attempt, gap) for gap in self._left_out.statements())
 
     def _check_open(self) -> None:
         if not self._open:

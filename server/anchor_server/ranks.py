@@ -22,6 +22,7 @@ __all__ = ["Ranks", "Tenancy"]
 _log = logging.getLogger("anchor_server")
 
 _WRITER_ID_BYTES = 16
+_UNPUBLISHED = 4096  # ranks that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,17 @@ class Tenancy:
         self.closed = True
         self.writer.close()
 
-    def leave(self) -> None:
-        """Give the rank back as it is, still open, unless it was closed."""
+    def leave(self) -> AnchorError | None:
+        """Give the rank back as it is, still open, unless it was closed; what went wrong."""
         if self.closed:
-            return
+            return None
         try:
             self.writer.publish()
         except AnchorError as error:
-            # Its records are committed all the same: only foreign readers see fewer of them.
-            _log.warning("not published: %s", error)
+            return error
         finally:
             self.writer.abandon()
+        return None
 
 
 class Ranks:
@@ -78,6 +79,7 @@ class Ranks:
         self._patience = patience
         self._changed = threading.Condition()
         self._claims: dict[tuple[str, int], _Claim] = {}
+        self._unpublished: set[tuple[str, int]] = set()
 
     @contextmanager
     def tenancy(self, hello: Hello, peer: str, end: Callable[[Refusal], None]) -> Iterator[Tenancy]:
@@ -103,13 +105,24 @@ class Ranks:
             try:
                 yield tenancy
             finally:
-                tenancy.leave()
+                self._tell_unpublished(key, tenancy.leave())
                 how = "rank closed" if tenancy.closed else "stream over, rank left open"
                 _log.info(how, extra={**said, "seq": tenancy.committed})
         finally:
             with self._changed:
                 del self._claims[key]
                 self._changed.notify_all()
+
+    def _tell_unpublished(self, key: tuple[str, int], error: AnchorError | None) -> None:
+        """Its records are committed all the same: only foreign readers see fewer of them."""
+        if error is None:
+            self._unpublished.discard(key)
+            return
+        # A disk that stays full ends stream after stream.
+        level = logging.INFO if key in self._unpublished else logging.WARNING
+        if len(self._unpublished) < _UNPUBLISHED:
+            self._unpublished.add(key)
+        _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
 
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no rank is being written."""

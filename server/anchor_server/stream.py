@@ -64,7 +64,6 @@ class Stream:
         self._header = 0  # characters that it added to the header
         self._unfinished = 0  # bytes of the record of which fragments are still to come
         self._left_out = self._writer.left_out.records
-        self._gaps: dict[tuple[str, str, str, str], int] = {}
 
     @property
     def committed(self) -> int:
@@ -138,11 +137,8 @@ class Stream:
         self._writer.header(read_header(lineage))
 
     def _gap(self, gaps: list[Gap]) -> None:
-        self._writer.gap(gaps)
-        for gap in gaps:
-            key = (gap.name, gap.kind, gap.mode, gap.reason)
-            self._tally.drop(gap.reason, max(gap.count - self._gaps.get(key, 0), 0))
-            self._gaps[key] = gap.count
+        for reason, observations in self._writer.gap(gaps).items():
+            self._tally.drop(reason, observations)
 
     def _frame(self, frame: Framed) -> None:
         self.frames += 1

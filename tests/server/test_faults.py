@@ -20,10 +20,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from anchor_server import Collector, serve
 from anchor_server.ports import listener
 from anchorlib.errors import CollectorError
+from anchorlib.record import Gap
+from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import DURABILITY_POWER, DURABILITY_PROCESS
 from tests.anchorlib.store.auditing import faults
 from tests.cli.made import anchor
+from tests.delivery.lines import eventually
 from tests.server.processes import COMMAND, bare_environment, served
 from tests.server.pushing import Pusher, expected, record, stored
 
@@ -31,11 +34,11 @@ MIB = 1 << 20
 
 
 @contextmanager
-def small_disk(place: Path, size: int) -> Iterator[Path]:
-    """A file system of `size` bytes; skips the test where none can be mounted."""
+def small_disk(place: Path, size: int, inodes: int = 0) -> Iterator[Path]:
+    """A file system of `size` bytes (0 inodes: many); skips the test where none can be mounted."""
     place.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    options = f"size={size}".encode()
+    options = f"size={size}{f',nr_inodes={inodes}' if inodes else ''}".encode()
     if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, options) != 0:
         pytest.skip(f"no tmpfs can be mounted: {errno.errorcode[ctypes.get_errno()]}")
     try:
@@ -73,6 +76,44 @@ def test_a_full_disk_refuses_what_may_pass_and_heals_without_anyones_help(tmp_pa
         assert stored(collector.store) == expected(records[:28])
         reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
         assert reader.gaps() == []  # nothing was left out: it waited
+
+
+def test_a_disk_without_inodes_is_full_and_a_twentieth_of_them_stays_free(tmp_path):
+    records = [record(step, 16, name=f"t{step}") for step in range(1000)]
+    with (
+        small_disk(tmp_path / "disk", 256 * MIB, inodes=4000) as disk,
+        serve(disk / "store") as collector,
+    ):
+        code, details = push_until_refused(collector.address, records)
+        assert (code, "No inodes left" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+        assert os.statvfs(disk).f_favail >= 4000 // 20
+        held = stored(collector.store)
+        assert 0 < len(held) < 1000
+        assert held == expected(records)[: len(held)]
+
+
+def test_statements_wait_for_room_as_records_do_and_are_all_there_when_there_is_some(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("anchorlib.store.budget.RECHECK_SECONDS", -1.0)  # asks each time
+    lost = [Gap(f"t{number}", "grad", "all", "line full", 2, 0, 1) for number in range(300)]
+    with small_disk(tmp_path / "disk", 8 * MIB) as disk, serve(disk / "store") as collector:
+        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink.put([record(0)])
+        sink.flush(20)
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        (disk / "ballast").write_bytes(bytes(free - 64 * 1024))  # but for a part of the twentieth
+        with eventually() as now:
+            while not (refused := collector.tally.refused["disk"]):
+                sink.gap(lost)
+                assert now()
+        assert refused
+        reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
+        assert reader.gaps() == []
+        (disk / "ballast").unlink()
+        assert sink.close(60) == 0
+        reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
+        assert sum(gap.count for gap in reader.gaps()) == 600
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
