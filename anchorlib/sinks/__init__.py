@@ -19,6 +19,7 @@ from anchorlib.sinks.opening import SinkOptions, open_sink
 from anchorlib.sinks.pushing import is_spool, push
 from anchorlib.sinks.queue import Deferred, OnFull, RecordQueue
 from anchorlib.sinks.spool_left import LeftSpool, SpoolRoom, spool_room, spools_here
+from anchorlib.sinks.spool_place import parse_bytes
 
 __all__ = [
     "Deferred",
@@ -31,6 +32,7 @@ __all__ = [
     "SpoolRoom",
     "is_spool",
     "open_sink",
+    "parse_bytes",
     "push",
     "spool_room",
     "spools_here",

@@ -104,7 +104,7 @@ class Sender:
         mark = self._outbox.committed
         while not self._over:
             fault = self._connect()
-            if fault is None:
+            if fault is None or (fault.kind is Kind.IDLE and self._rested()):
                 continue
             # That it answers is no progress: a collector whose disk is full answers each Hello.
             moved, mark = self._outbox.committed > mark, self._outbox.committed
@@ -120,7 +120,7 @@ class Sender:
             if (refused and not doubtful) or stuck >= _HOPELESS:
                 self._refuse(fault)
                 return
-            if not (warned or doubtful or self._over):
+            if not (warned or doubtful or fault.kind is Kind.IDLE or self._over):
                 warned = True
                 self._on_trouble(fault.sentence)
             self._pause(failures, fault)
@@ -177,6 +177,14 @@ class Sender:
             self.trouble = fault.sentence
             self.finished = True
             self._changed.notify_all()
+
+    def _rested(self) -> bool:
+        """Wait until there is something to say; False, at once, where there is already."""
+        with self._changed:
+            if not self._outbox.at_rest:
+                return False
+            self._changed.wait_for(lambda: self._over or not self._outbox.at_rest)
+            return True
 
     def _pause(self, failures: int, fault: Failure) -> None:
         """Waits before the next try: a random time, so that many trainers do not come at once."""

@@ -9,6 +9,7 @@ Location    where bytes are read from: a directory, or a collector
 """
 
 from anchorlib.store.audit import RankAudit
+from anchorlib.store.budget import RunRoom
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.finding import (
     DEFAULT_STORE,
@@ -18,6 +19,7 @@ from anchorlib.store.finding import (
     list_runs,
     locate_store,
 )
+from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
@@ -33,6 +35,7 @@ __all__ = [
     "RankAudit",
     "RankReader",
     "RunReader",
+    "RunRoom",
     "SeriesEntry",
     "Within",
     "Writer",
@@ -41,4 +44,5 @@ __all__ = [
     "list_runs",
     "locate_store",
     "make_store",
+    "run_directory",
 ]

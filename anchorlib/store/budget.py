@@ -10,24 +10,60 @@ import errno
 import math
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["REASONS", "Budget", "Room"]
+__all__ = ["REASONS", "Budget", "Room", "RunRoom"]
 
-REASONS = ("max_bytes", "disk")
-"""Why values are left out: the run's own bound, or a file system that is nearly full."""
+REASONS = ("max_bytes", "max_run_size", "disk")
+"""Why values are left out: a bound of the rank, one of the run, or a disk that is nearly full."""
 
 RECHECK_BYTES = 64 << 20
 RECHECK_SECONDS = 1.0
 RECHECK_FILES = 256
+_BLOCK_BYTES = 512  # as st_blocks counts, whatever the file system does
 FILE_BYTES = 4096  # that a file takes, though it is small
+
+
+class RunRoom:
+    """What all ranks of a run take together, `limit` bytes at most, as this process writes them.
+
+    Any thread may add.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def measure(self, run: Path) -> None:
+        """Takes over what the run takes now; parts of files that nobody wrote take nothing."""
+        used = sum(_blocks(file) for file in run.rglob("*")) * _BLOCK_BYTES
+        with self._lock:
+            self._used = used
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether there is room for so many more."""
+        return self._used + nbytes <= self._limit
+
+    def spend(self, nbytes: int) -> None:
+        """Counts bytes that were written."""
+        with self._lock:
+            self._used += nbytes
+
+
+def _blocks(file: Path) -> int:
+    try:
+        return file.lstat().st_blocks
+    except OSError:  # it was removed a moment ago
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a run may take: `max_bytes`, or all but a twentieth of the file system.
+    """What a rank may take: `max_bytes`, or all but a twentieth of the file system.
 
     wait: where the file system is full, nothing is left out: it is an error, and may pass. The
         twentieth is left free beside `max_bytes` too: whoever asks for that much is not who owns
@@ -36,6 +72,7 @@ class Room:
 
     max_bytes: int | None = None
     wait: bool = False
+    run: RunRoom | None = None
 
 
 class Budget:
@@ -49,6 +86,7 @@ class Budget:
         self.waits = room.wait
         self._path = path
         self._max_bytes = room.max_bytes
+        self._run = room.run
         self._room = 0
         self._files_left = 0
         self._files = 0  # made since the file system was asked
@@ -90,6 +128,8 @@ class Budget:
     def _reason(self, nbytes: int) -> str | None:
         if self._max_bytes is not None and self.used + nbytes > self._max_bytes:
             return "max_bytes"
+        if self._run is not None and not self._run.fits(nbytes):
+            return "max_run_size"
         now = time.monotonic()
         if now < self._refused_until:
             return "disk"
@@ -113,6 +153,13 @@ class Budget:
     def spend(self, nbytes: int) -> None:
         """Counts bytes that were written."""
         self.used += nbytes
+        if self._run is not None:
+            self._run.spend(nbytes)
+
+    def take_up(self, nbytes: int) -> None:
+        """Counts bytes that are there already."""
+        self.used += nbytes
+        self._used_then += nbytes
 
     def _complaint(self) -> str:
         if self._files >= self._files_left:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap, Record
-from anchorlib.store.budget import Budget, Room
+from anchorlib.store.budget import Budget, Room, RunRoom
 from anchorlib.store.catalog import Attempt, encode
 from anchorlib.store.columns import pack_block
 from anchorlib.store.gaps import LeftOut
@@ -64,6 +64,7 @@ class Writer:
         fsync: bool = False,
         max_bytes: int | None = None,
         wait_for_room: bool = False,
+        run_room: RunRoom | None = None,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
@@ -77,6 +78,7 @@ class Writer:
             None leaves a twentieth of the file system free.
         wait_for_room: a file system that is full is a StoreError, not a reason to leave values
             out: for callers that keep what was not written, and come again.
+        run_room: what all ranks of the run may take together, as `max_bytes`.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -89,7 +91,7 @@ class Writer:
             lock = RankLock(store, run, rank)
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), fsync)
-                budget = Budget(store, Room(max_bytes, wait=wait_for_room))
+                budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
                 reader = place.take(writer_id, resume=resume, overwrite=overwrite, budget=budget)
                 writer = cls(place, lock, reader, budget)
             except BaseException:
@@ -121,7 +123,7 @@ class Writer:
             self._budget.made_files,
         )
         self._resumed = resume_counters(reader, self._shelf.variants)
-        self._budget.spend(reader.catalogue_end + self._resumed.nbytes)
+        self._budget.take_up(reader.catalogue_end + self._resumed.nbytes)
         self._table = RowTable(
             place.path / "records", reader.committed, self._resumed.pairs, fsync=place.fsync
         )

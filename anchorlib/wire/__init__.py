@@ -33,7 +33,7 @@ from anchorlib.wire.address import (
     parse_address,
 )
 from anchorlib.wire.blocks import RowBlock, joined_blocks
-from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
+from anchorlib.wire.channel import KEEPALIVE_SECONDS, PING_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
 from anchorlib.wire.failures import Failure, failure
@@ -43,6 +43,7 @@ from anchorlib.wire.health import ask_health
 from anchorlib.wire.kinds import KIND_KEY, Kind, code_of, kind_of
 from anchorlib.wire.limits import (
     AHEAD_BYTES,
+    AHEAD_SHARE,
     DEFINED_BYTES,
     FRAME_BYTES,
     HANDSHAKE_SECONDS,
@@ -54,6 +55,7 @@ from anchorlib.wire.limits import (
     PROTOCOL,
     READ_BYTES,
     RECORD_BYTES,
+    REST_SECONDS,
     STALL_SECONDS,
     STREAMS,
     UNFINISHED_SHARE,
@@ -86,6 +88,7 @@ from anchorlib.wire.v1.collector_pb2 import (
 
 __all__ = [
     "AHEAD_BYTES",
+    "AHEAD_SHARE",
     "DEFAULT_PORT",
     "DEFINED_BYTES",
     "DURABILITY_POWER",
@@ -99,9 +102,11 @@ __all__ = [
     "KIND_KEY",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
+    "PING_SECONDS",
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
+    "REST_SECONDS",
     "STALL_SECONDS",
     "STREAMS",
     "UNFINISHED_SHARE",

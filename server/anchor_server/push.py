@@ -6,8 +6,11 @@ all that arrives together ─▶ what it asks for, then Ack, after the write
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,13 +19,17 @@ from anchor_server.inbox import Inbox
 from anchor_server.ranks import Ranks
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
+from anchor_server.silence import AnswerWatch
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.names import check_run_name
 from anchorlib.wire import (
+    AHEAD_BYTES,
+    AHEAD_SHARE,
     DURABILITY_POWER,
     DURABILITY_PROCESS,
+    FRAME_BYTES,
     HELLO_SECONDS,
     PROTOCOL,
     Ack,
@@ -39,34 +46,44 @@ from anchorlib.wire import (
     parse_request,
 )
 
-__all__ = ["PushService"]
+__all__ = ["PushService", "StreamLimits"]
 
 _STOPPING = "the collector is stopping"
 
 
-class PushService:
-    """Serves Push.
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What streams may spend.
 
-    max_streams: streams at once; each holds a thread.
+    streams: at once; each holds a thread.
+    idle_seconds: that one may say nothing, or take none of its answers.
     record_bytes: the most raw storage of one record.
     """
 
+    streams: int
+    idle_seconds: float
+    record_bytes: int
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that are read ahead of one stream."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return max(min(int(memory * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
+
+
+class PushService:
+    """Serves Push."""
+
     def __init__(
-        self,
-        ranks: Ranks,
-        tally: Tally,
-        trouble: Trouble,
-        *,
-        max_streams: int,
-        record_bytes: int,
-        fsync: bool,
+        self, ranks: Ranks, tally: Tally, trouble: Trouble, limits: StreamLimits, *, fsync: bool
     ) -> None:
         self._ranks = ranks
         self._tally = tally
         self._trouble = trouble
         self._room = Room()
-        self._max_streams = max_streams
-        self._record_bytes = record_bytes
+        self._limits = limits
+        self._watch = AnswerWatch(limits.idle_seconds)
+        self._ahead = limits.ahead
         self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
         self._changed = threading.Condition()
         self._inboxes: set[Inbox] = set()
@@ -80,7 +97,10 @@ class PushService:
         except Refusal as refusal:
             self._trouble.refuse(context, refusal, caller)
         try:
-            yield from self._serve(inbox, caller)
+            with closing(self._serve(inbox, caller)) as replies:
+                for reply in replies:
+                    with self._watch.answering(context.cancel):
+                        yield reply
         except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
             self._trouble.refuse(context, error, caller)
         finally:
@@ -93,6 +113,10 @@ class PushService:
             for inbox in self._inboxes:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
+    def close(self) -> None:
+        """End what looks after streams; there are none any more."""
+        self._watch.stop()
+
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no stream is being read."""
         with self._changed:
@@ -102,12 +126,12 @@ class PushService:
         with self._changed:
             if self._stopping:
                 raise Refusal(Kind.STOPPING, _STOPPING)
-            if len(self._inboxes) >= self._max_streams:
+            if len(self._inboxes) >= self._limits.streams:
                 raise Refusal(
                     Kind.STREAMS,
-                    f"{self._max_streams} streams are open, which is all this collector takes",
+                    f"{self._limits.streams} streams are open, which is all this collector takes",
                 )
-            inbox = Inbox(requests, on_over=self._over)
+            inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
             self._inboxes.add(inbox)
             self._tally.streams = len(self._inboxes)
             return inbox
@@ -118,7 +142,7 @@ class PushService:
             self._tally.streams = len(self._inboxes)
             self._changed.notify_all()
 
-    def _serve(self, inbox: Inbox, caller: Caller) -> Iterator[PushReply]:
+    def _serve(self, inbox: Inbox, caller: Caller) -> Generator[PushReply]:
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
@@ -132,7 +156,7 @@ class PushService:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
-            decoder = Decoder(hello.rank, record_bytes=self._record_bytes)
+            decoder = Decoder(hello.rank, record_bytes=self._limits.record_bytes)
             stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
                 yield from self._answers(inbox, stream, caller)
@@ -142,7 +166,7 @@ class PushService:
 
     def _answers(self, inbox: Inbox, stream: Stream, caller: Caller) -> Iterator[PushReply]:
         stored = stream.committed
-        for batch in inbox.batches(stream.patience):
+        for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
             yield from stream.replies(batch)
             if stream.closed:
                 return

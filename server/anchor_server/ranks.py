@@ -14,7 +14,7 @@ from typing import Any
 from anchor_server.refusals import Refusal
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
-from anchorlib.store import Writer
+from anchorlib.store import RunRoom, Writer, run_directory
 from anchorlib.wire import HEADER_BYTES, Hello, Kind
 
 __all__ = ["Ranks", "Tenancy"]
@@ -68,14 +68,24 @@ class Ranks:
     """Hands the ranks of all runs in `store` to streams.
 
     fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: of one rank on disk, None for the store's own limit; a client may ask for less.
+    max_bytes: of one rank on disk; a client may ask for less. max_run_bytes: of a whole run.
     patience: seconds that a stream may take to give a rank back.
     """
 
-    def __init__(self, store: Path, *, fsync: bool, max_bytes: int | None, patience: float) -> None:
+    def __init__(
+        self,
+        store: Path,
+        *,
+        fsync: bool,
+        max_bytes: int | None,
+        max_run_bytes: int | None,
+        patience: float,
+    ) -> None:
         self._store = store
         self._fsync = fsync
         self._max_bytes = max_bytes
+        self._max_run_bytes = max_run_bytes
+        self._rooms: dict[str, RunRoom] = {}
         self._patience = patience
         self._changed = threading.Condition()
         self._claims: dict[tuple[str, int], _Claim] = {}
@@ -111,6 +121,8 @@ class Ranks:
         finally:
             with self._changed:
                 del self._claims[key]
+                if not any(run == hello.run for run, _ in self._claims):
+                    self._rooms.pop(hello.run, None)
                 self._changed.notify_all()
 
     def _tell_unpublished(self, key: tuple[str, int], error: AnchorError | None) -> None:
@@ -145,7 +157,8 @@ class Ranks:
 
     def _open(self, hello: Hello, header: dict[str, Any]) -> Writer:
         limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]
-        return Writer.open(
+        room = self._room_of(hello.run)
+        writer = Writer.open(
             self._store,
             hello.run,
             hello.rank,
@@ -157,7 +170,23 @@ class Ranks:
             max_bytes=min(limits, default=None),
             # Who sent it has it still, and sends it again until there is room.
             wait_for_room=True,
+            run_room=room,
         )
+        if room is not None and hello.overwrite:  # which removed what was measured
+            room.measure(run_directory(self._store, hello.run))
+        return writer
+
+    def _room_of(self, run: str) -> RunRoom | None:
+        """What the ranks of a run may take, which those that are open share."""
+        if self._max_run_bytes is None:
+            return None
+        with self._changed:
+            room = self._rooms.get(run)
+            if room is not None:
+                return room
+            room = self._rooms[run] = RunRoom(self._max_run_bytes)
+        room.measure(run_directory(self._store, run))
+        return room
 
 
 def _header(hello: Hello) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from anchor_server.inbox import Patience
 from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
@@ -75,9 +76,11 @@ class Stream:
         """Whether its rank was closed."""
         return self._tenancy.closed
 
-    def patience(self) -> float | None:
-        """Seconds that the client may be silent: training may rest, a record may not."""
-        return STALL_SECONDS if self._unfinished else None
+    def patience(self, rest: float) -> Patience:
+        """How long the client may be silent: training may `rest`, a record may not."""
+        if self._unfinished:
+            return Patience(min(STALL_SECONDS, rest), Kind.STALLED)
+        return Patience(rest, Kind.IDLE)
 
     def leave(self) -> None:
         """Give back what an unfinished record held."""

@@ -64,7 +64,7 @@ class Pusher:
     """One stream; leaving the context half-closes it."""
 
     def __init__(
-        self, address: str, *, token: str | None = None, timeout: float = 20, **hello: Any
+        self, address: str, *, token: str | None = None, timeout: float | None = 20, **hello: Any
     ) -> None:
         said = {"protocol": PROTOCOL, "run": "run1", "rank": 0, "writer_id": WRITER} | hello
         self.encoder = Encoder()

@@ -196,6 +196,50 @@ def test_a_bound_of_the_run_leaves_values_out_and_says_so(tmp_path):
     assert done.json["gaps"][0]["reason"] == "max_bytes"
 
 
+def test_a_bound_of_the_run_holds_for_all_its_ranks_and_after_a_restart(tmp_path):
+    # Each value takes a page of its own where each has an array of its own.
+    bound, kept = 2 * MIB, []
+    for rank in range(6):  # each meets what the ones before it left, in another collector
+        with (
+            serve(tmp_path, max_run_bytes=bound) as collector,
+            Pusher(collector.address, rank=rank) as stream,
+        ):
+            stream.push(*(record(step, MIB // 16) for step in range(3)))
+            stream.acked(3)
+            kept.append(3 - collector.tally.dropped["no room in the store"])
+    assert kept[0] == 3
+    assert kept[-1] == 0
+    used = sum(file.stat().st_blocks * 512 for file in (tmp_path / "run1.zarr").rglob("*"))
+    assert MIB < used < bound + 12 * MIB // 4  # summaries go on: rows, labels and metadata
+    done = anchor("verify", "run1", "--store", tmp_path, "--json")
+    assert done.code == 3
+    assert {gap["reason"] for gap in done.json["gaps"]} == {"max_run_size"}
+
+
+def test_ranks_that_write_at_once_share_the_bound_of_their_run(tmp_path):
+    with serve(tmp_path, max_run_bytes=3 * MIB) as collector:
+        one, two = (Pusher(collector.address, rank=rank) for rank in range(2))
+        with one, two:
+            for step in range(20):
+                for stream in (one, two):
+                    stream.push(record(step, MIB // 16))
+            for stream in (one, two):
+                stream.acked(20)
+        # Fewer than twelve values fit. What both write when it is full is a batch of eight each.
+        assert 40 - 12 - 2 * 8 <= collector.tally.dropped["no room in the store"] <= 40 - 8
+
+
+def test_a_rank_that_is_overwritten_gives_its_room_to_the_run(tmp_path):
+    with serve(tmp_path, max_run_bytes=2 * MIB) as collector:
+        for number in range(4):
+            with Pusher(
+                collector.address, writer_id=bytes([number]) * 16, overwrite=number > 0
+            ) as stream:
+                stream.push(*(record(step, MIB // 16) for step in range(4)))
+                stream.acked(4)
+        assert collector.tally.dropped["no room in the store"] == 0
+
+
 @pytest.mark.parametrize(("fsync", "told"), [(False, DURABILITY_PROCESS), (True, DURABILITY_POWER)])
 def test_an_ack_comes_after_the_write_and_says_what_it_survives(tmp_path, monkeypatch, fsync, told):
     synced: list[int] = []
