@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -116,6 +117,8 @@ class Catalogue:
     gaps: dict[GapKey, Gap] = field(default_factory=dict)
     edges: dict[EdgesKey, Edges] = field(default_factory=dict)
     checked: int | None = None
+    stated_bytes: Counter[str] = field(default_factory=Counter)  # of lines, by their first key
+    keeps_statements: bool = True
 
     def apply(self, lines: Iterable[bytes]) -> None:
         """Adds whole lines; raises DamagedError for one that no writer of this format made."""
@@ -140,7 +143,14 @@ class Catalogue:
         for key, read in _READERS.items():
             if key in entry:
                 read(self, entry)
+                self.stated_bytes[key] += len(line) + 1
                 return
+
+    def forget_statements(self) -> None:
+        """Keep no gaps and no lineage from now on: a writer has no use for them."""
+        self.keeps_statements = False
+        self.gaps.clear()
+        self.edges.clear()
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
@@ -230,6 +240,8 @@ def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if not catalogue.keeps_statements:
+        return
     told = mapping(entry["gap"])
     gap = Gap(
         text(told["name"]),
@@ -263,6 +275,8 @@ def _read_header(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if not catalogue.keeps_statements:
+        return
     edges = read_edges(entry)
     catalogue.edges.setdefault(edges_key(edges), edges)
 

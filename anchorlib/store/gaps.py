@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from anchorlib.record import Gap, Record
+from anchorlib.record import UNKNOWN, Gap, Record
 from anchorlib.store.budget import REASONS
 
 __all__ = ["LeftOut"]
 
 STATE_SECONDS = 1.0
+SERIES = 1 << 16  # that are told apart
+_LINE_BYTES = 250  # of a statement, about
+_SHARE = 64  # a statement is made anew early while it is so small a part of the run
+_SMALL = 1 << 20
 
 Key = tuple[str, str, str, str]
 
@@ -28,11 +32,15 @@ class LeftOut:
         self._unstated: set[Key] = set()
         self.nbytes = 0  # of the values left out since this writer was opened
         self._stated_at = 0.0
+        self._stated_bytes = 0
+        self._stated_records = 0
 
     def add(self, left_out: Iterable[tuple[Record, str]]) -> None:
         """Counts records whose values were left out, each with the reason."""
         for record, reason in left_out:
             key = (record.name, record.kind, record.mode, reason)
+            if key not in self._gaps and len(self._gaps) >= SERIES:
+                key = (UNKNOWN, "value", "all", reason)
             self.nbytes += record.nbytes
             step = record.coordinates.step
             old = self._gaps.get(key) or Gap(*key, count=0, first_step=step, last_step=step)
@@ -54,14 +62,23 @@ class LeftOut:
         """How many series they are missing from, each reason counted for itself."""
         return len(self._gaps)
 
-    @property
-    def due(self) -> bool:
-        """Whether something is unstated, and the last statement a second ago."""
-        return bool(self._unstated) and time.monotonic() - self._stated_at > STATE_SECONDS
+    def due(self, run_bytes: int) -> bool:
+        """Whether something is to be stated now, of a run that takes so many bytes.
+
+        Totals that grow are stated anew once a second while that is a small part of the run, and
+        later when they have doubled: a catalogue is only ever added to.
+        """
+        if not self._unstated or time.monotonic() - self._stated_at <= STATE_SECONDS:
+            return False
+        size = len(self._unstated) * _LINE_BYTES
+        small = self._stated_bytes + size <= max(_SMALL, run_bytes // _SHARE)
+        return small or self.records >= 2 * self._stated_records
 
     def statements(self) -> list[Gap]:
         """What has changed since the last call."""
         changed = [self._gaps[key] for key in sorted(self._unstated)]
         self._unstated.clear()
         self._stated_at = time.monotonic()
+        self._stated_bytes += len(changed) * _LINE_BYTES
+        self._stated_records = self.records
         return changed

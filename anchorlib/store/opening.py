@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import encode
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
@@ -37,6 +38,8 @@ from anchorlib.store.table import (
 from anchorlib.store.tree import Tree
 from anchorlib.store.variants import FlatVariant, OpenVariant, PlainVariant
 
+RANK_FILES = 64  # of an empty rank, about
+
 __all__ = ["Place", "resume_counters", "store_errors", "take_up"]
 
 
@@ -58,7 +61,7 @@ class Place:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
     def take(
-        self, claim: bytes, *, resume: bool, overwrite: bool, acknowledged: int = 0
+        self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
     ) -> RankReader:
         """What is there, after making it if need be.
 
@@ -80,6 +83,7 @@ class Place:
             )
         if found is not None and attempts and (same or not overwrite):
             return found
+        budget.made_files(RANK_FILES)
         create_rank(run, self.rank, self.tree)
         return RankReader(LocalLocation(run), self.rank)
 

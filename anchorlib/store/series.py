@@ -6,6 +6,7 @@ that speak of it; a node without a line, left by a crash, is made anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ __all__ = ["SeriesShelf", "check_record"]
 
 MAX_DIMS = 64  # numpy's own limit
 MAX_MODE_BYTES = 256
+FILES = 8  # that a new series makes, about: groups, its array, the first chunk
+LABEL_FILES = 10  # that `publish` makes for it
 SeriesKey = tuple[str, str, str]
 
 
@@ -35,12 +38,20 @@ class SeriesShelf:
     """Finds the variant of a record, making series and variants as they first appear."""
 
     def __init__(
-        self, tensors: Path, catalogue: Catalogue, file: CatalogFile, tree: Tree, files: ChunkFiles
+        self,
+        tensors: Path,
+        catalogue: Catalogue,
+        file: CatalogFile,
+        tree: Tree,
+        files: ChunkFiles,
+        made: Callable[[int, int], None],
     ) -> None:
+        """`made` is told how many files a new series or variant is about to make, now and later."""
         self._tensors = tensors
         self._file = file
         self._tree = tree
         self._files = files
+        self._made = made
         self.series: dict[SeriesKey, SeriesEntry] = {}
         self.variants: list[OpenVariant] = []
         self._by_shape: dict[tuple[SeriesKey, str, tuple[int, ...]], OpenVariant] = {}
@@ -69,6 +80,7 @@ class SeriesShelf:
         if shared is not None:
             return shared
         check_record(record)
+        self._made(FILES, LABEL_FILES)
         series = self.series.get(key)
         if series is None:
             return self._new_series(key, record)
