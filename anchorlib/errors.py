@@ -64,7 +64,12 @@ class AnchorError(Exception):
 
 
 class UnknownTensorError(AnchorError, KeyError):
-    """A selector matches no tensor."""
+    """A selector matches no tensor.
+
+    suggested: whether the message offers selectors that may have been meant.
+    """
+
+    suggested = False
 
 
 class AmbiguousTensorError(AnchorError, LookupError):
@@ -144,4 +149,10 @@ class MissingExtraError(AnchorError, ImportError):
 
 
 class CollectorError(AnchorError, ConnectionError):
-    """The collector could not be reached, or refused."""
+    """The collector could not be reached, or refused.
+
+    kind: which failure it was, in one word ("busy", "disk", "token", "unreachable", …): a value of
+        `anchorlib.wire.Kind`; empty where no call failed.
+    """
+
+    kind = ""

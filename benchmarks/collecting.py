@@ -72,7 +72,7 @@ def sent(address: str, name: str, batches: Batches) -> Callable[[], None]:
         sink = open_sink(address, options)
         for batch in batches:
             sink.put(batch)
-        sink.flush(None)
+        sink.flush().wait(None)
         sink.close(30)
 
     return run

@@ -60,7 +60,7 @@ class Choice:
             found = select([text], known, open_kinds=open_kinds, open_outputs=True)
         except UnknownTensorError as fault:
             why = _why_not(text, parts, has_optimizer=has_optimizer)
-            if not why and "did you mean" in str(fault):
+            if not why and fault.suggested:
                 raise
             why = why or _OF_MODELS
             raise UnknownTensorError(f"{fault}; {why}") from None

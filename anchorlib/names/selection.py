@@ -40,7 +40,7 @@ def select(
             selector = parse(text)
             places = known.read(selector)
             if not places and not known.may_come(selector, open_kinds, outputs=open_outputs):
-                raise UnknownTensorError(_unknown(selector, known, where))
+                raise _unknown(selector, known, where)
         found.update(places)
     return [known.pairs[place] for place in sorted(found)]
 
@@ -105,14 +105,17 @@ class _Known:
         return bool(output and self.read(parse(module)))
 
 
-def _unknown(selector: Selector, known: _Known, where: str) -> str:
+def _unknown(selector: Selector, known: _Known, where: str) -> UnknownTensorError:
     wild = any(reading.pattern for reading in selector.readings)
     told = f"no tensor {'matches' if wild else 'is named'} {quoted(selector.text)}{where}"
-    return f"{told}; {_hint(selector, known)}"
+    meant, instead = _hint(selector, known)
+    error = UnknownTensorError(f"{told}; {f'did you mean {one_of(meant)}?' if meant else instead}")
+    error.suggested = bool(meant)
+    return error
 
 
-def _hint(selector: Selector, known: _Known) -> str:
-    """What to do instead: the kinds there are, or the selector that may have been meant."""
+def _hint(selector: Selector, known: _Known) -> tuple[list[str], str]:
+    """The selectors that may have been meant; where there are none, what there is instead."""
     for reading in (*selector.readings, *_misspelt_kind(selector.text)):
         names = known.names(reading)
         if names:
@@ -123,10 +126,9 @@ def _hint(selector: Selector, known: _Known) -> str:
         or _as_regex(selector, known)
         or near(selector.text, _nameable(selector.text, known))
     )
-    if meant:
-        return f"did you mean {one_of(meant)}?"
     count = len(known.kinds)
-    return f"none of the {count} tensors has a similar name" if count else "there are no tensors"
+    none = f"none of the {count} tensors has a similar name" if count else "there are no tensors"
+    return meant, none
 
 
 def _misspelt_kind(text: str) -> list[Reading]:
@@ -134,14 +136,12 @@ def _misspelt_kind(text: str) -> list[Reading]:
     return [Reading.of(name, kind)] if at else []
 
 
-def _other_kind(reading: Reading, kinds: Iterable[str]) -> str:
+def _other_kind(reading: Reading, kinds: Iterable[str]) -> tuple[list[str], str]:
     kinds = list(dict.fromkeys(kinds))
-    meant = near(reading.kind or "", kinds)
-    if meant:
-        return f"did you mean {one_of([join(reading.shown, kind) for kind in meant])}?"
+    meant = [join(reading.shown, kind) for kind in near(reading.kind or "", kinds)]
     more = ", …" if len(kinds) > _KINDS_SHOWN else ""
     listed = ", ".join(map(escape, kinds[:_KINDS_SHOWN]))
-    return f"the kinds of {quoted(reading.shown)} are {listed}{more}"
+    return meant, f"the kinds of {quoted(reading.shown)} are {listed}{more}"
 
 
 def _without_name(text: str, known: _Known) -> list[str]:

@@ -23,6 +23,7 @@ from anchorlib.sinks.opening import SinkOptions, open_sink
 from anchorlib.sinks.pushing import is_spool, push
 from anchorlib.sinks.queue import OnFull, RecordQueue
 from anchorlib.sinks.spool_left import LeftSpool, SpoolRoom, spool_room, spools_here
+from anchorlib.sinks.spool_place import parse_bytes
 
 __all__ = [
     "Deferred",
@@ -35,6 +36,7 @@ __all__ = [
     "SpoolRoom",
     "is_spool",
     "open_sink",
+    "parse_bytes",
     "push",
     "spool_room",
     "spools_here",

@@ -13,7 +13,7 @@ from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
 from anchorlib.sinks.sending import Sender
 from anchorlib.sinks.spool_target import Target
-from anchorlib.wire import Address, Credentials, Hello
+from anchorlib.wire import Address, Credentials, Hello, Kind
 
 if TYPE_CHECKING:
     from anchorlib.sinks.spool import OwnedSpool
@@ -85,8 +85,8 @@ class Earlier:
         delivery.run()
         if delivery.delivered:
             delivery.finish()
-        elif delivery.sender.refusal:
-            raise CollectorError(delivery.sender.refusal)
+        elif (refused := delivery.sender.refused) is not None:
+            raise refused.error()
 
     def begin(self, work: OwnedSpool) -> Delivery | None:
         """The delivery of a spool, once a collector says what it has; None where it is too late.
@@ -106,8 +106,8 @@ class Earlier:
                     self._on_trouble,
                 )
             except CollectorError as fault:
-                reached = str(fault).startswith("the collector at")
-                refusals = refusals + 1 if reached else 0
+                passes = isinstance(fault.kind, Kind) and fault.kind.passing
+                refusals = 0 if passes else refusals + 1
                 if refusals >= _REFUSALS:
                     raise
                 with self._changed:

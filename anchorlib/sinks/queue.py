@@ -355,7 +355,7 @@ class RecordQueue:
             self._in_hand = asked
         if batch:
             self._deliver(batch)
-        self._tell()
+        self._tell(again=asked is not None)
         if isinstance(asked, _Flush):
             self._flush_sink(asked)
         if isinstance(asked, _Close):
@@ -430,9 +430,9 @@ class RecordQueue:
                 if isinstance(item, WithoutValues) and item.keeps:
                     self._losses.lose_values(item)
 
-    def _tell(self) -> None:
+    def _tell(self, *, again: bool) -> None:
         with self.lock:
-            telling = self._statements.take()
+            telling = self._statements.take(again=again)
         if not telling.tell(self._sink, self._not_told):
             with self.lock:
                 self._statements.again(telling)

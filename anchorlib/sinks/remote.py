@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from anchorlib.errors import CollectorError, FlushTimeoutError
+from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
 from anchorlib.record import Edges, Flag, Gap, Record
 from anchorlib.sinks.base import DONE, Flushing
@@ -260,8 +260,8 @@ class RemoteSink:
             done = self._changed.wait_for(
                 lambda: self._outbox.flushed >= wanted or self._sender.finished, timeout
             )
-            if self._sender.refusal:
-                raise CollectorError(self._sender.refusal)
+            if self._sender.refused is not None:
+                raise self._sender.refused.error()
             if not done:
                 trouble = self._sender.trouble
                 raise FlushTimeoutError(

@@ -19,6 +19,7 @@ from anchorlib.wire import (
     DamagedError,
     Failure,
     Hello,
+    Kind,
     Outbox,
     PushStream,
     failure,
@@ -30,11 +31,17 @@ __all__ = ["Sender"]
 _log = logging.getLogger("anchorlib")
 
 _FIRST_BACKOFF: Final = 0.1  # seconds; doubled with each failure
-_LAST_BACKOFF: Final = 5.0
-_CLOSING_BACKOFF: Final = 0.5  # a close has little time
-_BUSY: Final = "is being written by"
 _BUSY_SECONDS: Final = 6.0 * KEEPALIVE_SECONDS
 _HOPELESS: Final = 10  # refusals of the same record, one after another
+
+# By whether the collector is full (each stream of many trainers costs it), and whether this session
+# closes, which has little time.
+_LAST_BACKOFF: Final = {
+    (False, False): 5.0,
+    (False, True): 0.5,
+    (True, False): 15.0,
+    (True, True): 2.0,
+}
 
 
 class Sender:
@@ -45,7 +52,8 @@ class Sender:
         lock.
 
     trouble: the last failure, in a sentence.
-    refusal: the one that will not go away; nothing is sent after it.
+    refusal: the one that will not go away, as a sentence; nothing is sent after it.
+    refused: the same with its kind.
     finished: nothing is sent any more. Set it, and notify, to end everything.
     closing: set it, and notify, where there is little time left.
     follows: whoever holds the rank is known to have ended.
@@ -62,7 +70,7 @@ class Sender:
     ) -> None:
         self.retries = 0
         self.trouble = ""
-        self.refusal = ""
+        self.refused: Failure | None = None
         self.finished = False
         self.closing = False
         self.follows = False
@@ -81,7 +89,7 @@ class Sender:
             self._send()
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             _log.exception("anchorlib: a defect in the sender")
-            self._refuse(f"sending to {self._address} failed: {fault!r}")
+            self._refuse(Failure(Kind.HERE, f"sending to {self._address} failed: {fault!r}"))
 
     def cancel(self) -> None:
         """End the stream that there is, from any thread."""
@@ -91,27 +99,28 @@ class Sender:
 
     def _send(self) -> None:
         failures = stuck = 0
-        doubted = ""
+        doubted = None
         warned = False
-        mark = -1
+        mark = self._outbox.committed
         while not self._over:
             fault = self._connect()
-            if fault is None:
+            if fault is None or (fault.kind is Kind.IDLE and self._rested()):
                 continue
-            if self._outbox.resumed:  # it had answered before it failed
+            # That it answers is no progress: a collector whose disk is full answers each Hello.
+            moved, mark = self._outbox.committed > mark, self._outbox.committed
+            if moved:
                 failures, warned = 0, False
-            moved, mark = self._outbox.committed != mark, self._outbox.committed
             failures += 1
-            stuck = 0 if moved or fault.passing or fault.permanent else stuck + 1
+            stuck = 0 if moved or fault.kind.passing or fault.kind.permanent else stuck + 1
             self.retries += 1
-            refused = fault.permanent and not self._may_pass(fault)
+            refused = fault.kind.permanent and not self._may_pass(fault)
             # A line that flips bits can make a refusal of anything, but hardly the same one twice.
-            doubtful = refused and fault.told and fault.sentence != doubted
-            doubted = fault.sentence
+            doubtful = refused and fault.kind.told and fault.kind is not doubted
+            doubted = fault.kind
             if (refused and not doubtful) or stuck >= _HOPELESS:
-                self._refuse(fault.sentence)
+                self._refuse(fault)
                 return
-            if not (warned or doubtful or self._over):
+            if not (warned or doubtful or fault.kind is Kind.IDLE or self._over):
                 warned = True
                 self._on_trouble(fault.sentence)
             self._pause(failures, fault)
@@ -121,11 +130,16 @@ class Sender:
 
         A collector notices only after a while that a machine or the line to it is gone.
         """
-        if not (self.follows or self._hello.resume) or _BUSY not in fault.sentence:
+        if not (self.follows or self._hello.resume) or fault.kind is not Kind.BUSY:
             return False
         now = time.monotonic()
         self._busy_since = self._busy_since or now
         return now - self._busy_since < _BUSY_SECONDS
+
+    @property
+    def refusal(self) -> str:
+        """The sentence of `refused`, empty where nothing was."""
+        return "" if self.refused is None else self.refused.sentence
 
     @property
     def _over(self) -> bool:
@@ -136,7 +150,7 @@ class Sender:
         try:
             channel = open_channel(self._address, self._credentials)
         except AnchorError as error:
-            return Failure(str(error), permanent=True)
+            return Failure(Kind.HERE, str(error))
         try:
             stream = PushStream(channel, self._hello, self._outbox, self._changed)
             with self._changed:
@@ -146,29 +160,38 @@ class Sender:
             stream.run(self._credentials.metadata)
         except grpc.RpcError as error:
             if stream.silent:
-                return Failure(f"{self._address} has not answered for a long time", passing=True)
+                return Failure(Kind.SILENT, f"{self._address} has not answered for a long time")
             return failure(self._address, error)
         except DamagedError as error:
-            return Failure(f"the line to {self._address} is bad: {error}", passing=True)
+            return Failure(Kind.LINE, f"the line to {self._address} is bad: {error}")
         except AnchorError as error:
             sentence = f"the collector at {self._address} cannot go on: {error}"
-            return Failure(sentence, permanent=True)
+            return Failure(Kind.HERE, sentence)
         finally:
             channel.close()
-        return None if self._over else Failure(f"{self._address} ended the stream", passing=True)
+        return None if self._over else Failure(Kind.LINE, f"{self._address} ended the stream")
 
-    def _refuse(self, sentence: str) -> None:
+    def _refuse(self, fault: Failure) -> None:
         with self._changed:
-            self.refusal = self.trouble = sentence
+            self.refused = fault
+            self.trouble = fault.sentence
             self.finished = True
             self._changed.notify_all()
+
+    def _rested(self) -> bool:
+        """Wait until there is something to say; False, at once, where there is already."""
+        with self._changed:
+            if not self._outbox.at_rest:
+                return False
+            self._changed.wait_for(lambda: self._over or not self._outbox.at_rest)
+            return True
 
     def _pause(self, failures: int, fault: Failure) -> None:
         """Waits before the next try: a random time, so that many trainers do not come at once."""
         with self._changed:
             self.trouble = fault.sentence
             closing = self.closing
-            longest = _CLOSING_BACKOFF if closing else _LAST_BACKOFF
+            longest = _LAST_BACKOFF[fault.kind.full, closing]
             # 2.0 to a large power overflows after a few hours without a collector.
             seconds = random.uniform(0, min(longest, _FIRST_BACKOFF * 2.0 ** min(failures, 16)))
             self._changed.wait_for(lambda: self.finished or self.closing != closing, seconds)

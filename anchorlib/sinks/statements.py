@@ -54,9 +54,13 @@ class Statements:
         """How many series have a gap, each reason counted for itself."""
         return len(self._totals)
 
-    def take(self) -> Telling:
-        """All that is untold, which counts as told from here on."""
-        gaps = [self._totals[key] for key in self._untold]
+    def take(self, *, again: bool) -> Telling:
+        """All that is untold, which counts as told from here on.
+
+        again: every total of gaps, told or not: a store that was away, and took what it was told
+            for lost, may be there again.
+        """
+        gaps = [self._totals[key] for key in (self._totals if again else self._untold)]
         telling = Telling(gaps, self._edges, self._header)
         self._untold, self._edges, self._header = {}, [], {}
         return telling

@@ -11,6 +11,7 @@ Location    where bytes are read from: a directory, or a collector
 
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.beneath import names_beneath, open_beneath
+from anchorlib.store.budget import RunRoom
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
@@ -21,6 +22,7 @@ from anchorlib.store.finding import (
     list_runs,
     locate_store,
 )
+from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.prints import stored_fingerprint
@@ -39,6 +41,7 @@ __all__ = [
     "RankAudit",
     "RankReader",
     "RunReader",
+    "RunRoom",
     "SeriesEntry",
     "TensorTree",
     "Within",
@@ -52,6 +55,7 @@ __all__ = [
     "make_store",
     "names_beneath",
     "open_beneath",
+    "run_directory",
     "run_faults",
     "stored_fingerprint",
 ]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -97,6 +98,8 @@ class Catalogue:
     checked: int | None = None
     version: int = VERSION
     older: Format1 = field(default_factory=Format1)
+    stated_bytes: Counter[str] = field(default_factory=Counter)  # of lines, by their first key
+    keeps_statements: bool = True
 
     def apply(self, lines: Iterable[bytes]) -> None:
         """Adds whole lines; raises DamagedError for one that no writer of this format made."""
@@ -121,6 +124,7 @@ class Catalogue:
         for key, read in _READERS.items():
             if key in entry:
                 read(self, entry)
+                self.stated_bytes[key] += len(line) + 1
                 return
 
     def owners(self, table: Any) -> tuple[Array, Array]:
@@ -137,6 +141,12 @@ class Catalogue:
             one = self.series[series]
             return self.older.identity(self.forms[form], (one.name, one.kind, one.mode))
         return self.series[series].seed ^ self.forms[form].seed
+
+    def forget_statements(self) -> None:
+        """Keep no gaps and no lineage from now on: a writer has no use for them."""
+        self.keeps_statements = False
+        self.gaps.clear()
+        self.edges.clear()
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
@@ -231,6 +241,8 @@ def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if not catalogue.keeps_statements:
+        return
     told = mapping(entry["gap"])
     gap = Gap(
         text(told["name"]),
@@ -264,6 +276,8 @@ def _read_header(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if not catalogue.keeps_statements:
+        return
     edges = read_edges(entry)
     catalogue.edges.setdefault(edges_key(edges), edges)
 

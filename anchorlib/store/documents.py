@@ -25,6 +25,7 @@ __all__ = ["document_faults", "run_faults"]
 
 Sizes = Mapping[int, tuple[int, int]]
 
+MOST_BYTES = 64 << 20  # of a document; that of a rank, the longest, has one line an attempt
 GROWING = ("shape", "attributes")  # behind the rows, where a run was not closed to its end
 
 
@@ -59,7 +60,7 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
 
 def _is_published(rank: Location) -> bool:
     """Whether the rank's own document, the last that a writer puts down, says that it is closed."""
-    return b'"state":"closed"' in (rank.get("zarr.json") or b"")
+    return b'"state":"closed"' in (rank.get("zarr.json", 0, MOST_BYTES) or b"")
 
 
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
@@ -112,7 +113,7 @@ def _faults(
 ) -> Iterator[str]:
     """What of the document at `key` is not as `told`."""
     path = f"{key}/zarr.json".lstrip("/")
-    data = location.get(path)
+    data = location.get(path, 0, MOST_BYTES)
     if data is None:
         yield f"{path} is missing"
         return

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import encode
 from anchorlib.store.forms import OpenForm
 from anchorlib.store.layout import (
@@ -36,6 +37,8 @@ from anchorlib.store.table import (
 )
 from anchorlib.store.tree import Tree
 
+RANK_FILES = 64  # of an empty rank, about
+
 __all__ = ["Place", "resume_counters", "store_errors", "take_up"]
 
 
@@ -57,7 +60,7 @@ class Place:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
 
     def take(
-        self, claim: bytes, *, resume: bool, overwrite: bool, acknowledged: int = 0
+        self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
     ) -> RankReader:
         """What is there, after making it if need be.
 
@@ -84,6 +87,7 @@ class Place:
                     "written: take another run name, or overwrite it (overwrite=True of start)"
                 )
             return found
+        budget.made_files(RANK_FILES)
         create_rank(run, self.rank, self.tree)
         return RankReader(LocalLocation(run), self.rank)
 

@@ -40,6 +40,7 @@ __all__ = ["RankReader"]
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 16 << 20
 _MOST: Final = (1 << 63) - 1
+CATALOG_PART = 1 << 20  # of a catalogue that are in memory as text at a time
 
 
 class RankReader:
@@ -86,19 +87,26 @@ class RankReader:
 
     def _read_catalogue(self) -> None:
         chunk, start = divmod(self._catalogue_end, CATALOG_CHUNK)
-        parts: list[bytes] = []
+        rest = b""
         while part := self._catalogue_part(chunk, start):
-            parts.append(part)
+            rest += part
             if part.endswith(b"\0"):
                 break
+            if len(rest) >= CATALOG_PART:
+                rest = rest[self._understand(rest) :]
             chunk, start = chunk + 1, 0
-        lines, end = whole_lines(b"".join(parts))
+        self._understand(rest)
+        if not self._catalogue_end:
+            raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
+
+    def _understand(self, raw: bytes) -> int:
+        """Takes the whole lines at the start of `raw`; where they end."""
+        lines, end = whole_lines(raw)
         self.catalogue.apply(lines)
         if lines and not self._catalogue_end:
             self._first_line = lines[0]
         self._catalogue_end += end
-        if not self._catalogue_end:
-            raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
+        return end
 
     def _catalogue_part(self, chunk: int, start: int) -> bytes | None:
         key = f"catalog/{chunk_key(chunk, 0)}"

@@ -7,6 +7,7 @@ that speak of it; a node without a line, left by a crash, is made anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from anchorlib.block import Layout, RowBlock, Series, Tables, layout_bytes
 from anchorlib.errors import AnchorError, InvalidNameError
 from anchorlib.names import MAX_NAME_BYTES, check_name, is_kind, quoted
 from anchorlib.record import Record
+from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import Catalogue, SeriesEntry, encode
 from anchorlib.store.form import new_form
 from anchorlib.store.forms import OpenForm
@@ -24,13 +26,24 @@ from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import CatalogFile
 from anchorlib.store.tree import Tree
 
-__all__ = ["REFUSED", "Register", "check_record"]
+__all__ = ["REFUSED", "Register", "Workshop", "check_record"]
 
 Array = np.ndarray[Any, Any]
 MAX_MODE_BYTES: Final = 256
+FORM_FILES: Final = 16  # that a new form makes, about: its group, arrays, the first chunk
+LABEL_FILES: Final = 4  # that `publish` makes for it
 UNKNOWN: Final = -1
 REFUSED: Final = -2
 """The number of what has no place in a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where new forms are made, the files they are written to, and the room there is for them."""
+
+    tree: Tree
+    files: ChunkFiles
+    budget: Budget
 
 
 class Numbers:
@@ -58,12 +71,11 @@ class Register:
     """Numbers of series, phases and forms, and the forms themselves."""
 
     def __init__(
-        self, rank: Path, catalogue: Catalogue, file: CatalogFile, tree: Tree, files: ChunkFiles
+        self, rank: Path, catalogue: Catalogue, file: CatalogFile, workshop: Workshop
     ) -> None:
         self._rank = str(rank)
         self._file = file
-        self._tree = tree
-        self._files = files
+        self._workshop = workshop
         self._lines: list[bytes] = []
         self.forms: list[OpenForm] = []
         self.refusals: dict[Any, str] = {}
@@ -75,7 +87,7 @@ class Register:
         self._counts: dict[Layout, int] = {}  # records of shapes that share a flat form
         self._tables: Tables | None = None
         for entry in catalogue.forms:
-            form = OpenForm(entry, self._rank, files)
+            form = OpenForm(entry, self._rank, workshop.files)
             if entry.array is not None:
                 form.open(entry)
             self._remember(form)
@@ -171,7 +183,7 @@ class Register:
         return self._new(dtype, width) if number is None else number
 
     def _new(self, dtype: str, shape: tuple[int, ...] | int) -> int:
-        form = OpenForm(new_form(len(self.forms), dtype, shape), self._rank, self._files)
+        form = OpenForm(new_form(len(self.forms), dtype, shape), self._rank, self._workshop.files)
         entry = form.entry
         line: dict[str, object] = {"form": entry.id, "dtype": dtype}
         line |= {"width": shape} if entry.flat else {"shape": shape}
@@ -183,9 +195,10 @@ class Register:
 
     def _begin(self, form: OpenForm) -> None:
         before = form.entry
+        self._workshop.budget.made_files(FORM_FILES, LABEL_FILES)
         form.open(form.begun())
         try:
-            form.make(self._tree)
+            form.make(self._workshop.tree)
         except BaseException:
             form.entry = before
             raise

@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,9 +25,8 @@ from anchorlib.claims import claim_of
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
 from anchorlib.record import Edges, Gap
-from anchorlib.store.budget import Budget, Room
-from anchorlib.store.catalog import Attempt, attempt_line, encode, gap_line, header_line
-from anchorlib.store.edges import edges_key, edges_line
+from anchorlib.store.budget import Budget, Room, RunRoom
+from anchorlib.store.catalog import Attempt, encode
 from anchorlib.store.gaps import MISFIT, LeftOut
 from anchorlib.store.ground import Ground
 from anchorlib.store.layout import ROW
@@ -39,8 +38,9 @@ from anchorlib.store.packing import Packer, without_values
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
-from anchorlib.store.register import Register
+from anchorlib.store.register import Register, Workshop
 from anchorlib.store.slots import ChunkFiles
+from anchorlib.store.statements import Statements
 from anchorlib.store.table import RowTable
 from anchorlib.store.tree import Tree
 
@@ -69,6 +69,7 @@ class Writer:
         max_bytes: int | None = None,
         wait_for_room: bool = False,
         acknowledged: int = 0,
+        run_room: RunRoom | None = None,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
@@ -85,6 +86,7 @@ class Writer:
             out: for callers that keep what was not written, and come again.
         acknowledged: records that this writer has delivered before: where they are not there any
             more, nothing is made in their place.
+        run_room: what all ranks of the run may take together, as `max_bytes`.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -99,10 +101,11 @@ class Writer:
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync))
                 claim = claim_of(writer_id)
+                budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
                 reader = place.take(
-                    claim, resume=resume, overwrite=overwrite, acknowledged=acknowledged
+                    claim, budget, resume=resume, overwrite=overwrite, acknowledged=acknowledged
                 )
-                writer = cls(place, lock, reader, Room(max_bytes, wait=wait_for_room))
+                writer = cls(place, lock, reader, budget)
             except BaseException:
                 lock.release()
                 raise
@@ -113,7 +116,7 @@ class Writer:
                 raise
         return writer
 
-    def __init__(self, place: Place, lock: RankLock, reader: RankReader, room: Room) -> None:
+    def __init__(self, place: Place, lock: RankLock, reader: RankReader, budget: Budget) -> None:
         self._place = place
         self._lock = lock
         self._reader = reader
@@ -123,18 +126,20 @@ class Writer:
         self._files = ChunkFiles(MOST_OPEN, place.tree)
         self._catalog = take_up(reader, place)
         catalogue = reader.catalogue
-        self._register = Register(place.path, catalogue, self._catalog, place.tree, self._files)
+        self._budget = budget
+        self._register = Register(
+            place.path, catalogue, self._catalog, Workshop(place.tree, self._files, budget)
+        )
         self._resumed = resume_counters(reader, self._register.forms)
+        self._budget.take_up(reader.catalogue_end + self._resumed.nbytes)
         self._table = RowTable(
             place.path / "records", reader.committed, self._resumed.pairs, place.tree
         )
-        self._budget = Budget(place.path, room, self._resumed.nbytes)
         self._packer = Packer(self._register)
         self._publisher = Publisher(place.path, place.tree)
         self._published = (min(catalogue.published, reader.committed), -1)
         self._left_out = LeftOut(())
-        self._edges = set(catalogue.edges)
-        self._header: dict[str, Any] = {}
+        self._statements = Statements(self._catalog, self._budget, catalogue)
         self._first_row = 0
         self._ground = Ground(place.path, place.run, place.rank)
 
@@ -143,18 +148,20 @@ class Writer:
         last = attempts[-1] if attempts else None
         if last is not None and claim and last.claim == claim:
             attempt = last
-            stated = self._reader.catalogue.gaps.items()
-            self._left_out = LeftOut(gap for key, gap in stated if key[0] == last.number)
+            gaps = self._reader.catalogue.gaps.items()
+            stated = [gap for key, gap in gaps if key[0] == last.number]
+            self._left_out = LeftOut(stated)
+            self._statements.go_on(attempt, stated)
         else:
             rows, order = self._reader.committed, self._resumed.order
             attempt = Attempt(len(attempts), claim, time.time_ns(), header, rows, order)
-            self._append([attempt_line(attempt)])
+            self._statements.begin(attempt)
         if self._reader.catalogue.state != "open":
-            self._append([{"state": "open"}])
-        self._header = dict(attempt.header)
+            self._statements.append(encode({"state": "open"}))
         self._packer.attempt = attempt.number
         self._packer.order_base = attempt.order_base
         self._first_row = attempt.first_row
+        self._reader.catalogue.forget_statements()
         self._reader.refresh()
         self._publisher.publish_rank(self._reader.catalogue)
 
@@ -205,8 +212,8 @@ class Writer:
         for one in fit.misfits:
             key = (one.name, one.kind, one.mode, f"{MISFIT}{one.reason}")
             self._left_out.add(key, np.array([one.step]), 0)
-        if self._left_out.due:
-            self._state_gaps()
+        if self._left_out.due(self._budget.used):
+            self._statements.append_gaps(self._left_out.statements())
 
     def _write(self, block: RowBlock) -> None:
         if not len(block):
@@ -228,25 +235,27 @@ class Writer:
             key = (one.name, one.kind, one.mode, reason)
             self._left_out.add(key, np.array([one.step]), int(sizes[row]))
 
-    def gap(self, gaps: Sequence[Gap]) -> None:
-        """States what was not recorded: totals so far, of which the newest counts.
+    def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
+        """States what was not recorded: totals so far, of which the largest counts.
 
-        One total for each name, kind, mode and reason within this attempt.
+        One total for each name, kind, mode and reason within this attempt; beyond a bound, one for
+        all others together. A total that grows may be written as late as by `publish`. Returns how
+        many observations were not known of, by reason.
+        """
+        if not self._stands():
+            return Counter()
+        with store_errors(f"cannot write {self._place}"):
+            return self._statements.gaps(gaps)
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """Keeps what values were computed from; what was stated before is not stated again.
+
+        What there is no room for is left out, and counted in the header of this attempt.
         """
         if not self._stands():
             return
         with store_errors(f"cannot write {self._place}"):
-            self._append(gap_line(self.attempt, gap) for gap in gaps)
-
-    def edges(self, edges: Sequence[Edges]) -> None:
-        """Keeps what values were computed from; what was stated before is not stated again."""
-        if not self._stands():
-            return
-        mine = [replace(one, attempt=self.attempt) for one in edges]
-        fresh = {key: one for one in mine if (key := edges_key(one)) not in self._edges}
-        with store_errors(f"cannot write {self._place}"):
-            self._append(map(edges_line, fresh.values()))
-        self._edges |= fresh.keys()
+            self._statements.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
         """Adds entries to this attempt's header, or states them anew.
@@ -256,31 +265,25 @@ class Writer:
         if not self._stands():
             return
         told = _document(self._place.run, entries)
-        fresh = {
-            key: value
-            for key, value in told.items()
-            if key not in self._header or self._header[key] != value
-        }
-        if fresh:
-            with store_errors(f"cannot write {self._place}"):
-                self._append([header_line(self.attempt, fresh)])
-            self._header |= fresh
+        with store_errors(f"cannot write {self._place}"):
+            self._statements.header(told)
 
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
-            self._state_gaps()
+            self._statements.append_gaps(self._left_out.statements())
+            self._statements.rest()
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
             self._ground.check()  # what was read a moment ago was this rank's
             self._publisher.publish_values(self._reader, self._register.forms, self._published[0])
-            self._ground.check()
-            self._append([{"published": self._table.rows}])
+            self._statements.append(encode({"published": self._table.rows}))
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
             self._publisher.publish_rank(self._reader.catalogue)
             self._published = (self._table.rows, self._catalog.end)
+            self._budget.published()
 
     def revoke(self) -> None:
         """Any thread may call it: the operation on a file that is under way is the last one.
@@ -303,7 +306,7 @@ class Writer:
         try:
             if self._stands():
                 with store_errors(f"cannot close {self._place}"):
-                    self._append([{"state": "closed"}])
+                    self._statements.append(encode({"state": "closed"}))
                     self.publish()
         finally:
             self.abandon()
@@ -328,13 +331,6 @@ class Writer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        if encoded := b"".join(map(encode, lines)):
-            self._catalog.append(encoded)
-
-    def _state_gaps(self) -> None:
-        self._append(gap_line(self.attempt, gap) for gap in self._left_out.statements())
 
     def _check_open(self) -> None:
         if not self._open:

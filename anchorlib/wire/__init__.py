@@ -17,6 +17,7 @@ reader     the client of the second service
 sealing    the checksum that ends each message
 malformed  what a message may not be
 services   the two services, to serve and to call
+kinds      the kinds of failure
 failures   what a failed call means
 gaps       gap statements as messages
 health     whether a collector is well
@@ -38,16 +39,18 @@ from anchorlib.wire.address import (
     is_loopback,
     parse_address,
 )
-from anchorlib.wire.channel import KEEPALIVE_SECONDS, Credentials, open_channel
+from anchorlib.wire.channel import KEEPALIVE_SECONDS, PING_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import Decoder, Framed, parse_request
 from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
-from anchorlib.wire.failures import STOPPING, Failure, failure
+from anchorlib.wire.failures import Failure, failure
 from anchorlib.wire.framing import Buffer
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.health import ask_health
 from anchorlib.wire.holding import OTHERS, Doubt, Held, Link, doubts, held_frame
+from anchorlib.wire.kinds import KIND_KEY, Kind, code_of, kind_of
 from anchorlib.wire.limits import (
     AHEAD_BYTES,
+    AHEAD_SHARE,
     CONFIRMED_RECORDS,
     DEFINED_BYTES,
     FRAME_BYTES,
@@ -60,6 +63,7 @@ from anchorlib.wire.limits import (
     PROTOCOL,
     READ_BYTES,
     RECORD_BYTES,
+    REST_SECONDS,
     STALL_SECONDS,
     STREAMS,
     UNFINISHED_SHARE,
@@ -95,6 +99,7 @@ from anchorlib.wire.v1.collector_pb2 import (
 
 __all__ = [
     "AHEAD_BYTES",
+    "AHEAD_SHARE",
     "CONFIRMED_RECORDS",
     "DEFAULT_PORT",
     "DEFINED_BYTES",
@@ -106,14 +111,16 @@ __all__ = [
     "HELLO_SECONDS",
     "IDLE_SECONDS",
     "KEEPALIVE_SECONDS",
+    "KIND_KEY",
     "LISTED_BYTES",
     "MESSAGE_BYTES",
     "OTHERS",
+    "PING_SECONDS",
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
+    "REST_SECONDS",
     "STALL_SECONDS",
-    "STOPPING",
     "STREAMS",
     "UNFINISHED_SHARE",
     "WINDOW",
@@ -138,6 +145,7 @@ __all__ = [
     "GetRequest",
     "Held",
     "Hello",
+    "Kind",
     "Lineage",
     "Link",
     "ListReply",
@@ -155,6 +163,7 @@ __all__ = [
     "check_private",
     "check_seal",
     "close_request",
+    "code_of",
     "defined",
     "doubts",
     "failure",
@@ -164,6 +173,7 @@ __all__ = [
     "held_frame",
     "is_address",
     "is_loopback",
+    "kind_of",
     "open_channel",
     "parse_address",
     "parse_request",

@@ -16,12 +16,18 @@ from anchorlib.wire.address import Address, is_loopback
 from anchorlib.wire.limits import MESSAGE_BYTES
 from anchorlib.wire.private import check_private
 
-__all__ = ["KEEPALIVE_SECONDS", "Credentials", "Metadata", "open_channel"]
+__all__ = ["KEEPALIVE_SECONDS", "PING_SECONDS", "Credentials", "Metadata", "open_channel"]
 
 Metadata = tuple[tuple[str, str], ...]
 
 KEEPALIVE_SECONDS: Final = 20
-"""How often a quiet connection is tried; a peer that is silent for half of that is gone."""
+"""How often a quiet connection is tried with a ping."""
+
+PING_SECONDS: Final = 60
+"""A peer that has not acknowledged a ping for so long is gone.
+
+Longer than a ping may wait behind what is sent already, on a slow line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,8 @@ def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # of bytes on the way, in TCP
+        ("grpc.http2.ping_timeout_ms", PING_SECONDS * 1000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.enable_retries", 0),  # a stream cannot be tried again by gRPC, only by its writer
         ("grpc.use_local_subchannel_pool", 1),

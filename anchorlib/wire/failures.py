@@ -1,4 +1,4 @@
-"""What a failed call means: try again, or give up; and the sentence that says so."""
+"""What a failed call means: its kind, and the sentence that tells people."""
 
 from __future__ import annotations
 
@@ -7,79 +7,53 @@ from typing import Final
 
 import grpc
 
+from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address
+from anchorlib.wire.kinds import Kind, kind_of
 
-__all__ = ["STOPPING", "Failure", "failure"]
-
-STOPPING: Final = "the collector is stopping"
-"""How a collector begins the details of the calls that it ends because it stops."""
-
-_PERMANENT: Final = frozenset(
-    {
-        grpc.StatusCode.ALREADY_EXISTS,
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.UNIMPLEMENTED,
-    }
-)
-_SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-_PASSING: Final = _SILENT | {
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.CANCELLED,
-}
-
-
-_BROKEN: Final = "Stream removed"
-"""How gRPC begins what it says of a connection that broke, or that made no sense any more."""
+__all__ = ["Failure", "failure"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed call.
+    """A failed call: of what kind, and what, where, and what to do in one line."""
 
-    sentence: what, where, and what to do, in one line.
-    permanent: the collector refused, and will refuse again.
-    passing: it may pass by itself, however often it comes.
-    told: the other end, or what seemed to be it, said so.
-    """
-
+    kind: Kind
     sentence: str
-    permanent: bool = False
-    passing: bool = False
-    told: bool = False
+
+    def error(self) -> CollectorError:
+        """The same as an error, which carries the kind."""
+        error = CollectorError(self.sentence)
+        error.kind = self.kind
+        return error
 
 
 def failure(address: Address, error: grpc.RpcError) -> Failure:
     """Reads the error of a call to the collector at `address`."""
-    code, details = error.code(), error.details() or ""
-    details = escape(" ".join(details.split())[:500])
-    broken = details.startswith(_BROKEN) and code not in _PERMANENT
-    return Failure(
-        _sentence(address, code, details), code in _PERMANENT, broken or code in _PASSING, told=True
-    )
+    kind = kind_of(error)
+    details = escape(" ".join((error.details() or "").split())[:500])
+    return Failure(kind, _sentence(address, kind, details or error.code().name))
 
 
-def _sentence(address: Address, code: grpc.StatusCode, details: str) -> str:
-    if details.startswith(STOPPING):
+def _sentence(address: Address, kind: Kind, details: str) -> str:
+    if kind is Kind.STOPPING:
         return f"{details} ({address})"
-    if code in _SILENT:
+    if kind is Kind.UNREACHABLE:
+        # gRPC tells apart what is wrong with a connection by words alone. They choose ours.
         if mistake := _mistake(address, details):
             return f"cannot talk to the collector at {address}: {mistake}"
         return (
             f"no collector answers at {address} ({_cause(details)}); is `anchor serve` running "
             "there, and is the address right?"
         )
-    if details.startswith(_BROKEN) or code == grpc.StatusCode.DATA_LOSS:
-        return f"the line to {address} is bad: {details or code.name}"
-    if code == grpc.StatusCode.UNAUTHENTICATED:
+    if kind in (Kind.LINE, Kind.DAMAGED):
+        return f"the line to {address} is bad: {details}"
+    if kind is Kind.TOKEN:
         details += "; set ANCHOR_TOKEN or ANCHOR_TOKEN_FILE"
-    if code == grpc.StatusCode.UNIMPLEMENTED:
+    if kind is Kind.FOREIGN:
         details = "what answers there is no collector of this protocol"
-    return f"the collector at {address} refused: {details or code.name}"
+    return f"the collector at {address} refused: {details}"
 
 
 def _mistake(address: Address, details: str) -> str:
@@ -120,4 +94,4 @@ def _cause(details: str) -> str:
     ):
         if sign in details:
             return words
-    return details or "no reason given"
+    return details

@@ -6,7 +6,6 @@ import time
 
 import grpc
 
-from anchorlib.errors import CollectorError
 from anchorlib.wire.address import Address
 from anchorlib.wire.channel import Credentials, open_channel
 from anchorlib.wire.failures import failure
@@ -30,6 +29,6 @@ def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
             began = time.perf_counter()
             reply = stub.Check(question, timeout=timeout, metadata=credentials.metadata)
         except grpc.RpcError as error:
-            raise CollectorError(failure(address, error).sentence) from None
+            raise failure(address, error).error() from None
         took = time.perf_counter() - began
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)), took

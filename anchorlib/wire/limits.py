@@ -6,12 +6,15 @@ Every bound is checked before memory is taken for what it bounds. What a client 
     one text, dims, elements         TEXT_BYTES, MAX_DIMS, MAX_ELEMENTS
     one record                       RECORD_BYTES
     one stream: what it defines      TABLE_ENTRIES, DEFINED_BYTES
-    one stream: read ahead           AHEAD_BYTES
     one question what is there       CONFIRMED_RECORDS
+    one stream: read ahead           AHEAD_BYTES, all together AHEAD_SHARE of the memory
     all streams: unfinished records  UNFINISHED_SHARE of the machine's memory
-    streams, calls                   STREAMS, and as many calls as wait in line
-    silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS
-    one rank on disk                 `max_bytes`, else all but a twentieth of the file system
+    streams, calls                   STREAMS (`--max-streams`), and as many calls as wait in line
+    silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS,
+                                     REST_SECONDS (`--idle-timeout`), pings that nobody answers
+    one run on disk                  `--max-run-size`; of a rank `max_bytes`; and always all but a
+                                     twentieth of the file system's bytes and inodes
+    statements of a rank             see `anchorlib.store.ledgers`
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Final
 
 __all__ = [
     "AHEAD_BYTES",
+    "AHEAD_SHARE",
     "ANSWER_SECONDS",
     "CONFIRMED_RECORDS",
     "DEFINED_BYTES",
@@ -35,6 +39,7 @@ __all__ = [
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
+    "REST_SECONDS",
     "STALL_SECONDS",
     "STREAMS",
     "TABLE_ENTRIES",
@@ -75,11 +80,13 @@ TABLE_ENTRIES: Final = 1 << 20  # series, layouts or phases that one stream defi
 DEFINED_BYTES: Final = 256 << 20  # of messages that define them
 AHEAD_BYTES: Final = 16 << 20  # of messages that arrived and are not dealt with, but for one
 CONFIRMED_RECORDS: Final = 1 << 16  # that one Confirm may ask about: one chunk of the table
+AHEAD_SHARE: Final = 0.125  # of memory, for those of all streams
 UNFINISHED_SHARE: Final = 0.25  # of memory, for records of which fragments are still to come
-STREAMS: Final = 128
+STREAMS: Final = 512  # ranks of one job at 256, and as many that come back before they are missed
 
 HANDSHAKE_SECONDS: Final = 10  # from a connection to its first call's settings
 HELLO_SECONDS: Final = 10.0  # from a stream's beginning to its Hello
 STALL_SECONDS: Final = 60.0  # between two fragments of one record
 ANSWER_SECONDS: Final = 120.0  # that a writer waits for any answer before it connects anew
 IDLE_SECONDS: Final = 600  # of a connection without any call
+REST_SECONDS: Final = 1800.0  # of a stream on which nothing is said

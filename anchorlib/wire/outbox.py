@@ -257,6 +257,13 @@ class Outbox:
         asked = self._flush_sent > self.flushed or self._close_sent
         return not self.resumed or self._frames_sent > self._frames_told or asked
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the collector has everything, and nothing is to be said on another stream."""
+        unsaid = self._untold or self._lineage_sent < len(self._lineage) or self._flushes
+        busy = self.owed or self._closing or self._frames.first() is not None
+        return not (unsaid or busy or self.waiting)
+
     def next(self) -> bytes | None:
         """The next message to send, None while there is none."""
         if not self.resumed:

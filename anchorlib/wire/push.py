@@ -57,11 +57,10 @@ class PushStream:
             if self._over:
                 return
             self._outbox.restart()
-            hello = Hello()
-            hello.CopyFrom(self._hello)
-            hello.acknowledged = max(hello.acknowledged, self._outbox.committed)
-            requests = self._requests(sealed(PushRequest(hello=hello)))
-            self._call = call = push_call(self._channel)(requests, metadata=metadata)
+            # Nothing here may hold the requests: they end once gRPC lets go of them.
+            self._call = call = push_call(self._channel)(
+                self._requests(self._greeting()), metadata=metadata
+            )
         watch = threading.Thread(target=self._watch, name="anchorlib-watch", daemon=True)
         watch.start()
         try:
@@ -100,6 +99,12 @@ class PushStream:
                 self.silent = now - self._heard > ANSWER_SECONDS
             if self.silent:
                 self.cancel()
+
+    def _greeting(self) -> bytes:
+        hello = Hello()
+        hello.CopyFrom(self._hello)
+        hello.acknowledged = max(hello.acknowledged, self._outbox.committed)
+        return sealed(PushRequest(hello=hello))
 
     def _requests(self, hello: bytes) -> Iterator[bytes]:
         """Runs on a thread of gRPC's, which has to be let go when the stream is over."""

@@ -8,11 +8,12 @@ from typing import Final, Self, TypeVar
 
 import grpc
 
-from anchorlib.errors import CollectorError, StoreError
+from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address, parse_address
 from anchorlib.wire.channel import Credentials, open_channel
-from anchorlib.wire.failures import failure
+from anchorlib.wire.failures import Failure, failure
+from anchorlib.wire.kinds import Kind
 from anchorlib.wire.limits import READ_BYTES
 from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
 from anchorlib.wire.services import ReadCall, read_calls
@@ -112,10 +113,11 @@ class ReaderClient:
     def _call(self, method: ReadCall, request: GetRequest | ListRequest, kind: type[R]) -> R:
         if os.getpid() != self._process:
             # gRPC would hang here now and then, instead of failing.
-            raise CollectorError(
+            sentence = (
                 f"{self.address} was opened before this process was forked, which gRPC does not "
                 "survive; open it in this process, started by 'spawn'"
             )
+            raise Failure(Kind.HERE, sentence).error()
         question = sealed(request)
         for _ in range(_TRIES):
             try:
@@ -125,18 +127,19 @@ class ReaderClient:
             except DamagedError:
                 continue
             except grpc.RpcError as error:
-                if error.code() == grpc.StatusCode.DATA_LOSS:
-                    continue
-                if error.code() == grpc.StatusCode.NOT_FOUND:
+                fault = failure(self.address, error)
+                if fault.kind is Kind.MISSING:
                     raise _NotFoundError from None
-                if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+                if fault.kind is Kind.STORE:
                     details = escape((error.details() or "")[:500])
                     raise StoreError(f"{details} (at {self.address})") from None
-                raise CollectorError(failure(self.address, error).sentence) from None
-        raise CollectorError(
+                if fault.kind is not Kind.DAMAGED:
+                    raise fault.error() from None
+        sentence = (
             f"what {self.address} answers is damaged on the way, again and again: look after the "
             "line, or use grpcs://"
         )
+        raise Failure(Kind.DAMAGED, sentence).error()
 
 
 class _NotFoundError(Exception):

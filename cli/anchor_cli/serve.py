@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from anchor_cli.amounts import parse_seconds, parse_size
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, examples
 from anchor_cli.signals import Signals
@@ -29,6 +30,7 @@ EXAMPLES = examples(
     "anchor serve --bind 0.0.0.0:50051 --self-signed",
     "anchor serve --bind 0.0.0.0:50051 --token-file token --tls-cert c.pem --tls-key k.pem",
     "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
+    "anchor serve --max-streams 64 --idle-timeout 10m --max-run-size 500GB",
 )
 
 _GRACE = 30.0  # seconds that streams have to end once a signal came
@@ -76,6 +78,27 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         Literal["process", "power"],
         typer.Option("--durability", help="What acknowledged records survive: kill -9, or more."),
     ] = "process",
+    max_streams: Annotated[
+        int,
+        typer.Option("--max-streams", metavar="N", min=1, help="Training processes at once."),
+    ] = 512,
+    idle_timeout: Annotated[
+        str,
+        typer.Option(
+            "--idle-timeout",
+            metavar="TIME",
+            help="A stream that says nothing for so long is ended; its trainer comes back when it "
+            "has something to say.",
+        ),
+    ] = "30m",
+    max_run_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-run-size",
+            metavar="SIZE",
+            help="All ranks of a run together; beyond it values are left out, summaries are kept.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +127,9 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     if identity is not None:
         tls = _tls(identity.cert_file, identity.key_file, client_ca)
     settings = {"tls": tls, "token": token, "insecure": insecure, "fsync": durability == "power"}
-    collector = _listening(directory, bind, **settings)
+    collector = _listening(
+        directory, bind, **settings, **_limits(max_streams, idle_timeout, max_run_size)
+    )
     if collector is None:
         return ExitCode.USAGE
     try:
@@ -118,6 +143,16 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     finally:
         collector.stop(_GRACE)  # where it did not come so far
     return ExitCode.DONE
+
+
+def _limits(streams: int, idle: str, run_size: str | None) -> dict[str, Any]:
+    """What a collector accepts at most, as it takes it; this process may open as many files."""
+    from anchor_server import allow_files
+
+    size = None if run_size is None else parse_size(run_size, "--max-run-size")
+    seconds = parse_seconds(idle, "--idle-timeout")
+    allow_files(streams)
+    return {"max_streams": streams, "idle_timeout": seconds, "max_run_bytes": size}
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:

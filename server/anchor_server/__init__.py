@@ -6,19 +6,22 @@
 collector     the gRPC server and its life
 push          streams: which are taken, and when they are answered
 stream        one of them: what it says, and what becomes of it in the store
+silence       answers that nobody takes
 inbox         a stream's requests, read ahead
 memory        memory that is used again
 room          memory for records that come in fragments
 ranks         who writes which rank
 files         the reader's service
 health        the standard health service
-refusals      errors as status codes
+refusals      errors as kinds and status codes
+trouble       what was refused, counted and told
 auth          bearer tokens and certificates
 validity      until when certificates are valid
 door          who is turned away before a call is taken
 handshakes    TLS handshakes that fail
 certificates  a certificate and a token made here
 ports         who holds a port
+descriptors   how many files may be open
 tally         what a collector counts about itself
 metrics       the same for Prometheus
 logs          the log on stderr
@@ -27,6 +30,7 @@ logs          the log on stderr
 from anchor_server.auth import ServerTLS
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
+from anchor_server.descriptors import allow_files
 from anchor_server.logs import LogFormat, log_to_stderr
 from anchor_server.metrics import MetricsPort
 
@@ -36,6 +40,7 @@ __all__ = [
     "LogFormat",
     "MetricsPort",
     "ServerTLS",
+    "allow_files",
     "log_to_stderr",
     "own_identity",
     "serve",

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from anchor_server.refusals import Refusal, abort
 from anchor_server.validity import validities
 from anchorlib.errors import OptionError
-from anchorlib.wire import check_private
+from anchorlib.wire import Kind, check_private
 
 __all__ = ["BearerToken", "Certificates", "ServerTLS"]
 
@@ -131,7 +132,7 @@ class BearerToken(grpc.ServerInterceptor):
 
     def _refuse(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG002  # not looked at
         self._on_refused(context.peer())
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
+        abort(context, Refusal(Kind.TOKEN, "the token is missing or wrong"))
 
 
 def _check_dates(file: Path, pem: bytes) -> None:

@@ -25,9 +25,10 @@ from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
 from anchor_server.memory import keep_memory
 from anchor_server.ports import listener
-from anchor_server.push import PushService
+from anchor_server.push import PushService, StreamLimits
 from anchor_server.ranks import Ranks
 from anchor_server.tally import Tally
+from anchor_server.trouble import Trouble
 from anchorlib.errors import CollectorError, OptionError, StoreError
 from anchorlib.store import check_writable, make_store
 from anchorlib.wire import (
@@ -35,7 +36,9 @@ from anchorlib.wire import (
     IDLE_SECONDS,
     KEEPALIVE_SECONDS,
     MESSAGE_BYTES,
+    PING_SECONDS,
     RECORD_BYTES,
+    REST_SECONDS,
     STREAMS,
     is_loopback,
     push_handler,
@@ -60,7 +63,10 @@ class Collector:
         `insecure` says otherwise.
     fsync: acknowledge what survives power loss, not only kill -9 of this process.
     max_streams: training processes at once.
-    max_bytes: of one rank on disk; None leaves a twentieth of the disk free.
+    idle_timeout: seconds that a stream may say nothing; a training process that rests for longer
+        comes back when it has something to say.
+    max_bytes: of one rank on disk. max_run_bytes: of all ranks of a run together. Beyond either
+        values are left out. A twentieth of the disk stays free in any case.
     record_bytes: the most raw storage of one record.
 
     What else bounds a client stands in `anchorlib.wire.limits`.
@@ -79,20 +85,33 @@ class Collector:
         insecure: bool = False,
         fsync: bool = False,
         max_streams: int = STREAMS,
+        idle_timeout: float = REST_SECONDS,
         max_bytes: int | None = None,
+        max_run_bytes: int | None = None,
         record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.store = Path(store)
         host = _checked_host(bind, tls, token, insecure=insecure)
         _make(self.store, fsync=fsync)
-        self._ranks = Ranks(self.store, fsync=fsync, max_bytes=max_bytes, patience=_PATIENCE)
+        self._ranks = Ranks(
+            self.store,
+            fsync=fsync,
+            max_bytes=max_bytes,
+            max_run_bytes=max_run_bytes,
+            patience=_PATIENCE,
+        )
         self.tally = Tally()
         door = Door(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
         self._token = None if token is None else BearerToken(token, door.refuse_token)
         self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
+        self._trouble = Trouble(self.tally)
         self._push = PushService(
-            self._ranks, self.tally, max_streams=max_streams, record_bytes=record_bytes, fsync=fsync
+            self._ranks,
+            self.tally,
+            self._trouble,
+            StreamLimits(max_streams, idle_timeout, record_bytes),
+            fsync=fsync,
         )
         self._health = HealthService()
         self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
@@ -145,6 +164,7 @@ class Collector:
             self._ranks.wait_idle(_PATIENCE)
             self._push.wait_idle(_PATIENCE)
             self._handshakes.close()
+            self._push.close()
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._stopped.set()
 
@@ -165,9 +185,12 @@ class Collector:
         asking = [] if self._token is None else [self._token]
         server = grpc.server(
             self._threads,
-            handlers=[push_handler(self._push.push), ReaderService(self.store, self.tally).handler],
+            handlers=[
+                push_handler(self._push.push),
+                ReaderService(self.store, self.tally, self._trouble).handler,
+            ],
             interceptors=[*watched, *asking],
-            options=_OPTIONS,
+            options=[*_OPTIONS, ("grpc.max_concurrent_streams", max_streams + _SPARE_THREADS)],
             maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -192,12 +215,14 @@ _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # of bytes on the way, in TCP
+    ("grpc.http2.ping_timeout_ms", PING_SECONDS * 1000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # Without this gRPC stops to ping a connection on which nothing is said.
+    ("grpc.http2.max_pings_without_data", 0),
     # A connection that says nothing, or one thing for ever, holds nothing for long.
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
-    ("grpc.max_concurrent_streams", STREAMS),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
 ]
 

@@ -7,13 +7,14 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
+from anchor_server.trouble import Caller, Trouble
 from anchorlib.errors import InvalidNameError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import names_beneath, open_beneath
@@ -24,6 +25,7 @@ from anchorlib.wire import (
     FrameError,
     GetReply,
     GetRequest,
+    Kind,
     ListReply,
     ListRequest,
     check_of,
@@ -45,9 +47,10 @@ class ReaderService:
     Nothing hidden is part of a store, so that locks and unfinished files are not given out either.
     """
 
-    def __init__(self, store: Path, tally: Tally) -> None:
+    def __init__(self, store: Path, tally: Tally, trouble: Trouble) -> None:
         self._root = store.resolve()
         self._tally = tally
+        self._trouble = trouble
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
@@ -59,14 +62,19 @@ class ReaderService:
         try:
             return sealed(self._get(self._parsed(GetRequest, message)), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
-            abort(context, error)
+            self._refuse(context, error)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """The names in a folder, as many as one reply carries; none where there is no folder."""
         try:
             return sealed(self._list(self._parsed(ListRequest, message)), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
-            abort(context, error)
+            self._refuse(context, error)
+
+    def _refuse(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
+        if isinstance(error, Refusal) and error.kind is Kind.MISSING:
+            abort(context, error)  # readers ask for what may be there: it is an answer like others
+        self._trouble.refuse(context, error, Caller(context.peer()))
 
     def _get(self, request: GetRequest) -> GetReply:
         length = min(request.length or READ_BYTES, READ_BYTES)
@@ -128,14 +136,14 @@ def _words(key: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+        raise Refusal(Kind.STORE, str(error)) from None
     except OSError as error:
         if error.errno not in _OF_THE_FILE:
             raise
         text = f"cannot read '{escape(key[:200])}': {error.strerror}"
-        raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, text) from None
+        raise Refusal(Kind.STORE, text) from None
 
 
 def _missing(key: str) -> Refusal:
     text = f"there is no '{escape(key[:200])}' in the store"
-    return Refusal(grpc.StatusCode.NOT_FOUND, text)
+    return Refusal(Kind.MISSING, text)

@@ -9,24 +9,47 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import grpc
 
 from anchor_server.refusals import Refusal
-from anchorlib.wire import AHEAD_BYTES
+from anchorlib.wire import AHEAD_BYTES, Kind
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "Patience"]
 
 _BATCH = 8  # messages written in one go, while as many more may arrive: what a stream may cost
 
 
+class Patience(NamedTuple):
+    """How many seconds a client may be silent, and of what kind its silence is after that."""
+
+    seconds: float
+    kind: Kind
+
+    @property
+    def refusal(self) -> Refusal:
+        """How its stream ends."""
+        said = f"the stream said nothing for {self.seconds:g} s"
+        if self.kind is Kind.IDLE:
+            return Refusal(self.kind, f"{said}: come back when there is something to say")
+        return Refusal(self.kind, f"{said} in the middle of a sentence")
+
+
 class Inbox:
-    """Takes requests off a stream, a batch ahead of who reads `batches`.
+    """Takes requests off a stream, a batch and `ahead` bytes ahead of who reads `batches`.
 
     `on_over` is called, by the thread that reads, when there is nothing more to read.
     """
 
-    def __init__(self, requests: Iterator[bytes], *, on_over: Callable[[Inbox], None]) -> None:
+    def __init__(
+        self,
+        requests: Iterator[bytes],
+        *,
+        on_over: Callable[[Inbox], None],
+        ahead: int = AHEAD_BYTES,
+    ) -> None:
+        self._ahead = ahead
         self._changed = threading.Condition()
         self._on_over = on_over
         self._waiting: deque[bytes] = deque()
@@ -40,25 +63,22 @@ class Inbox:
 
     def first(self, timeout: float) -> bytes | None:
         """The first request; None where the stream ended. Refusal after `timeout` seconds."""
-        batch = self._take(timeout, 1)
+        batch = self._take(Patience(timeout, Kind.STALLED), 1)
         return batch[0] if batch else None
 
-    def batches(self, patience: Callable[[], float | None]) -> Iterator[list[bytes]]:
+    def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
         """What has arrived, together, until the stream ends.
 
-        patience: how many seconds the client may be silent just now; None: for ever.
-        Raises Refusal after that, or where the stream was told to end.
+        patience: with the client just now. Raises Refusal where that ends, or where the stream was
+        told to end.
         """
         while batch := self._take(patience(), _BATCH):
             yield batch
 
-    def _take(self, timeout: float | None, most: int) -> list[bytes]:
+    def _take(self, patience: Patience, most: int) -> list[bytes]:
         with self._changed:
-            if not self._changed.wait_for(self._ready, timeout):
-                raise Refusal(
-                    grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"the stream said nothing for {timeout:g} s in the middle of a sentence",
-                )
+            if not self._changed.wait_for(self._ready, patience.seconds):
+                raise patience.refusal
             if not self._waiting and self._ending is not None:
                 raise self._ending
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), most))]
@@ -77,7 +97,7 @@ class Inbox:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._waiting) < _BATCH and self._bytes < AHEAD_BYTES
+        return len(self._waiting) < _BATCH and self._bytes < self._ahead
 
     def _read(self, requests: Iterator[bytes]) -> None:
         try:

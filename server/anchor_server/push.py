@@ -6,31 +6,39 @@ all that arrives together ─▶ what it asks for, then Ack, after the write
 
 from __future__ import annotations
 
-import logging
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.inbox import Inbox
 from anchor_server.ranks import Ranks
-from anchor_server.refusals import Refusal, abort, status
+from anchor_server.refusals import Refusal
 from anchor_server.room import Room
+from anchor_server.silence import AnswerWatch
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
+from anchor_server.trouble import Caller, Trouble
+from anchorlib.names import check_run_name
 from anchorlib.wire import (
+    AHEAD_BYTES,
+    AHEAD_SHARE,
     DURABILITY_POWER,
     DURABILITY_PROCESS,
+    FRAME_BYTES,
     HELLO_SECONDS,
     PROTOCOL,
-    STOPPING,
     Ack,
     DamagedError,
     Decoder,
     Framed,
     FrameError,
     Hello,
+    Kind,
     PushReply,
     PushRequest,
     Resume,
@@ -38,26 +46,44 @@ from anchorlib.wire import (
     parse_request,
 )
 
-__all__ = ["PushService"]
+__all__ = ["PushService", "StreamLimits"]
 
-_log = logging.getLogger("anchor_server")
+_STOPPING = "the collector is stopping"
 
 
-class PushService:
-    """Serves Push.
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What streams may spend.
 
-    max_streams: streams at once; each holds a thread.
+    streams: at once; each holds a thread.
+    idle_seconds: that one may say nothing, or take none of its answers.
     record_bytes: the most raw storage of one record.
     """
 
+    streams: int
+    idle_seconds: float
+    record_bytes: int
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that are read ahead of one stream."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return max(min(int(memory * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
+
+
+class PushService:
+    """Serves Push."""
+
     def __init__(
-        self, ranks: Ranks, tally: Tally, *, max_streams: int, record_bytes: int, fsync: bool
+        self, ranks: Ranks, tally: Tally, trouble: Trouble, limits: StreamLimits, *, fsync: bool
     ) -> None:
         self._ranks = ranks
         self._tally = tally
+        self._trouble = trouble
         self._room = Room()
-        self._max_streams = max_streams
-        self._record_bytes = record_bytes
+        self._limits = limits
+        self._watch = AnswerWatch(limits.idle_seconds)
+        self._ahead = limits.ahead
         self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
         self._changed = threading.Condition()
         self._inboxes: set[Inbox] = set()
@@ -65,25 +91,31 @@ class PushService:
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
         """The handler: one call, one rank of one run."""
+        caller = Caller(context.peer())
         try:
             inbox = self._admit(requests)
         except Refusal as refusal:
-            abort(context, refusal)
+            self._trouble.refuse(context, refusal, caller)
         try:
-            yield from self._serve(inbox, context.peer())
+            with closing(self._serve(inbox, caller)) as replies:
+                for reply in replies:
+                    with self._watch.answering(context.cancel):
+                        yield reply
         except Exception as error:  # noqa: BLE001  # a bad client must not harm the others
-            code, text = status(error)
-            _log.info("stream ended: %s", text, extra={"peer": context.peer(), "code": code.name})
-            abort(context, Refusal(code, text))
+            self._trouble.refuse(context, error, caller)
         finally:
-            inbox.end(Refusal(grpc.StatusCode.CANCELLED, "the stream is over"))
+            inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
         """Take no more streams, and end those there are once what has arrived is written."""
         with self._changed:
             self._stopping = True
             for inbox in self._inboxes:
-                inbox.end(Refusal(grpc.StatusCode.UNAVAILABLE, STOPPING))
+                inbox.end(Refusal(Kind.STOPPING, _STOPPING))
+
+    def close(self) -> None:
+        """End what looks after streams; there are none any more."""
+        self._watch.stop()
 
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no stream is being read."""
@@ -93,13 +125,13 @@ class PushService:
     def _admit(self, requests: Iterator[bytes]) -> Inbox:
         with self._changed:
             if self._stopping:
-                raise Refusal(grpc.StatusCode.UNAVAILABLE, STOPPING)
-            if len(self._inboxes) >= self._max_streams:
+                raise Refusal(Kind.STOPPING, _STOPPING)
+            if len(self._inboxes) >= self._limits.streams:
                 raise Refusal(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"{self._max_streams} streams are open, which is all this collector takes",
+                    Kind.STREAMS,
+                    f"{self._limits.streams} streams are open, which is all this collector takes",
                 )
-            inbox = Inbox(requests, on_over=self._over)
+            inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
             self._inboxes.add(inbox)
             self._tally.streams = len(self._inboxes)
             return inbox
@@ -110,7 +142,7 @@ class PushService:
             self._tally.streams = len(self._inboxes)
             self._changed.notify_all()
 
-    def _serve(self, inbox: Inbox, peer: str) -> Iterator[PushReply]:
+    def _serve(self, inbox: Inbox, caller: Caller) -> Generator[PushReply]:
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
@@ -119,25 +151,30 @@ class PushService:
         except DamagedError:
             self._tally.damage()
             raise
-        with self._ranks.tenancy(hello, peer, inbox.end) as tenancy:
+        caller.run, caller.rank = check_run_name(hello.run), hello.rank
+        with self._ranks.tenancy(hello, caller.peer, inbox.end) as tenancy:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
-            decoder = Decoder(record_bytes=self._record_bytes)
+            decoder = Decoder(record_bytes=self._limits.record_bytes)
             stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
-                yield from self._answers(inbox, stream, hello)
+                yield from self._answers(inbox, stream, caller)
             finally:
                 stream.leave()
-                self._tally.forget(hello.run, hello.rank)
+                self._tally.forget(caller.run, hello.rank)
 
-    def _answers(self, inbox: Inbox, stream: Stream, hello: Hello) -> Iterator[PushReply]:
-        for batch in inbox.batches(stream.patience):
+    def _answers(self, inbox: Inbox, stream: Stream, caller: Caller) -> Iterator[PushReply]:
+        stored = stream.committed
+        for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
             yield from stream.replies(batch)
             if stream.closed:
                 return
             committed = stream.committed
-            self._tally.ack(hello.run, hello.rank, committed)
+            if committed > stored:
+                stored = committed
+                self._trouble.passed(caller)
+            self._tally.ack(caller.run, caller.rank or 0, committed)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
 
@@ -159,7 +196,7 @@ def _check_version(message: bytes) -> None:
     told = request.hello.protocol
     if request.HasField("hello") and told != PROTOCOL and (_fits(message) or not request.check):
         raise Refusal(
-            grpc.StatusCode.FAILED_PRECONDITION,
+            Kind.PROTOCOL,
             f"this collector speaks version {PROTOCOL} of the protocol, the client {told}; install "
             "the same version of anchorlib on both sides",
         )

@@ -12,18 +12,18 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from anchor_server.refusals import Refusal
 from anchorlib.claims import SECRET_BYTES, claim_of
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
-from anchorlib.store import Writer
-from anchorlib.wire import HEADER_BYTES, Hello
+from anchorlib.store import RunRoom, Writer, run_directory
+from anchorlib.wire import HEADER_BYTES, Hello, Kind
 
 __all__ = ["Ranks", "Tenancy"]
 
 _log = logging.getLogger("anchor_server")
+
+_UNPUBLISHED = 4096  # ranks that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +52,45 @@ class Tenancy:
         self.closed = True
         self.writer.close()
 
-    def leave(self) -> None:
-        """Give the rank back as it is, still open, unless it was closed."""
+    def leave(self) -> AnchorError | None:
+        """Give the rank back as it is, still open, unless it was closed; what went wrong."""
         if self.closed:
-            return
+            return None
         try:
             self.writer.publish()
         except AnchorError as error:
-            # Its records are committed all the same: only foreign readers see fewer of them.
-            _log.warning("not published: %s", error)
+            return error
         finally:
             self.writer.abandon()
+        return None
 
 
 class Ranks:
     """Hands the ranks of all runs in `store` to streams.
 
     fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: of one rank on disk, None for the store's own limit; a client may ask for less.
+    max_bytes: of one rank on disk; a client may ask for less. max_run_bytes: of a whole run.
     patience: seconds that a stream may take to give a rank back.
     """
 
-    def __init__(self, store: Path, *, fsync: bool, max_bytes: int | None, patience: float) -> None:
+    def __init__(
+        self,
+        store: Path,
+        *,
+        fsync: bool,
+        max_bytes: int | None,
+        max_run_bytes: int | None,
+        patience: float,
+    ) -> None:
         self._store = store
         self._fsync = fsync
         self._max_bytes = max_bytes
+        self._max_run_bytes = max_run_bytes
+        self._rooms: dict[str, RunRoom] = {}
         self._patience = patience
         self._changed = threading.Condition()
         self._claims: dict[tuple[str, int], _Claim] = {}
+        self._unpublished: set[tuple[str, int]] = set()
 
     @contextmanager
     def tenancy(self, hello: Hello, peer: str, end: Callable[[Refusal], None]) -> Iterator[Tenancy]:
@@ -105,13 +116,26 @@ class Ranks:
             try:
                 yield tenancy
             finally:
-                tenancy.leave()
+                self._tell_unpublished(key, tenancy.leave())
                 how = "rank closed" if tenancy.closed else "stream over, rank left open"
                 _log.info(how, extra={**said, "seq": tenancy.committed})
         finally:
             with self._changed:
                 del self._claims[key]
+                if not any(run == hello.run for run, _ in self._claims):
+                    self._rooms.pop(hello.run, None)
                 self._changed.notify_all()
+
+    def _tell_unpublished(self, key: tuple[str, int], error: AnchorError | None) -> None:
+        """Its records are committed all the same: only foreign readers see fewer of them."""
+        if error is None:
+            self._unpublished.discard(key)
+            return
+        # A disk that stays full ends stream after stream.
+        level = logging.INFO if key in self._unpublished else logging.WARNING
+        if len(self._unpublished) < _UNPUBLISHED:
+            self._unpublished.add(key)
+        _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
 
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no rank is being written."""
@@ -122,9 +146,7 @@ class Ranks:
         with self._changed:
             held = self._claims.get(key)
             if held is not None and compare_digest(held.writer_id, claim.writer_id):
-                held.end(
-                    Refusal(grpc.StatusCode.ABORTED, "another stream of this writer took over")
-                )
+                held.end(Refusal(Kind.REPLACED, "another stream of this writer took over"))
             # Also for another writer: one that was killed a moment ago is about to be noticed.
             if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
                 run, rank = key
@@ -136,7 +158,8 @@ class Ranks:
 
     def _open(self, hello: Hello, header: dict[str, Any]) -> Writer:
         limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]
-        return Writer.open(
+        room = self._room_of(hello.run)
+        writer = Writer.open(
             self._store,
             hello.run,
             hello.rank,
@@ -149,7 +172,23 @@ class Ranks:
             # Who sent it has it still, and sends it again until there is room.
             wait_for_room=True,
             acknowledged=hello.acknowledged,
+            run_room=room,
         )
+        if room is not None and hello.overwrite:  # which removed what was measured
+            room.measure(run_directory(self._store, hello.run))
+        return writer
+
+    def _room_of(self, run: str) -> RunRoom | None:
+        """What the ranks of a run may take, which those that are open share."""
+        if self._max_run_bytes is None:
+            return None
+        with self._changed:
+            room = self._rooms.get(run)
+            if room is not None:
+                return room
+            room = self._rooms[run] = RunRoom(self._max_run_bytes)
+        room.measure(run_directory(self._store, run))
+        return room
 
 
 def _header(hello: Hello) -> dict[str, Any]:

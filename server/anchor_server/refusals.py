@@ -1,4 +1,4 @@
-"""Errors as a client sees them: a status code and one line."""
+"""Errors as a client sees them: a kind, its status code and one line."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ from typing import Final, NoReturn
 import grpc
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, StoreError
-from anchorlib.wire import DamagedError
+from anchorlib.wire import KIND_KEY, DamagedError, Kind, code_of
 
-__all__ = ["Refusal", "abort", "status"]
+__all__ = ["Refusal", "abort", "refusal_of"]
 
 _TEXT = 500  # characters of an answer: it travels in a header
 
 _log = logging.getLogger("anchor_server")
 
-_CODES: Final[tuple[tuple[type[Exception], grpc.StatusCode], ...]] = (
-    (RunExistsError, grpc.StatusCode.ALREADY_EXISTS),
-    (RunBusyError, grpc.StatusCode.FAILED_PRECONDITION),
-    (DamagedError, grpc.StatusCode.DATA_LOSS),
-    (MemoryError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (OSError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (AnchorError, grpc.StatusCode.INVALID_ARGUMENT),
+_KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
+    (RunExistsError, Kind.EXISTS),
+    (RunBusyError, Kind.BUSY),
+    (DamagedError, Kind.DAMAGED),
+    (MemoryError, Kind.MEMORY),
+    (OSError, Kind.DISK),
+    (AnchorError, Kind.INVALID),
 )
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """A call is answered with `code` and `text`."""
+    """A call is answered with `kind` and `text`."""
 
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(code, text)
-        self.code = code
-        self.text = text
+    def __init__(self, kind: Kind, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+        self.text = " ".join(text[:_TEXT].split())
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """End the call with what `error` means."""
-    code, text = status(error)
-    context.abort(code, " ".join(text[:_TEXT].split()))
+    refusal = refusal_of(error)
+    context.set_trailing_metadata(((KIND_KEY, refusal.kind.value),))
+    context.abort(code_of(refusal.kind), refusal.text)
     raise AssertionError("grpc's abort raises")
 
 
-def status(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """The code and the words that a client is answered."""
+def refusal_of(error: Exception) -> Refusal:
+    """The kind and the words that a client is answered."""
     if isinstance(error, Refusal):
-        return error.code, error.text
+        return error
     if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
         # The store is not what it should be, which does not pass; a full disk does.
-        return grpc.StatusCode.FAILED_PRECONDITION, str(error)
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code, str(error) or kind.__name__
+        return Refusal(Kind.STORE, str(error))
+    for of, kind in _KINDS:
+        if isinstance(error, of):
+            return Refusal(kind, str(error) or of.__name__)
     _log.error("the collector failed", exc_info=error)
-    return grpc.StatusCode.INTERNAL, f"{type(error).__name__} in the collector: see its log"
+    return Refusal(Kind.DEFECT, f"{type(error).__name__} in the collector: see its log")

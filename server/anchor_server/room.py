@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-import grpc
-
 from anchor_server.refusals import Refusal
-from anchorlib.wire import UNFINISHED_SHARE
+from anchorlib.wire import UNFINISHED_SHARE, Kind
 
 __all__ = ["Room"]
 
@@ -35,7 +33,7 @@ class Room:
         with self._lock:
             if self._used and self._used + nbytes > self._limit:
                 raise Refusal(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    Kind.MEMORY,
                     f"unfinished records of other streams hold {self._used} bytes of this "
                     f"collector's memory: there is no room for {nbytes} more just now",
                 )

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import grpc
-
+from anchor_server.inbox import Patience
 from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
@@ -34,6 +33,7 @@ from anchorlib.wire import (
     Flushed,
     Framed,
     FrameError,
+    Kind,
     Lineage,
     PushReply,
     PushRequest,
@@ -67,7 +67,6 @@ class Stream:
         self._header = 0  # characters that it added to the header
         self._unfinished = 0  # bytes of the record of which fragments are still to come
         self._left_out = self._writer.left_out.records
-        self._gaps: dict[tuple[str, str, str, str], int] = {}
 
     @property
     def committed(self) -> int:
@@ -79,9 +78,11 @@ class Stream:
         """Whether its rank was closed."""
         return self._tenancy.closed
 
-    def patience(self) -> float | None:
-        """Seconds that the client may be silent: training may rest, a record may not."""
-        return STALL_SECONDS if self._unfinished else None
+    def patience(self, rest: float) -> Patience:
+        """How long the client may be silent: training may `rest`, a record may not."""
+        if self._unfinished:
+            return Patience(min(STALL_SECONDS, rest), Kind.STALLED)
+        return Patience(rest, Kind.IDLE)
 
     def leave(self) -> None:
         """Give back what an unfinished record held."""
@@ -149,11 +150,8 @@ class Stream:
         self._writer.header(read_header(lineage))
 
     def _gap(self, gaps: list[Gap]) -> None:
-        self._writer.gap(gaps)
-        for gap in gaps:
-            key = (gap.name, gap.kind, gap.mode, gap.reason)
-            self._tally.drop(gap.reason, max(gap.count - self._gaps.get(key, 0), 0))
-            self._gaps[key] = gap.count
+        for reason, observations in self._writer.gap(gaps).items():
+            self._tally.drop(reason, observations)
 
     def _frame(self, frame: Framed) -> None:
         self.frames += 1
@@ -162,7 +160,7 @@ class Stream:
         try:
             if first > self._next:
                 raise Refusal(
-                    grpc.StatusCode.OUT_OF_RANGE,
+                    Kind.SEQUENCE,
                     f"record {first} came where {self._next} was due",
                 )
             block = self._decode(frame)

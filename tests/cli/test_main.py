@@ -23,6 +23,7 @@ SURFACE = {
     "serve": {
         "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--self-signed",
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
+        "--max-streams", "--idle-timeout", "--max-run-size",
     },
     "compare": {
         "a", "b", "--noise", "--tensor", "-t", "--map", "--fail-on", "--csv", "--jsonl", "--html",

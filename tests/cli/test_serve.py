@@ -15,8 +15,14 @@ from contextlib import contextmanager
 import pytest
 
 from anchor_cli import serve
+from anchor_cli.amounts import parse_seconds
 from anchorlib.errors import OptionError
+from anchorlib.store import LocalLocation, RankReader
+from anchorlib.wire import Kind
 from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
+from tests.server.processes import served
+from tests.server.pushing import Pusher
+from tests.server.pushing import record as step_record
 
 
 @contextmanager
@@ -192,3 +198,40 @@ def test_what_a_session_sends_is_there_when_the_collector_has_ended(tmp_path):
         assert ended(process) == (0, "")
     done = anchor("pull", "run1", "--store", tmp_path, "-t", "h@value", "--json")
     assert done.json["value"] == [[float(step)] * 4 for step in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--idle-timeout", "0"),
+        ("--idle-timeout", "soon"),
+        ("--idle-timeout", "-5s"),
+        ("--max-run-size", "much"),
+        ("--max-streams", "0"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_told_and_nothing_is_served(tmp_path, option, value):
+    done = anchor("serve", "--store", tmp_path, "--bind", "127.0.0.1:0", option, value)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert option in done.err
+
+
+def test_limits_are_what_the_options_say(tmp_path):
+    options = ("--max-streams", "1", "--idle-timeout", "0.3s", "--max-run-size", "1MB")
+    with served(tmp_path, *options) as collector:
+        with Pusher(collector.address) as silent:
+            with Pusher(collector.address, rank=1) as refused:
+                assert refused.kind() is Kind.STREAMS
+            assert silent.kind() is Kind.IDLE
+        with Pusher(collector.address, rank=2) as stream:
+            stream.push(*(step_record(step, 1 << 16) for step in range(8)))  # 2 MiB
+            stream.acked(8)
+    gaps = RankReader(LocalLocation(tmp_path / "run1.zarr"), 2).gaps()
+    assert {gap.reason for gap in gaps} == {"max_run_size"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), (" 1 d ", 86400)]
+)
+def test_times_are_seconds_or_have_a_unit(text, seconds):
+    assert parse_seconds(text, "--idle-timeout") == seconds

@@ -165,7 +165,7 @@ def test_the_next_attempt_keeps_an_earlier_spool_that_others_stand_in_for(tmp_pa
     with serve(tmp_path / "store", label["to"].removeprefix("grpc://")):
         sink = sink_to(label["to"].removeprefix("grpc://"), tmp_path / "spools", resume=True)
         sink.put([numbered(60)])
-        sink.flush(20)
+        sink.flush().wait(20)
         sink.close(10)
     assert content(left) == before
     assert "was not delivered" in caplog.text
@@ -182,7 +182,7 @@ def test_no_reader_sees_what_lets_a_writer_go_on(tmp_path, caplog):
         sink = sink_to(collector.address, tmp_path / "spools")
         secret = secret_of(sink.spool)
         sink.put([numbered(n) for n in range(10)])
-        sink.flush(20)
+        sink.flush().wait(20)
         shown = [path.read_bytes() for path in store.rglob("*") if path.is_file()]
         sink.close(10)
     shown += [path.read_bytes() for path in store.rglob("*") if path.is_file()]

@@ -30,7 +30,7 @@ def test_the_rest_stays_in_the_spool_and_no_empty_run_is_made(tmp_path, caplog, 
         address = collector.address
         sink = sink_to(address, tmp_path / "spools")
         sink.put([numbered(n) for n in range(30)])
-        sink.flush(30)
+        sink.flush().wait(30)
         if not restarted:
             lose(store, how)
             _meets_nothing(sink)
@@ -63,7 +63,7 @@ def test_the_rest_is_delivered_under_the_same_name_when_asked(tmp_path):
     with serve(store) as collector:
         sink = sink_to(collector.address, tmp_path / "spools")
         sink.put([numbered(n) for n in range(30)])
-        sink.flush(30)
+        sink.flush().wait(30)
         lose(store, "removed")
         _meets_nothing(sink)
         sink.close(1)

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import anchorlib
 from anchor_server import serve
 from anchorlib.store import LocalLocation, RankReader
+from tests.contract.runs import until
 from tests.delivery.lines import free_port, spools
 
 TRAINING = """
@@ -98,7 +99,7 @@ def test_training_never_stops_for_a_dead_collector_and_a_full_spool(tmp_path, mo
         for step in range(60):
             anchorlib.anchor(torch.full((5000,), float(step)), "x")
             session.step()
-        session._queue._drained(60, 30)
+        until(lambda: session._queue._done == 60)
         with pytest.raises(anchorlib.FlushTimeoutError):
             session.flush(0.1)
         assert session.counters.dropped

@@ -151,7 +151,7 @@ def test_a_catalogue_that_says_what_cannot_be_is_damaged(
     next(one for one in entries if kind in one and entry.keys() & one.keys()).update(entry)
     write_catalogue(place.run, entries)
     found = place.told(kind, "names", "bad")
-    assert found.code == 2
+    assert found.code == 3
     assert "the catalogue of rank 0 is damaged at" in found.err
     place.check(kind)
 

@@ -66,9 +66,11 @@ def served(
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, process.stderr.read() if process.stderr else ""
-            yield Served(process, line)
-            if process.poll() is None:
-                process.kill()
+            try:
+                yield Served(process, line)
+            finally:  # or a test that fails would wait for it
+                if process.poll() is None:
+                    process.kill()
     finally:
         if process.poll() is None:
             process.kill()

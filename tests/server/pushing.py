@@ -22,8 +22,10 @@ from anchorlib.wire import (
     Credentials,
     Encoder,
     Hello,
+    Kind,
     PushReply,
     PushRequest,
+    kind_of,
     open_channel,
     parse_address,
     sealed,
@@ -85,7 +87,7 @@ class Pusher:
     """One stream; leaving the context half-closes it."""
 
     def __init__(
-        self, address: str, *, token: str | None = None, timeout: float = 20, **hello: Any
+        self, address: str, *, token: str | None = None, timeout: float | None = 20, **hello: Any
     ) -> None:
         said = {"protocol": PROTOCOL, "run": "run1", "rank": 0, "writer_id": WRITER} | hello
         self.encoder = Encoder()
@@ -133,6 +135,15 @@ class Pusher:
         except grpc.RpcError as error:
             return error.code(), error.details() or ""
         return grpc.StatusCode.OK, ""
+
+    def kind(self) -> Kind | None:
+        """As what kind of failure the collector ended the stream; None where it was none."""
+        try:
+            for _ in self._replies:
+                pass
+        except grpc.RpcError as error:
+            return kind_of(error)
+        return None
 
     def cut(self) -> None:
         """End the stream as a client that dies does."""

@@ -20,10 +20,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from anchor_server import Collector, serve
 from anchor_server.ports import listener
 from anchorlib.errors import CollectorError
+from anchorlib.record import Gap
+from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import DURABILITY_POWER, DURABILITY_PROCESS
 from tests.anchorlib.store.auditing import faults
 from tests.cli.made import anchor
+from tests.delivery.lines import eventually
 from tests.server.processes import COMMAND, bare_environment, served
 from tests.server.pushing import Pusher, expected, record, stored
 
@@ -31,11 +34,11 @@ MIB = 1 << 20
 
 
 @contextmanager
-def small_disk(place: Path, size: int) -> Iterator[Path]:
-    """A file system of `size` bytes; skips the test where none can be mounted."""
+def small_disk(place: Path, size: int, inodes: int = 0) -> Iterator[Path]:
+    """A file system of `size` bytes (0 inodes: many); skips the test where none can be mounted."""
     place.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    options = f"size={size}".encode()
+    options = f"size={size}{f',nr_inodes={inodes}' if inodes else ''}".encode()
     if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, options) != 0:
         pytest.skip(f"no tmpfs can be mounted: {errno.errorcode[ctypes.get_errno()]}")
     try:
@@ -73,6 +76,44 @@ def test_a_full_disk_refuses_what_may_pass_and_heals_without_anyones_help(tmp_pa
         assert stored(collector.store) == expected(records[:28])
         reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
         assert reader.gaps() == []  # nothing was left out: it waited
+
+
+def test_a_disk_without_inodes_is_full_and_a_twentieth_of_them_stays_free(tmp_path):
+    records = [record(step, 16, name=f"t{step}") for step in range(1000)]
+    with (
+        small_disk(tmp_path / "disk", 256 * MIB, inodes=4000) as disk,
+        serve(disk / "store") as collector,
+    ):
+        code, details = push_until_refused(collector.address, records)
+        assert (code, "No inodes left" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+        assert os.statvfs(disk).f_favail >= 4000 // 20
+        held = stored(collector.store)
+        assert 0 < len(held) < 1000
+        assert held == expected(records)[: len(held)]
+
+
+def test_statements_wait_for_room_as_records_do_and_are_all_there_when_there_is_some(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("anchorlib.store.budget.RECHECK_SECONDS", -1.0)  # asks each time
+    lost = [Gap(f"t{number}", "grad", "all", "line full", 2, 0, 1) for number in range(300)]
+    with small_disk(tmp_path / "disk", 8 * MIB) as disk, serve(disk / "store") as collector:
+        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink.put([record(0)])
+        sink.flush().wait(20)
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        (disk / "ballast").write_bytes(bytes(free - 64 * 1024))  # but for a part of the twentieth
+        with eventually() as now:
+            while not (refused := collector.tally.refused["disk"]):
+                sink.gap(lost)
+                assert now()
+        assert refused
+        reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
+        assert reader.gaps() == []
+        (disk / "ballast").unlink()
+        assert sink.close(60) == 0
+        reader = RankReader(LocalLocation(collector.store / "run1.zarr"), 0)
+        assert sum(gap.count for gap in reader.gaps()) == 600
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
@@ -153,6 +194,50 @@ def test_a_bound_of_the_run_leaves_values_out_and_says_so(tmp_path):
     done = anchor("verify", "run1", "--store", tmp_path, "--json")
     assert done.code == 3
     assert done.json["gaps"][0]["reason"] == "max_bytes"
+
+
+def test_a_bound_of_the_run_holds_for_all_its_ranks_and_after_a_restart(tmp_path):
+    # Each value takes a page of its own where each has an array of its own.
+    bound, kept = 2 * MIB, []
+    for rank in range(6):  # each meets what the ones before it left, in another collector
+        with (
+            serve(tmp_path, max_run_bytes=bound) as collector,
+            Pusher(collector.address, rank=rank) as stream,
+        ):
+            stream.push(*(record(step, MIB // 16) for step in range(3)))
+            stream.acked(3)
+            kept.append(3 - collector.tally.dropped["no room in the store"])
+    assert kept[0] == 3
+    assert kept[-1] == 0
+    used = sum(file.stat().st_blocks * 512 for file in (tmp_path / "run1.zarr").rglob("*"))
+    assert MIB < used < bound + 12 * MIB // 4  # summaries go on: rows, labels and metadata
+    done = anchor("verify", "run1", "--store", tmp_path, "--json")
+    assert done.code == 3
+    assert {gap["reason"] for gap in done.json["gaps"]} == {"max_run_size"}
+
+
+def test_ranks_that_write_at_once_share_the_bound_of_their_run(tmp_path):
+    with serve(tmp_path, max_run_bytes=3 * MIB) as collector:
+        one, two = (Pusher(collector.address, rank=rank) for rank in range(2))
+        with one, two:
+            for step in range(20):
+                for stream in (one, two):
+                    stream.push(record(step, MIB // 16))
+            for stream in (one, two):
+                stream.acked(20)
+        # Fewer than twelve values fit. What both write when it is full is a batch of eight each.
+        assert 40 - 12 - 2 * 8 <= collector.tally.dropped["no room in the store"] <= 40 - 8
+
+
+def test_a_rank_that_is_overwritten_gives_its_room_to_the_run(tmp_path):
+    with serve(tmp_path, max_run_bytes=2 * MIB) as collector:
+        for number in range(4):
+            with Pusher(
+                collector.address, writer_id=bytes([number]) * 16, overwrite=number > 0
+            ) as stream:
+                stream.push(*(record(step, MIB // 16) for step in range(4)))
+                stream.acked(4)
+        assert collector.tally.dropped["no room in the store"] == 0
 
 
 @pytest.mark.parametrize(("fsync", "told"), [(False, DURABILITY_PROCESS), (True, DURABILITY_POWER)])

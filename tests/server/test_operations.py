@@ -152,7 +152,9 @@ def test_the_log_as_text_is_a_line_each_that_no_client_can_colour_or_break(tmp_p
 def test_without_a_log_format_only_trouble_is_said(tmp_path):
     with served(tmp_path) as collector:
         closed_run(collector.address)
-        assert collector.end() == (0, "", "")
+        code, out, err = collector.end()
+    assert (code, out, err.count("\n")) == (0, "", 1)
+    assert err.startswith("anchor: refused: 'bad name")
 
 
 def test_a_defect_in_the_log_says_where_but_not_with_which_values(tmp_path, capsys):

@@ -376,7 +376,7 @@ def test_a_bit_that_flips_in_any_message_refuses_it_in_a_way_that_passes(collect
             with pytest.raises(grpc.RpcError) as refused:
                 list(replies)
         assert refused.value.code() == grpc.StatusCode.DATA_LOSS, place
-        assert not failure(parse_address("grpc://h:1"), refused.value).permanent
+        assert not failure(parse_address("grpc://h:1"), refused.value).kind.permanent
         assert collector.tally.damaged == counted + 1
     if which == "hello":
         assert not (collector.store / "hello.zarr").exists()

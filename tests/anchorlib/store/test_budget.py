@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from anchorlib.errors import StoreError
-from anchorlib.record import Flag, Gap
+from anchorlib.record import UNKNOWN, Flag, Gap
 from anchorlib.store import Writer
+from anchorlib.store import budget as budget_module
+from anchorlib.store import gaps as gaps_module
 from anchorlib.store import slots as slots_module
 from tests.anchorlib.store.records import assert_holds, floats, reader, record
 from tests.writing import put
@@ -66,6 +70,8 @@ class Free(NamedTuple):
     f_bavail: int
     f_blocks: int
     f_frsize: int = 4096
+    f_files: int = 0  # as file systems say that make inodes as they need them
+    f_favail: int = 0
 
 
 def test_a_twentieth_of_the_disk_stays_free(
@@ -78,6 +84,59 @@ def test_a_twentieth_of_the_disk_stays_free(
     found = reader(tmp_path)
     assert found.kept(np.arange(20)).sum() == 10
     assert [gap.reason for gap in found.gaps()] == ["disk"]
+
+
+def test_a_twentieth_of_the_inodes_stays_free_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = Free(f_bavail=1000, f_blocks=1000, f_files=1000, f_favail=50)
+    monkeypatch.setattr(os, "statvfs", lambda path: free)
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        put(writer, blocks(5))
+    found = reader(tmp_path)
+    assert (found.committed, found.kept(np.arange(5)).sum()) == (5, 0)
+    assert [gap.reason for gap in found.gaps()] == ["disk"]
+    free = Free(f_bavail=1000, f_blocks=1000, f_files=1000, f_favail=1000)
+    with Writer.open(tmp_path, "run2", 0) as writer:
+        put(writer, blocks(5))
+        assert writer.left_out.records == 0
+
+
+def test_who_waits_for_room_cannot_ask_for_the_twentieth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Writer.open(tmp_path, "run1", 0, max_bytes=1 << 60, wait_for_room=True) as writer:
+        monkeypatch.setattr(os, "statvfs", lambda path: Free(f_bavail=50, f_blocks=1000))
+        monkeypatch.setattr(budget_module, "RECHECK_SECONDS", -1.0)
+        with pytest.raises(StoreError, match="beyond the twentieth that stays free"):
+            put(writer, blocks(1))
+
+
+def test_totals_that_grow_for_ever_take_little_of_the_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(gaps_module, "time", SimpleNamespace(monotonic=lambda: 10.0 * next(clock)))
+    monkeypatch.setattr(gaps_module, "_SMALL", 0)
+    with Writer.open(tmp_path, "run1", 0, max_bytes=1) as writer:
+        for one in blocks(400):
+            put(writer, [one])  # each in a second of its own
+        writer.publish()
+        lines = (tmp_path / "run1.zarr/rank0/catalog/c.0").read_bytes().count(b'"gap"')
+    assert lines < 40
+    assert [gap.count for gap in reader(tmp_path).gaps()] == [400]
+
+
+def test_series_beyond_a_bound_are_counted_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gaps_module, "SERIES", 3)
+    for attempt in range(2):
+        with Writer.open(tmp_path, "run1", 0, writer_id=b"one", max_bytes=1) as writer:
+            for number in range(5):
+                put(writer, [record(f"t{number}", attempt, np.ones(1000, "<f4"))])
+    counts = {gap.name: gap.count for gap in reader(tmp_path).gaps()}
+    assert counts == {"t0": 2, "t1": 2, "t2": 2, UNKNOWN: 4}
 
 
 def test_a_disk_that_is_full_costs_values_and_not_the_run(

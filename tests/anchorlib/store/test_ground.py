@@ -11,6 +11,7 @@ import torch
 import anchorlib
 from anchor_cli.main import main
 from anchorlib import StoreError
+from tests.contract.runs import until
 from tests.server.pushing import record
 from tests.writing import put
 
@@ -69,7 +70,7 @@ def test_a_run_that_is_put_back_goes_on(tmp_path, capsys):
             elif not here:
                 run.rename(moved)
             take_steps(session, start, start + 10, SMALL)
-            session._queue._drained(start + 10, 60)
+            until(lambda done=start + 10: session._queue._done == done)
     assert (session.counters.records, session.counters.dropped) == (20, 10)
     steps = [
         step

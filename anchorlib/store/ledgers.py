@@ -1,0 +1,174 @@
+"""What a rank states beside its records, within bounds: gaps, lineage, entries of its header.
+
+Statements are lines of the catalogue, which is only ever added to. So a total that grows is not
+written each time that it is told, and what is beyond the bounds of a rank is counted in one
+statement: gaps as one of unknown tensors, everything else as an entry of the attempt's header. What
+is kept in memory for them is bounded too: hashes and numbers instead of names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import xxhash
+
+from anchorlib.record import UNKNOWN, Gap
+
+__all__ = ["FOLDED", "GAP_LINE_BYTES", "LEFT_OUT", "BesideLedger", "GapLedger"]
+
+FOLDED: Final = "too many gaps to name"
+"""The reason in the one gap that counts what is beyond the bounds."""
+
+LEFT_OUT: Final = "statements_left_out"
+"""The entry of an attempt's header that counts lineage and entries beyond the bounds."""
+
+GAP_BYTES: Final = 32 << 20  # of lines of gaps, a rank
+BESIDE_BYTES: Final = 64 << 20  # of lines of lineage and headers, a rank
+NAMED: Final = 1 << 16  # gaps of one attempt that are told apart by name; as many more by hash
+GAP_LINE_BYTES: Final = 200  # of a gap's line beside its texts
+_STATE_SECONDS: Final = 1.0
+_SMALL: Final = 1 << 20
+_SHARE: Final = 64  # a total that grows is written early while this part of the run pays for it
+
+
+def _key(gap: Gap) -> int:
+    """What tells a gap of one attempt from others, as a number."""
+    return xxhash.xxh3_64_intdigest(
+        "\0".join((gap.name, gap.kind, gap.mode, gap.reason)).encode(errors="surrogatepass")
+    )
+
+
+class GapLedger:
+    """The gaps of one attempt that a writer is told: what is new in them, what is to be written.
+
+    stated: those that the catalogue has of this attempt. nbytes: of all lines of gaps that it has.
+    """
+
+    def __init__(self, stated: Iterable[Gap], nbytes: int) -> None:
+        self._nbytes = nbytes  # of lines that are written, or are to be
+        self._seen: dict[int, int] = {}  # the newest total of each
+        self._written: dict[int, int] = {}
+        self._grown: dict[int, Gap] = {}  # what was told since it was written
+        self._beyond: dict[int, int] = {}
+        self._folded: Gap | None = None
+        self._folded_before = self._folded_written = 0
+        self._stated_at = 0.0
+        for gap in stated:
+            if _is_folded(gap):
+                self._folded_before = self._folded_written = gap.count
+                self._folded = replace(gap, count=0)
+            else:
+                key = _key(gap)
+                self._seen[key] = self._written[key] = gap.count
+
+    def tell(self, gaps: Iterable[Gap]) -> Counter[str]:
+        """Take totals over; how many observations are new among them, by reason."""
+        fresh: Counter[str] = Counter()
+        for gap in gaps:
+            key = _key(gap)
+            known = self._seen.get(key)
+            if not self._is_named(gap, known):
+                fresh[gap.reason] += self._fold(key, gap, known or 0)
+            elif known is None or gap.count > known:
+                fresh[gap.reason] += gap.count - (known or 0)
+                self._seen[key] = gap.count
+                if key not in self._grown:
+                    self._nbytes += _size(gap)
+                self._grown[key] = gap
+        return fresh
+
+    def due(self, run_bytes: int) -> list[Gap]:
+        """What is to be written now, of a run that takes so many bytes.
+
+        What is new or has doubled; and what has grown, as long as that is a small part of the run.
+        """
+        now = time.monotonic()
+        most = min(max(_SMALL, run_bytes // _SHARE), GAP_BYTES // 2)
+        if now - self._stated_at > _STATE_SECONDS and self._nbytes <= most:
+            self._stated_at = now
+            return self.rest()
+        due = [k for k, gap in self._grown.items() if gap.count >= 2 * self._written.get(k, 0)]
+        return [self._write(key) for key in due] + self._folded_gap(growth=2)
+
+    def rest(self) -> list[Gap]:
+        """All that was told and is not written."""
+        return [self._write(key) for key in list(self._grown)] + self._folded_gap(growth=1)
+
+    def _is_named(self, gap: Gap, known: int | None) -> bool:
+        if _is_folded(gap) or (known is None and len(self._seen) >= NAMED):
+            return False
+        return self._nbytes + _size(gap) <= GAP_BYTES
+
+    def _fold(self, key: int, gap: Gap, known: int) -> int:
+        """Count a total in the one statement; how much of it is new."""
+        before = self._beyond.get(key, known)
+        fresh = max(gap.count - before, 0)
+        # Of still more gaps nothing is known when they come again: rather too much than too little.
+        if key in self._beyond or len(self._beyond) < NAMED:
+            self._beyond[key] = before + fresh
+        old = self._folded or Gap(UNKNOWN, "value", "all", FOLDED, 0, gap.first_step, gap.last_step)
+        self._folded = replace(
+            old,
+            count=old.count + fresh,
+            first_step=min(old.first_step, gap.first_step),
+            last_step=max(old.last_step, gap.last_step),
+        )
+        return fresh
+
+    def _folded_gap(self, *, growth: int) -> list[Gap]:
+        if self._folded is None:
+            return []
+        # Each stream is told all totals anew, also those that were counted before.
+        total = max(self._folded.count, self._folded_before)
+        if total <= self._folded_written or total < growth * self._folded_written:
+            return []
+        self._folded_written = total
+        return [replace(self._folded, count=total)]
+
+    def _write(self, key: int) -> Gap:
+        gap = self._grown.pop(key)
+        self._written[key] = gap.count
+        return gap
+
+
+def _is_folded(gap: Gap) -> bool:
+    return (gap.name, gap.reason) == (UNKNOWN, FOLDED)
+
+
+def _size(gap: Gap) -> int:
+    return GAP_LINE_BYTES + len(gap.name) + len(gap.kind) + len(gap.mode) + len(gap.reason)
+
+
+class BesideLedger:
+    """Lineage and entries of headers: how many bytes they take, and how many were left out.
+
+    nbytes: of such lines that the catalogue has. header: of the attempt that states them.
+    """
+
+    def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:
+        self.nbytes = nbytes
+        before = header.get(LEFT_OUT, 0)
+        self._before = before if isinstance(before, int) else 0
+        self._left_out = 0
+        self._written = self._before
+
+    def fitting(self, line: bytes, *, refused: bool = False) -> bool:
+        """Whether there is room for a line; one that is left out (`refused`: anyway) is counted."""
+        if refused or self.nbytes + len(line) > BESIDE_BYTES:
+            self._left_out += 1
+            return False
+        self.nbytes += len(line)
+        return True
+
+    def due(self, *, growth: int) -> dict[str, int]:
+        """The entry that counts what was left out, where that has grown so many times."""
+        # Each stream is told everything anew, also what was counted before.
+        total = max(self._left_out, self._before)
+        if total <= self._written or total < growth * self._written:
+            return {}
+        self._written = total
+        return {LEFT_OUT: total}

@@ -1,0 +1,30 @@
+"""Amounts that options take as text: sizes and times."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+
+__all__ = ["parse_seconds", "parse_size"]
+
+_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]?)\s*")
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """A time that is more than nothing: `90`, `90s`, `30m`, `2h`, `1d`. Raises OptionError."""
+    found = _TIME.fullmatch(text)
+    seconds = float(found[1]) * _UNITS.get(found[2], 0.0) if found else 0.0
+    if seconds <= 0:
+        raise OptionError(f"{option} {escape(text[:80])!r} is no time; write 90s, 30m, 2h or 1d")
+    return seconds
+
+
+def parse_size(text: str, option: str) -> int:
+    """A size: `500GB`, `10GiB`, `1048576`. Raises OptionError."""
+    from anchorlib.sinks import parse_bytes
+
+    return parse_bytes(text, option)
