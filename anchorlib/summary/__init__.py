@@ -22,6 +22,7 @@ get another answer.
 
 from anchorlib.summary.arrays import as_storage, log2_histogram
 from anchorlib.summary.batches import summarise_all
+from anchorlib.summary.columns import Figures, figures_of
 from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.histogram import Log2Histogram
 from anchorlib.summary.rows import Summary, digest, summarise
@@ -31,12 +32,14 @@ from anchorlib.summary.shares import FORMATS, Shares, shares_as
 __all__ = [
     "FORMATS",
     "SCANS",
+    "Figures",
     "Log2Histogram",
     "ScaleRange",
     "Shares",
     "Summary",
     "as_storage",
     "digest",
+    "figures_of",
     "log2_histogram",
     "scales_for",
     "shares_as",

@@ -1,0 +1,233 @@
+"""The summaries of many records as columns: one pass over all their elements together.
+
+Summarising one array of ten elements is some twenty calls of numpy and half a dozen objects, each
+of which costs as much as a thousand elements. Here the elements of many arrays lie in one block,
+each call serves them all, and no object is made of a record; what comes out is `summarise`'s answer
+for each of them, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import xxhash
+
+from anchorlib import dtypes
+from anchorlib.summary.compiled import SCANS, Pieces
+from anchorlib.summary.layouts import BLOCK, SINGLE, elements, layout_of, parts
+from anchorlib.summary.rows import Summary, summarise
+
+if TYPE_CHECKING:
+    from anchorlib.dtypes import DType
+
+__all__ = ["Figures", "figures_of"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Buffer: TypeAlias = bytes | memoryview
+
+SMALL = 4096
+"""Elements up to which it pays to be summarised with others."""
+
+FEW = 3
+"""Arrays of one dtype up to which it does not."""
+
+TOGETHER = 256
+"""Arrays in one pass: their exponent counters fill half a megabyte."""
+
+_DIGEST_BYTES = 16
+_MOMENTS = ("min", "max", "sum", "l2")
+_COUNTS = ("zero", "nan", "inf", "subnormal")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Summaries of n records, column by column.
+
+    digest: (n, 2), the big-endian halves of each record's xxh3-128.
+    columns: of n entries each: min, max, sum, l2 (float64), zero, nan, inf, subnormal (uint64), and
+        bins (int64), the length of each record's histogram.
+    exponents, elements: the histograms, one record's after the other's (int16, uint64).
+    """
+
+    digest: Array
+    columns: dict[str, Array]
+    exponents: Array
+    elements: Array
+
+
+def figures_of(
+    values: Sequence[Buffer], layout: Array, layouts: Sequence[tuple[str, int]]
+) -> Figures:
+    """What `summarise` says of each array, as columns.
+
+    values: the raw storage of each array, C order. layout: of each array, its number in `layouts`,
+    which has (dtype by torch's name, elements).
+
+    Raises UnknownDTypeError for a dtype that is none.
+    """
+    made = _Made(len(values))
+    kinds = [dtypes.dtype(name) for name, _ in layouts]
+    alone = np.ones(len(values), bool)
+    with np.errstate(all="ignore"):  # as in `summarise`
+        for kind, places, sizes in _small(layout, layouts, kinds):
+            alone[places] = False
+            for first, last in _groups(sizes):
+                group = places[first:last]
+                odd = made.add_floats(group, [values[at] for at in group], sizes[first:last], kind)
+                alone[odd] = True
+    for at in np.flatnonzero(alone).tolist():
+        storage = kinds[layout[at]].storage
+        raw = np.frombuffer(values[at], storage) if len(values[at]) else np.empty(0, storage)
+        made.add(at, summarise(raw, kinds[layout[at]].name))
+    return made.figures()
+
+
+def _small(
+    layout: Array, layouts: Sequence[tuple[str, int]], kinds: Sequence[DType]
+) -> Iterator[tuple[DType, Array, Array]]:
+    """Arrays that pay to be summarised together, smaller ones first: dtype, places, elements."""
+    for name in dict.fromkeys(name for name, _ in layouts):
+        kind = dtypes.dtype(name)
+        if layout_of(kind) is not SINGLE:
+            continue
+        sizes = np.array(
+            [size if one is kind else 0 for one, (_, size) in zip(kinds, layouts, strict=True)]
+        )
+        mine = sizes[layout]
+        places = np.flatnonzero((mine > 0) & (mine <= SMALL))
+        if len(places) > FEW:
+            places = places[np.argsort(mine[places], kind="stable")]
+            yield kind, places, mine[places] * (2 if kind.family == "complex" else 1)
+
+
+def _groups(sizes: Array) -> Iterator[tuple[int, int]]:
+    """Cuts into groups whose elements fit into one block."""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        last = min(int(np.searchsorted(ends, before + BLOCK, "right")), first + TOGETHER)
+        yield first, last
+        first = last
+
+
+class _Made:
+    """Columns that fill up, in whatever order."""
+
+    def __init__(self, rows: int) -> None:
+        self._digests = np.empty((rows, _DIGEST_BYTES), np.uint8)
+        self._columns = {name: np.empty(rows, np.float64) for name in _MOMENTS}
+        self._columns |= {name: np.zeros(rows, np.uint64) for name in _COUNTS}
+        self._columns["bins"] = np.zeros(rows, np.int64)
+        self._pairs: list[tuple[Array, Array, Array]] = []  # whose, exponents, elements
+
+    def add(self, at: int, summary: Summary) -> None:
+        """One array, summarised by itself."""
+        columns, histogram = self._columns, summary.histogram
+        self._digests[at] = np.frombuffer(summary.digest, np.uint8)
+        for name in _MOMENTS:
+            columns[name][at] = getattr(summary, name)
+        for name in _COUNTS:
+            columns[name][at] = getattr(histogram, name)
+        columns["bins"][at] = size = len(histogram.bins)
+        exponents, counts = list(histogram.bins), list(histogram.bins.values())
+        self._pairs.append((np.full(size, at), np.array(exponents, int), np.array(counts, int)))
+
+    def add_floats(
+        self, places: Array, values: Sequence[Buffer], sizes: Array, kind: DType
+    ) -> Array:
+        """Arrays whose elements fit into one block; the places of those it cannot serve.
+
+        Those have a NaN, an infinity, or a subnormal float32.
+        """
+        flat, real = parts(np.frombuffer(b"".join(values), kind.storage), kind)
+        found = (SCANS.pieces or _pieces)(
+            elements(flat, real), np.concatenate([[0], sizes.cumsum()])
+        )
+        digests = b"".join(map(xxhash.xxh3_128_digest, values))
+        self._digests[places] = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
+        columns = self._columns
+        for name, end in (("min", found.low), ("max", found.high)):
+            columns[name][places] = _ordered(end).view(SINGLE.floating)
+        columns["sum"][places] = 0.0 + found.sums
+        columns["l2"][places] = np.sqrt(found.squares)
+        columns["zero"][places] = found.counts[:, 0]
+        self._add_histograms(places, found, real)
+        return places[found.odd]
+
+    def _add_histograms(self, places: Array, found: Pieces, kind: DType) -> None:
+        """Those of the rows of exponent counters, whose first counts zeros alone."""
+        if found.odd.any():
+            found.counts[found.odd] = 0
+        used = np.flatnonzero(found.counts)
+        rows, fields = np.divmod(used, SINGLE.fields)
+        binned = (fields > 0) & (fields < SINGLE.fields - 1)
+        rows, exponents = rows[binned], fields[binned] - SINGLE.bias
+        numbers = found.counts.reshape(-1)[used[binned]]
+        self._columns["bins"][places] = np.bincount(rows, minlength=len(places))
+        self._pairs.append((places[rows], exponents, numbers))
+        limit = kind.smallest_normal_exponent
+        if limit is not None and limit > 1 - SINGLE.bias:
+            below = exponents < limit
+            subnormal = np.bincount(rows[below], numbers[below], len(places))
+            self._columns["subnormal"][places] = subnormal.astype(np.uint64)
+
+    def figures(self) -> Figures:
+        """All of them, the histograms in the order of their records."""
+        digest = self._digests.view(">u8")
+        if not self._pairs:
+            return Figures(digest, self._columns, np.empty(0, "<i2"), np.empty(0, np.uint64))
+        whose, exponents, counts = (
+            np.concatenate(column) for column in zip(*self._pairs, strict=True)
+        )
+        order = np.argsort(whose, kind="stable")
+        return Figures(
+            digest,
+            self._columns,
+            exponents[order].astype("<i2"),
+            counts[order].astype(np.uint64),
+        )
+
+
+def _pieces(values: Array, bounds: Array) -> Pieces:
+    """What `SCANS.pieces` finds, by numpy."""
+    starts, sizes = bounds[:-1], np.diff(bounds)
+    patterns = values.view(SINGLE.unsigned)
+    fields = (patterns >> SINGLE.mantissa).astype(np.int64) & (SINGLE.fields - 1)
+    fields += np.repeat(np.arange(sizes.size) * SINGLE.fields, sizes)
+    counts = np.bincount(fields, minlength=sizes.size * SINGLE.fields)
+    counts = counts.reshape(sizes.size, SINGLE.fields)
+    odd = counts[:, -1] > 0
+    if counts[:, 0].any():
+        # Without the sign, and less one: zero wraps round to the largest number.
+        subnormal = (patterns << 1) - 1 < (2 << SINGLE.mantissa) - 1
+        odd |= np.logical_or.reduceat(subnormal, starts)
+    ordered = _ordered(values.view(SINGLE.signed))
+    low, high = np.minimum.reduceat(ordered, starts), np.maximum.reduceat(ordered, starts)
+    wide = values.astype(np.float64)
+    sums = _sums(wide, sizes)
+    return Pieces(counts, odd, low, high, sums, _sums(np.square(wide, out=wide), sizes))
+
+
+def _ordered(patterns: Array) -> Array:
+    """Integers that order as the floats of these bits do; of such integers, the bits."""
+    ordered: Array = patterns ^ ((patterns >> 31) & 0x7FFFFFFF)
+    return ordered
+
+
+def _sums(wide: Array, sizes: Array) -> Array:
+    """The sum of each piece, pieces of one size together.
+
+    Not by `np.add.reduceat`: it adds in another order than `sum` does, which its last bit shows.
+    """
+    found: list[Array] = []
+    start = 0
+    cuts = np.flatnonzero(np.diff(sizes)) + 1
+    for alike in np.split(sizes, cuts):
+        end = start + len(alike) * alike[0]
+        found.append(wide[start:end].reshape(len(alike), alike[0]).sum(axis=1))
+        start = end
+    return np.concatenate(found)
