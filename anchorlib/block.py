@@ -10,9 +10,9 @@ dtype and shape, their phase) is said once, in its `Tables`, and columns hold nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from math import prod
 from typing import Any, Final, TypeAlias
 
@@ -136,6 +136,27 @@ class RowBlock:
             source[first].tolist(), starts[first].tolist(), ends[last].tolist(), strict=True
         )
         return [memoryview(self.payloads[at])[start:end] for at, start, end in spans]
+
+    def values(self) -> list[Buffer]:
+        """The values of all records that are kept, in order; nothing is copied."""
+        return self.buffers(np.flatnonzero(self.kept))
+
+    def cut(self, bounds: Sequence[int]) -> Iterator[RowBlock]:
+        """The records between each two neighbours of `bounds`, as blocks that share memory."""
+        bins = np.concatenate([[0], np.cumsum(self.columns["bins"])]).astype(np.int64)
+        for first, last in pairwise(bounds):
+            rows, pairs = slice(first, last), slice(int(bins[first]), int(bins[last]))
+            yield replace(
+                self,
+                columns={name: column[rows] for name, column in self.columns.items()},
+                digest=self.digest[rows],
+                kept=self.kept[rows],
+                source=self.source[rows],
+                starts=self.starts[rows],
+                exponents=self.exponents[pairs],
+                elements=self.elements[pairs],
+                misfits=(),
+            )
 
     def only(self, chosen: Array) -> RowBlock:
         """The records where `chosen` is true."""

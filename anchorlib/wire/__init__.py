@@ -41,7 +41,7 @@ from anchorlib.wire.address import (
 )
 from anchorlib.wire.channel import KEEPALIVE_SECONDS, PING_SECONDS, Credentials, open_channel
 from anchorlib.wire.decoder import Decoder, Framed, parse_request
-from anchorlib.wire.encoder import Encoded, Encoder, frame_weight
+from anchorlib.wire.encoder import Encoded, Encoder, frame_weights
 from anchorlib.wire.failures import Failure, failure
 from anchorlib.wire.framing import Buffer
 from anchorlib.wire.gaps import read_gaps
@@ -168,7 +168,7 @@ __all__ = [
     "doubts",
     "failure",
     "first_of",
-    "frame_weight",
+    "frame_weights",
     "gap_requests",
     "held_frame",
     "is_address",

@@ -1,4 +1,4 @@
-"""Records to frames: the sending half of the codec.
+"""Blocks of records to frames: the sending half of the codec.
 
 One `Encoder` numbers the records of one writer and knows what it has defined. What it hands out is
 finished bytes: they can be sent, kept, and sent again on another stream after the definitions.
@@ -6,13 +6,12 @@ finished bytes: they can be sent, kept, and sent again on another stream after t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import chain
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from anchorlib.record import Record
+from anchorlib.block import RowBlock
 from anchorlib.wire.framing import Buffer, join
 from anchorlib.wire.limits import FRAME_BYTES
 from anchorlib.wire.sealing import sealed
@@ -26,14 +25,20 @@ from anchorlib.wire.v1.collector_pb2 import (
     Series,
 )
 
-__all__ = ["Encoded", "Encoder"]
+__all__ = ["Encoded", "Encoder", "frame_weights"]
 
 _ROW_BYTES = 128  # about what a row's columns take, without its histogram
 _BIN_BYTES = 5  # of one histogram bin
-_SMALL_BYTES = 1 << 14  # below, copying an array costs less than looking into it
 _DEFINE_BYTES = 1 << 19
 _WHOLE_FRAMES = 4  # a record of so many travels whole: a collector writes it from where it arrived
 
+_ALWAYS: Final = ("step", "order", "time_ns", "min", "max", "sum", "l2")
+_DEFAULTS: Final[dict[str, float]] = {
+    **dict.fromkeys(("pass_index", "call", "flags", "zero", "nan", "inf", "subnormal", "bins"), 0),
+    **dict.fromkeys(("count", "scale"), 1),
+}
+
+Array: TypeAlias = np.ndarray[Any, Any]
 K = TypeVar("K", bound=Hashable)
 
 
@@ -78,45 +83,48 @@ class Encoder:
         self.sequence = first
         self.definitions: list[bytes] = []
         self._frame_bytes = frame_bytes
-        self._series: dict[tuple[str, str, str], int] = {}
-        self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
-        self._phases: dict[str, int] = {}
+        self._known: dict[str, dict[Any, int]] = {"series": {}, "layout": {}, "phase": {}}
         self._new = Define()
         self._new_bytes = 0
 
-    def encode(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        """The frames that carry `records`; each has its summary, or ValueError.
+    def encode(self, block: RowBlock) -> Iterator[Encoded]:
+        """The frames that carry the records of `block`, in order.
 
-        Large arrays are not copied: use each frame, or `joined`, while they are valid.
+        Large values are not copied: use each frame, or `joined`, while they are valid.
         """
-        start = size = 0
-        for index, record in enumerate(records):
-            weight = frame_weight(record)
-            if size and size + weight > self._frame_bytes:
-                yield self._frame(records[start:index])
-                start, size = index, 0
-            if record.nbytes > _WHOLE_FRAMES * self._frame_bytes:
-                yield from self._fragments(record)
-                start = index + 1
+        sizes = block.sizes
+        bounds = self._bounds(frame_weights(block))
+        for first, part in zip(bounds, block.cut(bounds), strict=False):
+            if int(sizes[first]) > _WHOLE_FRAMES * self._frame_bytes:
+                yield from self._fragments(part)
             else:
-                size += weight
-        if start < len(records):
-            yield self._frame(records[start:])
+                yield self._frame(part)
 
-    def _frame(self, records: Sequence[Record]) -> Encoded:
-        head = Frame(first=self.sequence, columns=self._columns(records))
-        self.sequence += len(records)
-        return self._encoded(join(head.SerializeToString(), _payload(records)))
+    def _bounds(self, weights: Array) -> list[int]:
+        """Where frames begin, and where the last one ends; a larger record is alone in its own."""
+        ends = np.cumsum(weights)
+        bounds, first = [0], 0
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + self._frame_bytes, "right"))
+            first = max(last, first + 1)
+            bounds.append(first)
+        return bounds
 
-    def _fragments(self, record: Record) -> Iterator[Encoded]:
-        """One record that is larger than a frame; its row travels with the first part."""
-        columns: Columns | None = self._columns([record])
-        (storage,) = _payload([record])
+    def _frame(self, part: RowBlock) -> Encoded:
+        head = Frame(first=self.sequence, columns=self._columns(part))
+        self.sequence += len(part)
+        return self._encoded(join(head.SerializeToString(), part.values()))
+
+    def _fragments(self, part: RowBlock) -> Iterator[Encoded]:
+        """One record that is larger than a frame; its row travels with the first fragment."""
+        columns: Columns | None = self._columns(part)
+        (storage,) = part.values()
         number, self.sequence = self.sequence, self.sequence + 1
         view = memoryview(storage)
         for offset in range(0, len(view), self._frame_bytes):
-            part = Fragment(offset=offset, total=len(view))
-            head = Frame(first=number, columns=columns, fragment=part)
+            fragment = Fragment(offset=offset, total=len(view))
+            head = Frame(first=number, columns=columns, fragment=fragment)
             piece = view[offset : offset + self._frame_bytes]
             yield self._encoded(join(head.SerializeToString(), [piece]))
             columns = None
@@ -154,64 +162,44 @@ class Encoder:
         self._new.phases.append(phase)
         return len(phase.encode()) + 8
 
-    def _columns(self, records: Sequence[Record]) -> Columns:
+    def _columns(self, part: RowBlock) -> Columns:
         """One list a column; columns of defaults alone are left out."""
-        where = [record.coordinates for record in records]
-        summaries = [record.summary for record in records if record.summary is not None]
-        if len(summaries) < len(records):
-            raise ValueError("a record without a summary cannot travel: summarise it first")
-        histograms = [summary.histogram for summary in summaries]
-        bins = [histogram.bins for histogram in histograms]
-        number, series, layouts, phases = self._number, self._series, self._layouts, self._phases
+        columns, tables = part.columns, part.tables
+        numbered = self._numbered
         return Columns(
-            series=[number(series, (r.name, r.kind, r.mode), self._define_series) for r in records],
-            layout=[number(layouts, (r.dtype, r.shape), self._define_layout) for r in records],
-            step=[place.step for place in where],
-            pass_index=_unless([place.pass_index for place in where], 0),
-            call=_unless([place.call for place in where], 0),
-            phase=_unless([number(phases, p.phase, self._define_phase) for p in where], 0),
-            attempt=_unless([place.attempt for place in where], 0),
-            order=[record.order for record in records],
-            time_ns=[record.time_ns for record in records],
-            count=_unless([record.count for record in records], 1),
-            flags=_unless([int(record.flags) for record in records], 0),
-            scale=_unless([record.scale for record in records], 1.0),
-            summary_only=_unless([record.raw is None for record in records], False),
-            digest=b"".join([summary.digest for summary in summaries]),
-            min=[summary.min for summary in summaries],
-            max=[summary.max for summary in summaries],
-            sum=[summary.sum for summary in summaries],
-            l2=[summary.l2 for summary in summaries],
-            zero=_unless([histogram.zero for histogram in histograms], 0),
-            nan=_unless([histogram.nan for histogram in histograms], 0),
-            inf=_unless([histogram.inf for histogram in histograms], 0),
-            subnormal=_unless([histogram.subnormal for histogram in histograms], 0),
-            bins=_unless([len(pairs) for pairs in bins], 0),
-            exponent=list(chain.from_iterable(bins)),
-            elements=list(chain.from_iterable([pairs.values() for pairs in bins])),
+            series=numbered("series", tables.series, columns, self._define_series),
+            layout=numbered("layout", tables.layouts, columns, self._define_layout),
+            phase=_unless(
+                np.array(numbered("phase", tables.phases, columns, self._define_phase)), 0
+            ),
+            summary_only=_unless(~part.kept, False),  # the column's default
+            digest=part.digest.astype(">u8").tobytes(),
+            exponent=part.exponents.tolist(),
+            elements=part.elements.tolist(),
+            **{name: columns[name].tolist() for name in _ALWAYS},
+            **{name: _unless(columns[name], default) for name, default in _DEFAULTS.items()},
         )
 
+    def _numbered(
+        self,
+        name: str,
+        table: Sequence[K],
+        columns: Mapping[str, Array],
+        define: Callable[[K], int],
+    ) -> list[int]:
+        """A column of numbers in a block's table, as numbers in this encoder's."""
+        used, places = np.unique(columns[name], return_inverse=True)
+        known = self._known[name]
+        numbers = [self._number(known, table[number], define) for number in used.tolist()]
+        return [numbers[place] for place in places.tolist()]
 
-V = TypeVar("V", int, float, bool)
+
+def frame_weights(block: RowBlock) -> Array:
+    """About how many bytes of a frame each record takes."""
+    weights: Array = block.sizes + _ROW_BYTES + _BIN_BYTES * block.columns["bins"].astype(np.int64)
+    return weights
 
 
-def frame_weight(record: Record) -> int:
-    """About how many bytes of a frame `record` takes."""
-    bins = 0 if record.summary is None else len(record.summary.histogram.bins)
-    return record.nbytes + _ROW_BYTES + _BIN_BYTES * bins
-
-
-def _unless(column: list[V], default: V) -> list[V] | None:
+def _unless(column: Array, default: float) -> list[Any] | None:
     """The column, or None where every entry is the default."""
-    return None if column.count(default) == len(column) else column
-
-
-def _payload(records: Sequence[Record]) -> list[Buffer]:
-    return [_storage(record.raw) for record in records if record.raw is not None]
-
-
-def _storage(raw: np.ndarray) -> Buffer:
-    """The bytes of an array, C order; a view where copying it would cost."""
-    if raw.nbytes < _SMALL_BYTES:
-        return raw.tobytes()
-    return np.ascontiguousarray(raw).reshape(-1).view(np.uint8).data
+    return None if (column == default).all() else column.tolist()

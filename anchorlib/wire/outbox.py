@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from anchorlib.record import Edges, Gap, Record
+from anchorlib.block import RowBlock
+from anchorlib.record import Edges, Gap
 from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
@@ -184,9 +185,9 @@ class Outbox:
 
     # -- the writer's side
 
-    def encode(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        """The frames of records, each to be appended; needs no lock, but always the same thread."""
-        return self._encoder.encode(records)
+    def encode(self, block: RowBlock) -> Iterator[Encoded]:
+        """The frames of a block, each to be appended; needs no lock, but always the same thread."""
+        return self._encoder.encode(block)
 
     def append(self, frame: Encoded) -> None:
         """Take the next frame over."""

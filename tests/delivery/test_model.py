@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from anchor_server import Collector
+from anchorlib.block import block_of
 from anchorlib.wire import Encoded, Encoder
 from tests.delivery.lines import numbered, told
 from tests.server.pushing import Pusher, stored
@@ -49,7 +50,7 @@ class PushMachine(RuleBasedStateMachine):
         """New frames, not sent yet."""
         first = self.encoder.sequence
         records = [numbered(n) for n in range(first, first + count)]
-        for frame in self.encoder.encode(records):
+        for frame in self.encoder.encode(block_of(records)):
             self.frames.append((first, frame))
             first = frame.end
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
+from anchorlib.block import block_of
 from anchorlib.fingerprints import RECORD, fingerprint_of, tensor_code
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import LocalLocation, RankReader
@@ -114,7 +115,7 @@ class Pusher:
 
     def push(self, *records: Record) -> None:
         """Frames, after the definitions they need."""
-        for frame in self.encoder.encode(records):
+        for frame in self.encoder.encode(block_of(records)):
             self.send(*self.encoder.definitions[self._defined : frame.definitions], frame.message)
             self._defined = frame.definitions
 

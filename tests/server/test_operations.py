@@ -12,6 +12,7 @@ import pytest
 
 from anchor_server import MetricsPort, serve
 from anchor_server.tally import SECONDS, Tally
+from anchorlib.block import block_of
 from anchorlib.claims import claim_of
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.record import Gap
@@ -47,7 +48,7 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
             stream.acked(5)
             stream.encoder.sequence = 3
             stream.push(record(3, name="n4me"), record(4, name="n4me"))
-            (frame,) = stream.encoder.encode([record(5, name="n4me")])
+            (frame,) = stream.encoder.encode(block_of([record(5, name="n4me")]))
             now = scraped(port.address)
             assert now["anchor_streams"] == 1.0
             assert now['anchor_acked_seq{rank="0",run="run1"}'] == 5.0

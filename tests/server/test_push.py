@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.record import Gap
 from anchorlib.store import LocalLocation, RankReader, Writer
 from anchorlib.wire import (
@@ -342,7 +343,7 @@ def test_a_payload_that_does_not_fit_its_rows_is_refused(push, payload):
 
 def test_values_that_were_damaged_on_the_way_are_not_written(collector, push):
     stream = push()
-    (frame,) = stream.encoder.encode([record(0)])
+    (frame,) = stream.encoder.encode(block_of([record(0)]))
     body = bytearray(frame.message[:-SEAL_BYTES])
     body[-1] ^= 1
     # As by memory that went bad before the message was sealed.
@@ -357,7 +358,7 @@ def test_a_bit_that_flips_in_any_message_refuses_it_in_a_way_that_passes(collect
     chance = random.Random(which)
     gap = gaps_message([Gap("fc1", "grad", "all", "line full", 7, 0, 1)])
     for _ in range(6):
-        (frame,) = (encoder := Encoder()).encode([record(0)])
+        (frame,) = (encoder := Encoder()).encode(block_of([record(0)]))
         hello = Hello(protocol=PROTOCOL, run=which, rank=0, writer_id=WRITER)
         messages = {
             "hello": message(hello=hello),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from anchorlib.block import block_of
 from anchorlib.record import Record
 from anchorlib.sinks.spool import OwnedSpool, make_spool
 from anchorlib.sinks.spool_disk import Disk
@@ -98,7 +99,7 @@ class Written:
         return self.spool.folder
 
     def put(self, numbers: Sequence[int]) -> None:
-        made = [*self.encoder.encode([numbered(n) for n in numbers]), None]
+        made = [*self.encoder.encode(block_of([numbered(n) for n in numbers])), None]
         for frame, after in pairwise(made):
             assert frame is not None
             self.frames.store(frame, more=after is not None and after.end == frame.end)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from anchorlib.block import block_of
 from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.spool import OwnedSpool
@@ -131,7 +132,7 @@ def test_what_is_delivered_is_removed_when_there_is_time(tmp_path):
 def test_a_backlog_of_10000_segments_opens(tmp_path):
     left = Written(tmp_path / "spools", LazyDisk(), segment_bytes=1)
     for number in range(10_000):
-        frame = next(iter(left.encoder.encode([_tiny(number)])))
+        frame = next(iter(left.encoder.encode(block_of([_tiny(number)]))))
         left.frames.store(frame, more=False)
         left.outbox.append(frame)
     left.die()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.record import Coordinates, Record
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
@@ -63,7 +64,7 @@ def large(number: int) -> Record:
 def used_again(written: Written, number: int) -> None:
     """Hands a large record over, and uses its array for something else, as a session does."""
     record = large(number)
-    for frame in written.encoder.encode([record]):
+    for frame in written.encoder.encode(block_of([record])):
         written.frames.store(frame, more=False)
         written.outbox.append(frame)
     record.raw[:] = -1

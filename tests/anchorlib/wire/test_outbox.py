@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchorlib.block import block_of
 from anchorlib.errors import RunExistsError
 from anchorlib.record import Coordinates, Gap, Record
 from anchorlib.wire import Decoder, Encoder, Framed, FrameError, Outbox, PushReply, parse_request
@@ -20,7 +21,7 @@ from tests.writing import records_of
 
 
 def add(outbox: Outbox, records: list[Record]) -> None:
-    for frame in outbox.encode(records):
+    for frame in outbox.encode(block_of(records)):
         outbox.append(frame)
 
 
