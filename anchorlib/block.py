@@ -20,9 +20,21 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import AnchorError, StoreError
-from anchorlib.record import Record
+from anchorlib.record import Coordinates, Flag, Record
+from anchorlib.summary import Log2Histogram, Summary
 
-__all__ = ["COLUMNS", "Misfit", "RowBlock", "Tables", "block_of", "joined_blocks", "layout_bytes"]
+__all__ = [
+    "COLUMNS",
+    "Buffer",
+    "Misfit",
+    "RowBlock",
+    "Tables",
+    "block_of",
+    "joined_blocks",
+    "layout_bytes",
+    "payloads_of",
+    "records_of",
+]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Buffer: TypeAlias = bytes | memoryview
@@ -158,6 +170,21 @@ class RowBlock:
                 misfits=(),
             )
 
+    def without_values(self, bare: Array) -> RowBlock:
+        """The same records; where `bare` is true their values are left out, and that is noted."""
+        flags = self.columns["flags"].copy()
+        flags[bare & self.kept] |= int(Flag.VALUE_DROPPED)
+        return replace(self, columns={**self.columns, "flags": flags}, kept=self.kept & ~bare)
+
+    @property
+    def names(self) -> list[Series]:
+        """The series of each record: (name, kind, mode's text)."""
+        return [self.tables.series[number] for number in self.columns["series"].tolist()]
+
+    def nothing(self) -> RowBlock:
+        """No record."""
+        return self.only(np.zeros(len(self), bool))
+
     def only(self, chosen: Array) -> RowBlock:
         """The records where `chosen` is true."""
         bins = np.repeat(chosen, self.columns["bins"].astype(np.int64))
@@ -262,7 +289,7 @@ def _block(records: Sequence[Record]) -> RowBlock:
     sizes = [layout_bytes(*layout) for layout in layouts]
     tables = Tables(list(series), list(layouts), sizes, list(phases))
     bins = [one.bins for one in histograms]
-    payloads, source, starts = _payloads([_values(record) for record in records])
+    payloads, source, starts = payloads_of([_values(record) for record in records])
     return RowBlock(
         tables,
         {name: np.array(read[name], dtype) for name, dtype in COLUMNS.items()},
@@ -290,7 +317,7 @@ def _summary(record: Record) -> Any:
     return summary
 
 
-def _values(record: Record) -> Array | None:
+def _values(record: Record) -> Buffer | None:
     raw = record.raw
     if raw is None:
         return None
@@ -298,23 +325,66 @@ def _values(record: Record) -> Array | None:
         raise StoreError(
             f"it claims {record.dtype} {record.shape}, but carries {raw.dtype} {raw.shape}"
         )
-    return raw if raw.flags.c_contiguous else np.ascontiguousarray(raw)
+    return np.ascontiguousarray(raw).reshape(-1).view(np.uint8).data
 
 
-def _payloads(values: Sequence[Array | None]) -> tuple[list[Buffer], Array, Array]:
-    """Buffers that hold these values, and where each lies: small ones together in the first."""
-    small: list[Any] = []
+def payloads_of(values: Sequence[Buffer | None]) -> tuple[list[Buffer], Array, Array]:
+    """Buffers that hold these values, and where each lies: small ones together in the first.
+
+    They are a RowBlock's `payloads`, `source` and `starts`; larger values are not copied.
+    """
+    small: list[Buffer] = []
     payloads: list[Buffer] = [b""]
     source, starts, end = [0] * len(values), [0] * len(values), 0
-    for at, raw in enumerate(values):
-        if raw is None:
+    for at, value in enumerate(values):
+        if value is None:
             continue
-        if raw.nbytes > _JOINED_BYTES:
+        size = len(value)
+        if size > _JOINED_BYTES:
             source[at] = len(payloads)
-            payloads.append(raw.reshape(-1).view(np.uint8).data)
+            payloads.append(value)
             continue
-        small.append(raw.data)
+        small.append(value)
         starts[at] = end
-        end += raw.nbytes
+        end += size
     payloads[0] = b"".join(small)
     return payloads, np.array(source, np.int64), np.array(starts, np.int64)
+
+
+def records_of(block: RowBlock, rank: int = 0) -> list[Record]:
+    """The records of a block as objects; their values share its memory."""
+    ends = np.cumsum(block.columns["bins"]).tolist()
+    return [_record(block, row, end, rank) for row, end in enumerate(ends)]
+
+
+def _record(block: RowBlock, row: int, end: int, rank: int) -> Record:
+    cell = {name: column[row].item() for name, column in block.columns.items()}
+    bins = slice(end - cell["bins"], end)
+    counts = {name: cell[name] for name in _COUNTS}
+    histogram = Log2Histogram.from_pairs(block.exponents[bins], block.elements[bins], **counts)
+    dtype, shape = block.tables.layouts[cell["layout"]]
+    raw = None
+    if block.kept[row]:
+        (data,) = block.buffers(np.array([row]))
+        storage = dtypes.dtype(dtype).storage
+        raw = np.frombuffer(data, storage) if len(data) else np.empty(0, storage)
+        raw = raw.reshape(shape)
+    name, kind, mode = block.tables.series[cell["series"]]
+    phase = block.tables.phases[cell["phase"]]
+    digest = block.digest[row].astype(">u8").tobytes()
+    return Record(
+        name,
+        kind,
+        mode,
+        Coordinates(cell["step"], cell["pass_index"], cell["call"], phase),
+        cell["order"],
+        cell["time_ns"],
+        dtype,
+        tuple(shape),
+        raw,
+        Summary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histogram),
+        cell["count"],
+        rank,
+        Flag(cell["flags"]),
+        cell["scale"],
+    )

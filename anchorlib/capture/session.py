@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture import hooks
+from anchorlib.capture.blocks import Blocks
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
 from anchorlib.capture.header import autocast
@@ -72,6 +73,7 @@ class Session:
         self._pid = os.getpid()
         self._queue = RecordQueue(
             sink,
+            Blocks(),
             limit_bytes=settings.queue_bytes,
             on_full=settings.on_full,
             # A thread inherits its parent's floating-point mode; summaries need subnormals.

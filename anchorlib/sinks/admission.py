@@ -5,46 +5,68 @@ A batch is written in one go, so one record that cannot be written would take th
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
+from anchorlib.block import RowBlock
 from anchorlib.errors import AnchorError, StoreError
 from anchorlib.modes import parse_mode
-from anchorlib.names import check_name, escape, is_kind, join
-from anchorlib.record import UNKNOWN, Edges, Gap, Record
-from anchorlib.store import check_record
+from anchorlib.names import check_name, escape, is_kind
+from anchorlib.record import UNKNOWN, Edges, Gap
+from anchorlib.store import check_series
 
 __all__ = ["Admission", "check_edges", "statable"]
 
+Array: TypeAlias = np.ndarray[Any, Any]
+K = TypeVar("K", bound=Hashable)
+
 _MOST = (1 << 63) - 1
-_FIELDS = {"step": "q", "pass": "q", "call": "q", "order": "q", "time": "q", "count": "Q"}
-_pack = struct.Struct(f"<{''.join(_FIELDS.values())}d").pack
+_BELOW = "a pass or call below 0, for which a store has no room"
 
 
 class Admission:
-    """Looks at each record by itself; what it says of a series is asked once."""
+    """Looks at each record of a block; what it says of a series or a phase is asked once."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str, str, str, str]] = set()
+        self._refused: dict[Hashable, str | None] = {}
 
-    def check(self, record: Record) -> Record:
-        """`record` itself. Raises InvalidNameError, UnknownDTypeError or StoreError."""
-        at = record.coordinates
-        told = (at.step, at.pass_index, at.call, record.order, record.time_ns, record.count)
-        try:
-            _pack(*told, record.scale)
-            fits = at.pass_index >= 0 <= at.call
-        except (struct.error, OverflowError):
-            fits = False
-        if not fits:
-            raise StoreError(_misfit(record, dict(zip(_FIELDS, told, strict=True))))
-        key = (record.name, record.kind, record.mode, at.phase, record.dtype)
-        if key not in self._known:
-            check_record(record)
-            check_name(at.phase)
-            self._known.add(key)
-        return record
+    def admit(self, block: RowBlock) -> RowBlock:
+        """The records that have a place in any store and message; the others become misfits."""
+        columns, tables = block.columns, block.tables
+        refused = self._unfit(columns["series"], tables.series, check_series)
+        refused |= self._unfit(columns["phase"], tables.phases, check_name)
+        below = (columns["pass_index"] < 0) | (columns["call"] < 0)
+        refused |= dict.fromkeys(np.flatnonzero(below).tolist(), _BELOW)
+        if not refused:
+            return block
+        fit = np.ones(len(block), bool)
+        fit[list(refused)] = False
+        misfits = [block.misfit(row, reason) for row, reason in sorted(refused.items())]
+        return replace(block.only(fit), misfits=(*block.misfits, *misfits))
+
+    def _unfit(
+        self, column: Array, table: Sequence[K], check: Callable[[K], object]
+    ) -> dict[int, str]:
+        """The rows whose entry of `table` does not pass `check`, and why."""
+        found: dict[int, str] = {}
+        for number in np.unique(column).tolist():
+            reason = self._reason(table[number], check)
+            if reason is not None:
+                found |= dict.fromkeys(np.flatnonzero(column == number).tolist(), reason)
+        return found
+
+    def _reason(self, key: K, check: Callable[[K], object]) -> str | None:
+        if key not in self._refused:
+            try:
+                check(key)
+                self._refused[key] = None
+            except AnchorError as error:
+                self._refused[key] = str(error)[:200]
+        return self._refused[key]
 
 
 def check_edges(edges: Edges) -> Edges:
@@ -54,16 +76,6 @@ def check_edges(edges: Edges) -> Edges:
     if not all(abs(number) <= _MOST for number in (edges.step, edges.pass_index, edges.call)):
         raise StoreError(f"what {escape(edges.name)} was computed from has a place beyond 64 bits")
     return edges
-
-
-def _misfit(record: Record, told: dict[str, Any]) -> str:
-    """Which figure of a record no store has room for."""
-    where = escape(join(record.name, record.kind))
-    for name, value in told.items():
-        least = 0 if name in ("pass", "call", "count") else -_MOST - 1
-        if not isinstance(value, int) or not least <= value <= _MOST:
-            return f"{where} has the {name} {value!r}, for which a store has no room"
-    return f"{where} has the loss scale {record.scale!r}, for which a store has no room"
 
 
 def statable(gap: Gap) -> Gap:

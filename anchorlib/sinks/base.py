@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from anchorlib.record import Edges, Gap, Record
+from anchorlib.block import RowBlock
+from anchorlib.record import Edges, Gap
 
 __all__ = ["DONE", "Flushing", "Sink"]
 
@@ -39,8 +40,8 @@ DONE: Flushing = _Done()
 class Sink(Protocol):
     """Where records go."""
 
-    def put(self, records: Sequence[Record]) -> None:
-        """Take a batch. Records carry summaries; raw arrays are valid during the call only."""
+    def put(self, block: RowBlock) -> None:
+        """Take a block of records. Their values are valid during the call only."""
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """State what was not recorded. Cumulative: the newest statement of a series wins."""

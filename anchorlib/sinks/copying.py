@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from anchorlib.block import block_of
 from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, FlushTimeoutError, RunExistsError, RunNotFoundError
 from anchorlib.record import Coordinates, Flag, Record
@@ -165,7 +166,7 @@ def _copy(part: _Part, have: int, to: str, patience: float) -> None:
     wait = 0.0
     try:
         for records in _batches(part, have):
-            sink.put(records)
+            sink.put(block_of(records))
             sink.flush().wait(patience)
         sink.gap([gap for key, gap in catalogue.gaps.items() if key[0] == part.number])
         sink.edges([edges for edges in catalogue.edges.values() if edges.attempt == part.number])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anchorlib.block import block_of
-from anchorlib.record import Edges, Gap, Record
+from anchorlib.block import RowBlock
+from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.store import Writer
 
@@ -38,9 +38,9 @@ class EmbeddedSink:
         """Series that such values are missing from."""
         return self._writer.left_out.series
 
-    def put(self, records: Sequence[Record]) -> None:
-        """Write and commit a batch."""
-        self._writer.write_block(block_of(records))
+    def put(self, block: RowBlock) -> None:
+        """Write and commit a block."""
+        self._writer.write_block(block)
 
     def gap(self, gaps: Sequence[Gap]) -> None:
         """Store gap statements."""

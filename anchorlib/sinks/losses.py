@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from anchorlib.block import Misfit
 from anchorlib.names import escape, join
 from anchorlib.record import Gap
 from anchorlib.sinks.deferred import Deferred
@@ -31,6 +32,17 @@ class Losses:
         """Count a record that is lost altogether, for `reason`."""
         self.records += 1
         self._count(one, reason)
+
+    def leave_out(self, misfit: Misfit) -> None:
+        """Count a record that no store has room for; the first one is logged."""
+        self.records += 1
+        where = (misfit.name, misfit.kind, misfit.mode)
+        self._statements.gap(Gap(*where, misfit.reason, 1, misfit.step, misfit.step))
+        self.warn_once(
+            "misfit",
+            f"{escape(join(misfit.name, misfit.kind))} at step {misfit.step} was left out: "
+            f"{escape(misfit.reason)}",
+        )
 
     def lose_by(self, one: Deferred, fault: Exception) -> None:
         """Count a record that a fault has cost; the first one of a kind is logged."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from anchorlib.block import RowBlock, records_of
 from anchorlib.errors import StoreError
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.sinks.base import DONE, Flushing
@@ -31,13 +32,13 @@ class MemorySink:
         self.closed = False
         self._revoked = False
 
-    def put(self, records: Sequence[Record]) -> None:
-        """Keep copies: the arrays of a batch are valid during the call only."""
+    def put(self, block: RowBlock) -> None:
+        """Keep copies: the values of a block are valid during the call only."""
         if self._revoked:
             raise StoreError("this sink was revoked: nothing more is kept")
         self.records += [
             record if record.raw is None else replace(record, raw=record.raw.copy())
-            for record in records
+            for record in records_of(block)
         ]
 
     def gap(self, gaps: Sequence[Gap]) -> None:

@@ -1,6 +1,6 @@
 """The bounded queue between the training threads and a sink, and the thread that drains it.
 
-    training threads ── put, gap, edges, header ──▶ queue ── drain thread ──▶ summary ──▶ sink
+    training threads ── put, gap, edges, header ──▶ queue ── drain thread ──▶ block ──▶ sink
                      ── flush, close ─────────────▶
 
 Flush and close are entries of the queue, as records are: the drain thread alone touches the sink,
@@ -18,14 +18,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from concurrent.futures import TimeoutError as Late
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from anchorlib.block import RowBlock
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
-from anchorlib.record import Edges, Gap, Record
+from anchorlib.record import Edges, Gap
 from anchorlib.sinks.admission import Admission, check_edges
 from anchorlib.sinks.base import Flushing, Sink
-from anchorlib.sinks.deferred import Deferred, WithoutValues, records_of
+from anchorlib.sinks.deferred import Deferred, MakeBlock, WithoutValues, block_of_items
 from anchorlib.sinks.losses import Losses
 from anchorlib.sinks.statements import Statements
 
@@ -65,7 +67,9 @@ Entry: TypeAlias = Deferred | _Flush | _Close
 
 
 class RecordQueue:
-    """Hands deferred records to `sink`, in order, from a thread of its own.
+    """Hands deferred records to `sink` as blocks, in order, from a thread of its own.
+
+    make: makes the block of what waited.
 
     limit_bytes bounds what waits (a single larger record is still taken, alone). Full, `put`
     waits ("block"), or the record's summary alone is kept and counted ("drop", "raise"; with
@@ -78,12 +82,13 @@ class RecordQueue:
     def __init__(
         self,
         sink: Sink,
+        make: MakeBlock,
         *,
         limit_bytes: int,
         on_full: OnFull,
         on_start: Callable[[], None] | None = None,
     ) -> None:
-        self._sink, self._admission = sink, Admission()
+        self._sink, self._make, self._admission = sink, make, Admission()
         self._limit = limit_bytes
         self._reserve = 0 if on_full == "block" else limit_bytes // _RESERVE
         self._room = limit_bytes - self._reserve
@@ -391,17 +396,22 @@ class RecordQueue:
         self._late += 1
 
     def _deliver(self, batch: list[Deferred]) -> None:
-        made: dict[int, Record] = {}
-        for place, record in enumerate(records_of(batch, self._admission)):
-            if isinstance(record, Exception):
-                with self.lock:
-                    self._losses.lose_by(batch[place], record)
-            else:
-                made[place] = record
-        if made:
-            self._put(list(made.values()), [batch[place] for place in made])
+        try:
+            self._put(self._admission.admit(block_of_items(batch, self._make)), batch)
+        except Exception:  # noqa: BLE001  # each by itself: one that is bad must not cost the others
+            for item in batch:
+                self._deliver_alone(item)
         with self._changed:
             self._finished(batch)
+
+    def _deliver_alone(self, item: Deferred) -> None:
+        try:
+            block = self._admission.admit(block_of_items([item], self._make))
+        except Exception as fault:  # noqa: BLE001  # counted, logged, no further
+            with self.lock:
+                self._losses.lose_by(item, fault)
+        else:
+            self._put(block, [item])
 
     def _finished(self, items: list[Deferred]) -> None:
         """These have left the queue. Lock held."""
@@ -414,9 +424,13 @@ class RecordQueue:
         self._done += len(items)
         self._changed.notify_all()
 
-    def _put(self, records: list[Record], items: list[Deferred]) -> None:
+    def _put(self, block: RowBlock, items: list[Deferred]) -> None:
+        """Hands the block of these items to the sink. Raises nothing."""
+        with self.lock:
+            for misfit in block.misfits:
+                self._losses.leave_out(misfit)
         try:
-            self._sink.put(records)
+            self._sink.put(replace(block, misfits=()))
         except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, logged, no further
             with self.lock:
                 for item in items:

@@ -23,9 +23,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from anchorlib.block import RowBlock
 from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
-from anchorlib.record import Edges, Flag, Gap, Record
+from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.sinks.earlier import Earlier
 from anchorlib.sinks.queue import OnFull
@@ -40,7 +43,7 @@ from anchorlib.wire import (
     Encoder,
     Hello,
     Outbox,
-    frame_weight,
+    frame_weights,
     parse_address,
     writer_name,
 )
@@ -183,11 +186,11 @@ class RemoteSink:
 
     # -- the drain thread's side
 
-    def put(self, records: Sequence[Record]) -> None:
-        """Take a batch over; its arrays are copied."""
+    def put(self, block: RowBlock) -> None:
+        """Take a block over; its values are copied."""
         if self._forked:
             return
-        for batch in _batches(records):
+        for batch in _batches(block):
             with self._changed:
                 admitted = self._admit(batch)
             # Copying is done without the lock: frames are sent while the next ones are made.
@@ -347,32 +350,34 @@ class RemoteSink:
         # A forked child must never touch gRPC: it would hang there (DataLoader's workers).
         return os.getpid() != self._process
 
-    def _admit(self, batch: Sequence[Record]) -> Sequence[Record]:
+    def _admit(self, batch: RowBlock) -> RowBlock:
         """What of a batch is sent; the rest is counted."""
-        weight = sum(map(frame_weight, batch))
+        weight = int(frame_weights(batch).sum())
         if self._on_full != "drop":
             self._changed.wait_for(lambda: self._has_room(weight) or self._deaf)
         if self._sender.closing or (self._deaf and self._spool is None):
-            self._count(batch, _REFUSED if self._sender.refusal else _CLOSED)
-            return ()
+            self._lose(batch, _REFUSED if self._sender.refusal else _CLOSED)
+            return batch.nothing()
         # Nothing makes room any more once the collector has refused.
         if self._on_full != "drop" and not self._deaf:
             return batch
         return batch if self._has_room(weight, _VALUES_SHARE) else self._summaries(batch)
 
-    def _summaries(self, batch: Sequence[Record]) -> Sequence[Record]:
+    def _summaries(self, batch: RowBlock) -> RowBlock:
         """The line is full: leave the values out, or everything."""
-        bare = [
-            record
-            if record.raw is None
-            else replace(record, raw=None, flags=record.flags | Flag.VALUE_DROPPED)
-            for record in batch
-        ]
-        if not self._has_room(sum(map(frame_weight, bare))):
-            self._count(batch, _DROPPED)
-            return ()
-        self._count([record for record in batch if record.raw is not None], _VALUES_DROPPED)
+        bare = batch.without_values(np.ones(len(batch), bool))
+        if not self._has_room(int(frame_weights(bare).sum())):
+            self._lose(batch, _DROPPED)
+            return batch.nothing()
+        kept = batch.only(batch.kept)
+        self.dropped_bytes += int(kept.sizes.sum())
+        self._count(kept.names, kept.columns["step"].tolist(), _VALUES_DROPPED)
         return bare
+
+    def _lose(self, batch: RowBlock, reason: str) -> None:
+        self._lost += len(batch)
+        self.dropped_bytes += int(batch.sizes.sum())
+        self._count(batch.names, batch.columns["step"].tolist(), reason)
 
     def _has_room(self, weight: int, share: float = 1.0) -> bool:
         # A record larger than the limit is taken alone, or it could never be sent.
@@ -389,22 +394,22 @@ class RemoteSink:
     def _deaf(self) -> bool:
         return self._sender.finished or self._sender.closing
 
-    def _count(self, batch: Sequence[Record], reason: str) -> None:
-        """Count records in this sink's own gap statements."""
-        self._dropped += len(batch)
-        self._lost += 0 if reason == _VALUES_DROPPED else len(batch)
-        self.dropped_bytes += sum(record.nbytes for record in batch)
-        for record in batch:
-            key = (record.name, record.kind, record.mode, reason)
-            step = record.coordinates.step
+    def _count(
+        self, names: Sequence[tuple[str, str, str]], steps: Sequence[int], reason: str
+    ) -> None:
+        """Count records, by series and step, in this sink's own gap statements."""
+        self._dropped += len(names)
+        counted: dict[tuple[str, str, str, str], Gap] = {}
+        for series, step in zip(names, steps, strict=True):
+            key = (*series, reason)
             old = self._gaps.get(key) or Gap(*key, 0, step, step)
-            self._gaps[key] = replace(
+            self._gaps[key] = counted[key] = replace(
                 old,
                 count=old.count + 1,
                 first_step=min(old.first_step, step),
                 last_step=max(old.last_step, step),
             )
-            self._state([self._gaps[key]])
+        self._state(list(counted.values()))
 
     # -- the sender thread's side
 
@@ -455,13 +460,8 @@ class _Published:
         self.await_published(self.wanted, timeout)
 
 
-def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+def _batches(block: RowBlock) -> Iterator[RowBlock]:
     """Cuts records into batches of about a frame, so that a full line is noticed in time."""
-    start = size = 0
-    for index, record in enumerate(records):
-        if size >= FRAME_BYTES:
-            yield records[start:index]
-            start, size = index, 0
-        size += frame_weight(record)
-    if start < len(records):
-        yield records[start:]
+    frames = np.cumsum(frame_weights(block)) // FRAME_BYTES
+    cuts = np.flatnonzero(np.diff(frames)) + 1
+    return block.cut([0, *cuts.tolist(), len(block)]) if len(block) else iter(())

@@ -28,7 +28,7 @@ from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
-from anchorlib.store.register import check_record
+from anchorlib.store.register import check_series
 from anchorlib.store.tensors import TensorTree
 from anchorlib.store.writer import Writer
 
@@ -47,7 +47,7 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
-    "check_record",
+    "check_series",
     "check_writable",
     "find_run",
     "list_runs",

@@ -16,7 +16,6 @@ import numpy as np
 from anchorlib.block import Layout, RowBlock, Series, Tables, layout_bytes
 from anchorlib.errors import AnchorError, InvalidNameError
 from anchorlib.names import MAX_NAME_BYTES, check_name, is_kind, quoted
-from anchorlib.record import Record
 from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import Catalogue, SeriesEntry, encode
 from anchorlib.store.form import new_form
@@ -26,7 +25,7 @@ from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.table import CatalogFile
 from anchorlib.store.tree import Tree
 
-__all__ = ["REFUSED", "Register", "Workshop", "check_record"]
+__all__ = ["REFUSED", "Register", "Workshop", "check_series"]
 
 Array = np.ndarray[Any, Any]
 MAX_MODE_BYTES: Final = 256
@@ -143,7 +142,7 @@ class Register:
         if known is not None:
             return known
         try:
-            _check_series(key)
+            check_series(key)
         except AnchorError as error:
             self.refusals[key] = str(error)
             return REFUSED
@@ -218,16 +217,8 @@ class Register:
             self._lines.clear()
 
 
-def check_record(record: Record) -> None:
-    """Refuses what has no place in a store, whoever sent it.
-
-    Raises InvalidNameError, UnknownDTypeError, or StoreError for a shape that cannot be.
-    """
-    _check_series((record.name, record.kind, record.mode))
-    layout_bytes(record.dtype, record.shape)
-
-
-def _check_series(key: Series) -> None:
+def check_series(key: Series) -> None:
+    """Refuses a (name, kind, mode) that has no place in a store. Raises InvalidNameError."""
     name, kind, mode = key
     check_name(name)
     if not is_kind(kind) or not _fits(kind, MAX_NAME_BYTES):

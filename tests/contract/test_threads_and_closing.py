@@ -12,7 +12,7 @@ import torch
 
 import anchorlib
 from anchorlib.store.lock import is_locked, lock_path
-from anchorlib.summary import summarise_all
+from anchorlib.summary import figures_of
 from tests.cli.made import anchor
 from tests.contract.test_recording import unused_port
 
@@ -110,12 +110,11 @@ def test_a_spool_whose_collector_is_away_no_longer_changes_after_close(tmp_path,
 def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(store, monkeypatch):
     made_by = set()
 
-    def noted(arrays):
+    def noted(*arguments):
         made_by.add(threading.current_thread().name)
-        return summarise_all(arrays)
+        return figures_of(*arguments)
 
-    monkeypatch.setattr("anchorlib.sinks.deferred.summarise_all", noted)
-    monkeypatch.setattr("anchorlib.capture.emitted.summarise", lambda *_: pytest.fail("by itself"))
+    monkeypatch.setattr("anchorlib.capture.blocks.figures_of", noted)
     session = anchorlib.start("run1", store=store, on_full="drop", queue_bytes=1 << 20)
     anchorlib.anchor(torch.zeros(4 << 20), "large")
     for n in range(20):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
 from anchorlib.store import Writer
 from anchorlib.wire import ReaderClient
@@ -19,7 +20,7 @@ from tests.writing import put
 
 def put_all(sink, count: int, most: int = 600, part: int = 10) -> None:
     for start in range(0, count, part):
-        sink.put([numbered(n, most) for n in range(start, start + part)])
+        sink.put(block_of([numbered(n, most) for n in range(start, start + part)]))
 
 
 def test_a_collector_dead_from_the_start_gets_everything_when_it_comes(tmp_path):
@@ -51,7 +52,7 @@ def test_a_line_that_is_cut_again_and_again_doubles_nothing(tmp_path):
     with serve(tmp_path / "store") as collector, Proxy(_port(collector)) as line:
         sink = sink_to(line.address, tmp_path / "spools")
         for start in range(0, 1500, 10):
-            sink.put([numbered(n) for n in range(start, start + 10)])
+            sink.put(block_of([numbered(n) for n in range(start, start + 10)]))
             if start % 150 == 0:
                 time.sleep(0.02)
                 line.cut()
@@ -89,7 +90,7 @@ def test_cuts_inside_large_records_leave_them_whole(tmp_path, fragments):
     with serve(tmp_path / "store") as collector, Proxy(_port(collector)) as line:
         sink = sink_to(line.address, tmp_path / "spools")
         for number in range(30):
-            sink.put([numbered(number, most)])
+            sink.put(block_of([numbered(number, most)]))
             if number % 7 == 3:
                 line.cut()
         assert sink.close(30) == 0
@@ -108,7 +109,7 @@ def test_bits_that_flip_on_the_line_are_never_stored(tmp_path, seed):
                 line.flips = 2
             if start % 200 == 150:
                 line.cut()  # a bit in the line's own frames can make either end wait
-            sink.put([numbered(n) for n in range(start, start + 10)])
+            sink.put(block_of([numbered(n) for n in range(start, start + 10)]))
             time.sleep(0.01)
         line.flips = 0
         line.cut()

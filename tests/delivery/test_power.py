@@ -20,13 +20,14 @@ SEEDS = range(int(os.environ.get("POWER_SEEDS", "2")))  # with seed 0 all that w
 EMBEDDED = """
 import sys
 from pathlib import Path
+from anchorlib.block import block_of
 from anchorlib.sinks.embedded import EmbeddedSink
 from anchorlib.store import Writer
 from tests.delivery.lines import numbered
 
 sink = EmbeddedSink(Writer.open(Path(sys.argv[1]), "run1", 0, fsync=True))
 for start in range(0, 100_000, 5):
-    sink.put([numbered(n) for n in range(start, start + 5)])
+    sink.put(block_of([numbered(n) for n in range(start, start + 5)]))
     if start % 40 == 0:
         sink.flush().wait(None)
     print(start + 5, flush=True)

@@ -12,6 +12,7 @@ import pytest
 import anchorlib
 from anchor_cli.main import main
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.record import Edges, Gap
 from anchorlib.store import LocalLocation, RankReader, Writer
 from tests.delivery.lines import check_store, free_port, numbered, sink_to, spools
@@ -24,7 +25,7 @@ def left(tmp_path):
     """A spool that a trainer left."""
     sink = sink_to(f"127.0.0.1:{free_port()}", tmp_path / "spools")
     for start in range(0, 100, 10):
-        sink.put([numbered(n) for n in range(start, start + 10)])
+        sink.put(block_of([numbered(n) for n in range(start, start + 10)]))
     sink.close(0)
     (folder,) = spools(tmp_path / "spools")
     return folder
@@ -58,7 +59,7 @@ def test_a_collector_that_is_not_there_is_exit_code_4_and_the_spool_stays(left, 
 
 def test_a_spool_of_a_live_session_is_exit_code_2_with_its_owner(tmp_path, capsys):
     sink = sink_to(f"127.0.0.1:{free_port()}", tmp_path / "spools")
-    sink.put([numbered(0)])
+    sink.put(block_of([numbered(0)]))
     assert main(["push", str(sink.spool), "--to", str(tmp_path / "store")]) == 2
     assert f"on {socket.gethostname()}, which is alive" in capsys.readouterr().err
     sink.close(0)
@@ -104,7 +105,7 @@ def test_what_is_left_of_an_attempt_that_was_followed_by_another_comes_as_one_mo
 def test_a_spool_that_would_overwrite_something_newer_is_not_delivered(tmp_path, capsys):
     address = f"127.0.0.1:{free_port()}"
     sink = sink_to(address, tmp_path / "spools", overwrite=True)
-    sink.put([numbered(0)])
+    sink.put(block_of([numbered(0)]))
     sink.close(0)
     with Writer.open(tmp_path / "store", "run1", 0) as writer:
         put(writer, [numbered(5)])
@@ -117,7 +118,7 @@ def test_what_earlier_attempts_left_is_delivered_first(tmp_path, capsys):
     address = f"127.0.0.1:{free_port()}"
     for attempt in range(3):
         sink = sink_to(address, tmp_path / "spools", resume=attempt > 0)
-        sink.put([numbered(n) for n in range(attempt * 10, attempt * 10 + 10)])
+        sink.put(block_of([numbered(n) for n in range(attempt * 10, attempt * 10 + 10)]))
         sink.close(0)
     assert main(["push", str(sink.spool), "--to", str(tmp_path / "store")]) == 0
     assert capsys.readouterr().err.count("first, which is older") == 2

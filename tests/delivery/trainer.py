@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from anchorlib.block import block_of
 from anchorlib.sinks import remote, spool
 from anchorlib.sinks.spool_disk import Disk
 from tests.delivery.lines import numbered
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     number = int(first)
     while number < int(last):
         end = min(int(last), number + chance.randrange(1, 12))
-        sink.put([numbered(n) for n in range(number, end)])
+        sink.put(block_of([numbered(n) for n in range(number, end)]))
         os.write(file, f"{number}-{end}\n".encode())
         number = end
         if chance.random() < 0.2:

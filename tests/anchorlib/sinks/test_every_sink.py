@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from anchor_server import serve
+from anchorlib.block import RowBlock, block_of
 from anchorlib.errors import AnchorError
 from anchorlib.reading import open_run
 from anchorlib.record import Edges, Gap, Parent
@@ -90,8 +90,8 @@ def opened(request, tmp_path) -> Iterator[Opened]:
         yield pair
 
 
-def batch(first: int, last: int) -> list:
-    return [record("x", step, floats(step, -step)) for step in range(first, last)]
+def batch(first: int, last: int) -> RowBlock:
+    return block_of([record("x", step, floats(step, -step)) for step in range(first, last)])
 
 
 def rows(first: int, last: int) -> list[tuple[str, int, bytes]]:
@@ -114,7 +114,7 @@ def test_what_was_put_before_a_flush_is_there_after_it_in_order(opened):
 def test_arrays_may_change_once_put_has_returned(opened):
     sink, arrived = opened
     raw = floats(1, 2)
-    sink.put([record("x", 0, raw)])
+    sink.put(block_of([record("x", 0, raw)]))
     raw[:] = 9
     assert sink.close(20) == 0
     assert arrived().records == [("x", 0, floats(1, 2).tobytes())]
@@ -125,14 +125,15 @@ def test_storage_of_every_dtype_arrives_bit_for_bit(opened, dtype):
     sink, arrived = opened
     shapes = [(), (0, 3), (5,), (2, 3, 4), (300, 700)]
     raws = [filled(dtype, shape, seed) for seed, shape in enumerate(shapes)]
-    sink.put([record("x", n, raw, dtype=dtype) for n, raw in enumerate(raws)])
+    sink.put(block_of([record("x", n, raw, dtype=dtype) for n, raw in enumerate(raws)]))
     assert sink.close(20) == 0
     assert arrived().records == [("x", n, raw.tobytes()) for n, raw in enumerate(raws)]
 
 
 def test_a_record_without_values_arrives_without_them(opened):
     sink, arrived = opened
-    sink.put([record("x", 0, floats(1), values=False), record("y", 1, floats(1), mode="summary")])
+    bare = record("x", 0, floats(1), values=False)
+    sink.put(block_of([bare, record("y", 1, floats(1), mode="summary")]))
     assert sink.close(20) == 0
     assert arrived().records == [("x", 0, None), ("y", 1, None)]
 
@@ -187,7 +188,12 @@ def test_nothing_is_taken_once_a_sink_was_revoked_and_what_was_flushed_stays(ope
 
 def test_a_queue_in_front_of_any_sink_delivers_from_many_threads(opened):
     sink, arrived = opened
-    queue = RecordQueue(sink, limit_bytes=1 << 20, on_full="block")
+    queue = RecordQueue(
+        sink,
+        lambda items: block_of([record("x", item.step, item.raw) for item in items]),
+        limit_bytes=1 << 20,
+        on_full="block",
+    )
 
     class Item:
         kind, mode, keeps, name = "grad", "all", True, "x"
@@ -195,12 +201,6 @@ def test_a_queue_in_front_of_any_sink_delivers_from_many_threads(opened):
         def __init__(self, step: int) -> None:
             self.step, self.raw = step, floats(step, -step)
             self.nbytes = self.raw.nbytes
-
-        def storage(self) -> tuple[np.ndarray, str]:
-            return self.raw, "float32"
-
-        def record(self, summary=None):
-            return record("x", self.step, self.raw)
 
         def release(self) -> None:
             self.raw[:] = -1

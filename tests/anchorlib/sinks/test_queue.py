@@ -8,9 +8,11 @@ import time
 import numpy as np
 import pytest
 
+from anchorlib.block import block_of
 from anchorlib.errors import FlushTimeoutError, QueueFullError
 from anchorlib.record import Coordinates, Edges, Gap, Record
 from anchorlib.sinks import MemorySink, RecordQueue
+from anchorlib.summary import summarise
 
 
 class Item:
@@ -27,16 +29,11 @@ class Item:
         self.fault = fault
         self.released = 0
 
-    def storage(self):
-        if self.fault is not None:
-            raise self.fault
-        return np.zeros(self.nbytes, np.uint8), "uint8"
-
-    def record(self, summary=None):
+    def record(self):
         if self.fault is not None:
             raise self.fault
         raw = np.zeros(self.nbytes, np.uint8)
-        at = Coordinates(self.step)
+        at, summary = Coordinates(self.step), summarise(raw, "uint8")
         return Record("x", "value", "all", at, self.step, 0, "uint8", raw.shape, raw, summary)
 
     def release(self):
@@ -53,15 +50,19 @@ class GatedSink(MemorySink):
         if open_gate:
             self.gate.set()
 
-    def put(self, records):
+    def put(self, block):
         self.gate.wait(10)
         if self.fault is not None:
             raise self.fault
-        super().put(records)
+        super().put(block)
 
 
-def queue_to(sink, **options):
-    return RecordQueue(sink, **{"limit_bytes": 1 << 20, "on_full": "block", **options})
+def make(items):
+    return block_of([item.record() for item in items])
+
+
+def queue_to(sink, *, make=make, **options):
+    return RecordQueue(sink, make, **{"limit_bytes": 1 << 20, "on_full": "block", **options})
 
 
 def steps(sink):
@@ -146,16 +147,15 @@ def test_where_summaries_find_no_room_either_records_are_left_out_and_counted():
     }
 
 
-def test_values_that_find_no_room_are_summarised_on_the_drain_thread(monkeypatch):
+def test_values_that_find_no_room_are_summarised_on_the_drain_thread():
     made_by = set()
 
-    def summarise_all(arrays):
+    def noted(items):
         made_by.add(threading.current_thread().name)
-        return [None] * len(arrays)
+        return make(items)
 
-    monkeypatch.setattr("anchorlib.sinks.deferred.summarise_all", summarise_all)
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=320, on_full="drop")
+    queue = queue_to(sink, make=noted, limit_bytes=320, on_full="drop")
     for n in range(20):
         queue.put(Item(n, 40))
     sink.gate.set()
@@ -226,9 +226,9 @@ class RecordingSink(MemorySink):
         self.calls.append((what, threading.current_thread().name))
         time.sleep(self.seconds)
 
-    def put(self, records):
+    def put(self, block):
         self._note("put")
-        super().put(records)
+        super().put(block)
 
     def gap(self, gaps):
         self._note("gap")

@@ -21,6 +21,7 @@ import pytest
 from anchor_server import Collector, serve
 from anchor_server.push import PushService
 from anchor_server.stream import Stream
+from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
 from anchorlib.sinks import earlier, spool_delivery
@@ -73,7 +74,7 @@ def test_records_arrive_in_order_and_the_rank_is_closed(tmp_path):
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         for start in range(0, 1000, 7):
-            sink.put(records[start : start + 7])
+            sink.put(block_of(records[start : start + 7]))
         assert sink.close(20) == 0
     assert stored(tmp_path) == expected(records)
     assert reader(tmp_path).catalogue.state == "closed"
@@ -85,7 +86,7 @@ def test_a_flush_shows_everything_to_zarr(tmp_path):
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
         for step in range(3):
-            sink.put([record(step)])
+            sink.put(block_of([record(step)]))
             sink.flush().wait(20)
             array = zarr.open_array(tmp_path / "run1.zarr/rank0/forms/float32_4/value", mode="r")
             assert array.shape == (step + 1, 4)
@@ -97,7 +98,7 @@ def test_the_arrays_may_be_used_again_when_put_returns(tmp_path):
     wanted = expected([one])
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
-        sink.put([one])
+        sink.put(block_of([one]))
         assert one.raw is not None
         one.raw[:] = -1
         sink.close(20)
@@ -119,7 +120,7 @@ def test_a_collector_that_restarts_loses_and_doubles_nothing(tmp_path, nowhere):
     for part in range(3):
         with serve(tmp_path, nowhere):
             for start in range(part * 1000, part * 1000 + 1000, 10):
-                sink.put(records[start : start + 10])
+                sink.put(block_of(records[start : start + 10]))
             if part < 2:
                 deadline = time.monotonic() + 20
                 while sink._outbox.committed < part * 1000 + 100:
@@ -152,7 +153,7 @@ def collector_process(store: Path, bind: str):
 def test_kill_9_of_the_collector_loses_and_doubles_nothing(tmp_path, nowhere):
     records = [record(step, size=50_000 if step % 9 == 0 else 5) for step in range(400)]
     sink = sink_to(nowhere)
-    puts = threading.Thread(target=lambda: [sink.put([one]) for one in records])
+    puts = threading.Thread(target=lambda: [sink.put(block_of([one])) for one in records])
     with collector_process(tmp_path, nowhere) as process:
         puts.start()
         deadline = time.monotonic() + 20
@@ -171,7 +172,7 @@ def test_a_collector_that_comes_late_gets_everything_and_was_missed_once(tmp_pat
     sink = sink_to(nowhere)
     assert time.monotonic() - began < 10  # a wait for the network would be longer
     records = [record(step) for step in range(100)]
-    sink.put(records)
+    sink.put(block_of(records))
     deadline = time.monotonic() + 20
     while sink.retries < 3:
         assert time.monotonic() < deadline
@@ -188,7 +189,7 @@ def test_a_collector_that_comes_late_gets_everything_and_was_missed_once(tmp_pat
 
 def test_a_collector_that_never_comes_is_counted_at_close(nowhere):
     sink = sink_to(nowhere)
-    sink.put([record(step) for step in range(10)])
+    sink.put(block_of([record(step) for step in range(10)]))
     began = time.monotonic()
     assert sink.close(0.3) == 10
     assert time.monotonic() - began < 10
@@ -200,10 +201,10 @@ def test_a_run_that_exists_is_refused_once_and_what_follows_is_counted(tmp_path,
         put(writer, [record(7)])
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
-        sink.put([record(0)])
+        sink.put(block_of([record(0)]))
         with pytest.raises(CollectorError, match="exists already: resume it"):
             sink.flush().wait(20)
-        sink.put([record(1), record(2)])
+        sink.put(block_of([record(1), record(2)]))
         assert (sink.dropped, sink.close(20)) == (2, 1)
     (warning,) = warnings_in(caplog)
     assert "nothing is recorded from here on" in warning
@@ -215,7 +216,7 @@ def test_a_run_that_exists_is_resumed_or_overwritten_when_asked(tmp_path, choice
     with serve(tmp_path) as collector:
         for step, options in ((0, {}), (1, {choice: True})):
             sink = sink_to(collector, **options)
-            sink.put([record(step)])
+            sink.put(block_of([record(step)]))
             assert sink.close(20) == 0
     assert [step for _, step, _ in stored(tmp_path)] == steps
 
@@ -224,7 +225,7 @@ def test_a_full_line_drops_values_then_everything_and_counts_both(tmp_path, nowh
     sink = sink_to(nowhere, limit_bytes=20_000)
     records = [record(step, size=1000) for step in range(100)]
     for one in records:
-        sink.put([one])
+        sink.put(block_of([one]))
     with serve(tmp_path, nowhere):
         assert sink.close(20) == 0
     found = reader(tmp_path)
@@ -243,7 +244,7 @@ def test_a_full_line_drops_values_then_everything_and_counts_both(tmp_path, nowh
 def test_a_record_larger_than_the_memory_is_sent_when_it_is_alone(tmp_path):
     with serve(tmp_path) as collector:
         sink = sink_to(collector, limit_bytes=1000)
-        sink.put([record(0, size=10_000)])
+        sink.put(block_of([record(0, size=10_000)]))
         assert sink.close(20) == 0
     assert len(stored(tmp_path)) == 1
 
@@ -251,7 +252,7 @@ def test_a_record_larger_than_the_memory_is_sent_when_it_is_alone(tmp_path):
 def test_block_waits_until_there_is_room(tmp_path, nowhere):
     sink = sink_to(nowhere, on_full="block", limit_bytes=20_000)
     records = [record(step, size=1000) for step in range(30)]
-    puts = threading.Thread(target=lambda: [sink.put([one]) for one in records])
+    puts = threading.Thread(target=lambda: [sink.put(block_of([one])) for one in records])
     puts.start()
     puts.join(0.2)
     assert puts.is_alive()
@@ -264,7 +265,8 @@ def test_block_waits_until_there_is_room(tmp_path, nowhere):
 
 def test_a_put_that_waits_ends_when_the_sink_is_closed(nowhere):
     sink = sink_to(nowhere, on_full="block", limit_bytes=1000)
-    puts = threading.Thread(target=lambda: [sink.put([record(step, 1000)]) for step in range(3)])
+    blocks = [block_of([record(step, 1000)]) for step in range(3)]
+    puts = threading.Thread(target=lambda: [sink.put(block) for block in blocks])
     puts.start()
     puts.join(0.1)
     assert sink.close(0.1) == 1
@@ -278,20 +280,20 @@ def test_a_put_that_waits_ends_when_the_sink_is_closed(nowhere):
 def test_a_forked_child_touches_nothing(tmp_path):
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
-        sink.put([record(0)])
+        sink.put(block_of([record(0)]))
         sink.flush().wait(20)
         child = multiprocessing.get_context("fork").Process(target=_use_in_child, args=(sink,))
         child.start()
         child.join(20)
         assert child.exitcode == 0
-        sink.put([record(1)])
+        sink.put(block_of([record(1)]))
         assert sink.close(20) == 0
     assert [step for _, step, _ in stored(tmp_path)] == [0, 1]
 
 
 def _use_in_child(sink: RemoteSink) -> None:
     sink._changed.acquire()  # as if another thread had held it at the fork
-    sink.put([record(7)])
+    sink.put(block_of([record(7)]))
     sink.gap([])
     sink.flush().wait(None)
     os._exit(sink.close(60))
@@ -302,7 +304,7 @@ def test_several_ranks_join_one_run(tmp_path):
     with serve(tmp_path) as collector:
         sinks = [RemoteSink(f"grpc://{collector.address}", "run1", rank) for rank in range(3)]
         for sink in sinks:
-            sink.put(records)
+            sink.put(block_of(records))
         assert [sink.close(20) for sink in sinks] == [0, 0, 0]
     for rank in range(3):
         assert stored(tmp_path, rank=rank) == expected(records)
@@ -323,7 +325,7 @@ def test_a_stream_that_is_not_answered_any_more_is_begun_anew(tmp_path, monkeypa
     monkeypatch.setattr(Stream, "replies", replies)
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
-        sink.put([record(0), record(1)])
+        sink.put(block_of([record(0), record(1)]))
         sink.flush().wait(30)
         assert sink.retries > 0
         assert sink.close(30) == 0
@@ -343,7 +345,7 @@ def test_a_refusal_is_believed_when_it_comes_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(PushService, "push", push)
     with serve(tmp_path) as collector:
         sink = sink_to(collector)
-        sink.put([record(0)])
+        sink.put(block_of([record(0)]))
         assert sink.close(30) == 0
         assert sink.retries == 2
     assert stored(tmp_path) == expected([record(0)])

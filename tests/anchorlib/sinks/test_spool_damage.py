@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.sinks.spool_format import Stored, entries, kind_of
 from anchorlib.store import LocalLocation, RankReader
 from tests.anchorlib.sinks.spooling import (
@@ -141,7 +142,7 @@ def test_damage_while_the_session_lives_is_counted_and_stored_too(tmp_path):
     address = f"127.0.0.1:{free_port()}"
     sink = sink_to(address, tmp_path / "spools")
     for start in range(0, 100, 10):
-        sink.put([numbered(n) for n in range(start, start + 10)])
+        sink.put(block_of([numbered(n) for n in range(start, start + 10)]))
     (segment,) = segments(sink.spool)
     data = bytearray(segment.read_bytes())
     # Of definitions this process needs none from the disk: only a frame can be lost.

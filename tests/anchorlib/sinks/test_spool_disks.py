@@ -181,7 +181,7 @@ def test_a_real_disk_that_is_full_costs_nothing_while_memory_lasts(tmp_path, mon
         port = free_port()
         sink = RemoteSink(f"grpc://127.0.0.1:{port}", "run1", 0, spool=small)
         for number in range(400):
-            sink.put([numbered(number, 3000)])
+            sink.put(block_of([numbered(number, 3000)]))
         assert sink._spool.frames.spilling or sink.dropped
         (small / "other").unlink(missing_ok=True)
         with serve(tmp_path / "store", f"127.0.0.1:{port}"):

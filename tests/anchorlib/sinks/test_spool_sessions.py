@@ -10,6 +10,7 @@ import time
 import pytest
 
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
 from tests.anchorlib.sinks.spooling import (
@@ -33,7 +34,7 @@ def nowhere() -> str:
 
 def test_a_close_leaves_the_spool_and_one_line_that_delivers_it(tmp_path, nowhere, caplog):
     sink = sink_to(nowhere, tmp_path / "spools")
-    sink.put([numbered(n) for n in range(50)])
+    sink.put(block_of([numbered(n) for n in range(50)]))
     assert sink.close(0.2) == 0
     (folder,) = spools(tmp_path / "spools")
     line = warnings_in(caplog)[-1]
@@ -48,7 +49,7 @@ def test_a_close_leaves_the_spool_and_one_line_that_delivers_it(tmp_path, nowher
 
 def test_a_close_that_waits_says_so_once_where_nobody_sees_a_bar(tmp_path, nowhere, caplog):
     sink = sink_to(nowhere, tmp_path / "spools")
-    sink.put([numbered(0)])
+    sink.put(block_of([numbered(0)]))
     sink.close(1.5)
     waits = [text for text in warnings_in(caplog) if "waits up to" in text]
     assert waits == [f"anchorlib: closing run run1 waits up to 1.5 s for 1 records to reach "
@@ -59,7 +60,7 @@ def test_a_delivered_session_leaves_nothing_on_disk(tmp_path):
     with serve(tmp_path / "store") as collector:
         sink = sink_to(collector.address, tmp_path / "spools")
         for start in range(0, 400, 10):
-            sink.put([numbered(n) for n in range(start, start + 10)])
+            sink.put(block_of([numbered(n) for n in range(start, start + 10)]))
         assert sink.close(20) == 0
     assert check_store(tmp_path / "store", 400) == 400
     assert spools(tmp_path / "spools") == []
@@ -72,7 +73,7 @@ def test_a_refusal_keeps_the_spool_and_warns_once(tmp_path, caplog):
         while not sink._sender.refusal:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        sink.put([numbered(n) for n in range(20)])
+        sink.put(block_of([numbered(n) for n in range(20)]))
         began = time.monotonic()
         assert sink.close(20) == 0
         assert time.monotonic() - began < 10
@@ -88,7 +89,7 @@ def test_a_full_spool_drops_values_then_everything_and_counts_both(tmp_path, now
     sink = sink_to(nowhere, tmp_path / "spools")
     records = [numbered(n, 4000) for n in range(1500)]
     for one in records:
-        sink.put([one])
+        sink.put(block_of([one]))
     assert sum(file.stat().st_size for file in segments(sink.spool)) < 230_000
     dropped = sink.dropped
     with serve(tmp_path / "store", nowhere):
@@ -108,7 +109,7 @@ def test_a_full_spool_that_is_only_left_states_its_gaps_too(tmp_path, nowhere, m
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "100kB")
     sink = sink_to(nowhere, tmp_path / "spools")
     for number in range(800):
-        sink.put([numbered(number, 4000)])
+        sink.put(block_of([numbered(number, 4000)]))
     dropped = sink.dropped
     sink.close(0.1)
     push(sink.spool, tmp_path / "store")
@@ -119,7 +120,8 @@ def test_a_full_spool_that_is_only_left_states_its_gaps_too(tmp_path, nowhere, m
 def test_block_waits_until_the_spool_has_room(tmp_path, nowhere, monkeypatch):
     monkeypatch.setenv("ANCHOR_SPOOL_LIMIT", "100kB")
     sink = sink_to(nowhere, tmp_path / "spools", on_full="block")
-    puts = threading.Thread(target=lambda: [sink.put([numbered(n, 9000)]) for n in range(100)])
+    blocks = [block_of([numbered(n, 9000)]) for n in range(100)]
+    puts = threading.Thread(target=lambda: [sink.put(block) for block in blocks])
     puts.start()
     puts.join(0.3)
     assert puts.is_alive()
@@ -134,7 +136,7 @@ def test_where_no_spool_can_be_made_records_wait_in_memory(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     with serve(tmp_path / "store") as collector:
         sink = sink_to(collector.address, tmp_path / "file/spools")
-        sink.put([numbered(0)])
+        sink.put(block_of([numbered(0)]))
         assert sink.close(20) == 0
     assert check_store(tmp_path / "store", 1) == 1
     (warning,) = warnings_in(caplog)
@@ -147,7 +149,7 @@ def test_a_collector_that_promises_less_than_was_asked_for_is_told_of_once(tmp_p
     with serve(tmp_path / "store", fsync=fsync) as collector:
         sink = sink_to(collector.address, tmp_path / "spools", power=True)
         for number in range(5):
-            sink.put([numbered(number)])
+            sink.put(block_of([numbered(number)]))
             sink.flush().wait(20)
         sink.close(20)
     lines = [text for text in warnings_in(caplog) if "--durability power" in text]
@@ -163,7 +165,7 @@ def test_a_bad_limit_is_an_error_of_the_user(tmp_path, nowhere, monkeypatch):
 
 def test_the_spool_is_the_owners_alone(tmp_path, nowhere):
     sink = sink_to(nowhere, tmp_path / "spools")
-    sink.put([numbered(0)])
+    sink.put(block_of([numbered(0)]))
     for path in [tmp_path / "spools", sink.spool, *segments(sink.spool), sink.spool / "lock"]:
         assert path.stat().st_mode & 0o077 == 0, path
     sink.close(0)
@@ -172,7 +174,7 @@ def test_the_spool_is_the_owners_alone(tmp_path, nowhere):
 def test_the_spools_header_holds_no_token(tmp_path, nowhere, monkeypatch):
     monkeypatch.setenv("ANCHOR_TOKEN", "secret-token-1")
     sink = sink_to(nowhere, tmp_path / "spools")
-    sink.put([numbered(0)])
+    sink.put(block_of([numbered(0)]))
     sink.close(0)
     for path in sink.spool.iterdir():
         assert b"secret-token-1" not in path.read_bytes()
