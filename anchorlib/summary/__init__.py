@@ -8,7 +8,7 @@ tally      counts exponents
 moments    min, max, sum and l2
 histogram  Log2Histogram, the value that adds up
 rows       Summary, summarise, digest
-batches    summarise_all: many small arrays in one pass
+columns    figures_of: the summaries of many records as columns, in one pass
 arrays     anything array-like as raw storage; log2_histogram, the user's door
 shares     how the elements would land in a narrower float: `anchor hist --as`
 scales     what to multiply them by first, so that least is lost
@@ -21,7 +21,6 @@ get another answer.
 """
 
 from anchorlib.summary.arrays import as_storage, log2_histogram
-from anchorlib.summary.batches import summarise_all
 from anchorlib.summary.columns import Figures, figures_of
 from anchorlib.summary.compiled import SCANS
 from anchorlib.summary.histogram import Log2Histogram
@@ -44,5 +43,4 @@ __all__ = [
     "scales_for",
     "shares_as",
     "summarise",
-    "summarise_all",
 ]
