@@ -33,15 +33,15 @@ SURFACE = {
     "ui": {"runs", "--bind", "--allow-host", "--insecure", "--store", "--json"},
     "verify": {"run", "--store", "--json"},
     "noise": {"run", "command", "--runs", "--eps", "--store", "--json"},
-    "push": {"what", "--to", "--store", "--json"},
+    "push": {"what", "--to", "--as", "--store", "--json"},
     "doctor": {"run", "--store", "--json"},
     "import": {"folder", "--run", "--step-pattern", "--overwrite", "--store", "--json"},
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--tree", "--store", "--json"},
     "tail": {"run", "selector", "--last", "-n", "--interval", "--store", "--json"},
     "export": {
-        "run", "--tensorboard", "--csv", "--parquet", "--tensor", "-t", *NARROWING, "--store",
-        "--json",
+        "run", "--tensorboard", "--csv", "--parquet", "--zarr", "--tensor", "-t", *NARROWING,
+        "--store", "--json",
     },
     "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},
     "hist": {
