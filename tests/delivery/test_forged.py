@@ -8,6 +8,7 @@ import pytest
 
 from anchor_cli.main import main
 from anchor_server import serve
+from anchorlib.block import block_of
 from anchorlib.claims import claim_of, heir_of
 from anchorlib.store import Writer
 from anchorlib.wire import Confirm, PushRequest, sealed
@@ -30,7 +31,7 @@ def left(tmp_path):
     """A spool of 60 records that a trainer left."""
     sink = sink_to(f"127.0.0.1:{free_port()}", tmp_path / "spools")
     for start in range(0, 60, 10):
-        sink.put([numbered(n) for n in range(start, start + 10)])
+        sink.put(block_of([numbered(n) for n in range(start, start + 10)]))
     sink.close(0)
     (folder,) = spools(tmp_path / "spools")
     return folder
@@ -143,7 +144,7 @@ def test_a_stream_is_told_what_its_rank_has_and_refused_what_cannot_be(tmp_path)
 def test_a_live_session_that_meets_others_in_its_place_keeps_what_it_has(tmp_path, caplog):
     address = f"127.0.0.1:{free_port()}"
     sink = sink_to(address, tmp_path / "spools")
-    sink.put([numbered(n) for n in range(60)])
+    sink.put(block_of([numbered(n) for n in range(60)]))
     with Writer.open(tmp_path / "store", "run1", 0, writer_id=secret_of(sink.spool)) as writer:
         put(writer, [numbered(n) for n in range(1000, 1000 + FORGED)])
     before = content(sink.spool)
@@ -164,7 +165,7 @@ def test_the_next_attempt_keeps_an_earlier_spool_that_others_stand_in_for(tmp_pa
     before = content(left)
     with serve(tmp_path / "store", label["to"].removeprefix("grpc://")):
         sink = sink_to(label["to"].removeprefix("grpc://"), tmp_path / "spools", resume=True)
-        sink.put([numbered(60)])
+        sink.put(block_of([numbered(60)]))
         sink.flush().wait(20)
         sink.close(10)
     assert content(left) == before
@@ -181,7 +182,7 @@ def test_no_reader_sees_what_lets_a_writer_go_on(tmp_path, caplog):
     with serve(store) as collector:
         sink = sink_to(collector.address, tmp_path / "spools")
         secret = secret_of(sink.spool)
-        sink.put([numbered(n) for n in range(10)])
+        sink.put(block_of([numbered(n) for n in range(10)]))
         sink.flush().wait(20)
         shown = [path.read_bytes() for path in store.rglob("*") if path.is_file()]
         sink.close(10)
@@ -235,7 +236,7 @@ def test_attempts_that_were_left_go_under_another_name_together(tmp_path):
     address = f"127.0.0.1:{free_port()}"
     for attempt in range(3):
         sink = sink_to(address, tmp_path / "spools", resume=attempt > 0)
-        sink.put([numbered(n) for n in range(attempt * 10, attempt * 10 + 10)])
+        sink.put(block_of([numbered(n) for n in range(attempt * 10, attempt * 10 + 10)]))
         sink.close(0)
     store = tmp_path / "store"
     with Writer.open(store, "run1", 0) as writer:
@@ -247,7 +248,7 @@ def test_attempts_that_were_left_go_under_another_name_together(tmp_path):
 
 def test_a_spool_that_resumed_joins_no_other_run_by_its_name(tmp_path, capsys):
     sink = sink_to(f"127.0.0.1:{free_port()}", tmp_path / "spools", resume=True, overwrite=True)
-    sink.put([numbered(0)])
+    sink.put(block_of([numbered(0)]))
     sink.close(0)
     with Writer.open(tmp_path / "store", "other", 0) as writer:
         put(writer, [numbered(7)])

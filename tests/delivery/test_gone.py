@@ -8,6 +8,7 @@ import pytest
 
 from anchor_cli.main import main
 from anchor_server import serve
+from anchorlib.block import block_of
 from tests.delivery.lines import check_store, eventually, numbered, sink_to
 
 
@@ -29,7 +30,7 @@ def test_the_rest_stays_in_the_spool_and_no_empty_run_is_made(tmp_path, caplog, 
     with serve(store) as collector:
         address = collector.address
         sink = sink_to(address, tmp_path / "spools")
-        sink.put([numbered(n) for n in range(30)])
+        sink.put(block_of([numbered(n) for n in range(30)]))
         sink.flush().wait(30)
         if not restarted:
             lose(store, how)
@@ -52,7 +53,7 @@ def test_the_rest_stays_in_the_spool_and_no_empty_run_is_made(tmp_path, caplog, 
 
 
 def _meets_nothing(sink) -> None:
-    sink.put([numbered(n) for n in range(30, 50)])
+    sink.put(block_of([numbered(n) for n in range(30, 50)]))
     with eventually(60) as now:
         while not sink._sender.refusal:
             assert now()
@@ -62,7 +63,7 @@ def test_the_rest_is_delivered_under_the_same_name_when_asked(tmp_path):
     store = tmp_path / "store"
     with serve(store) as collector:
         sink = sink_to(collector.address, tmp_path / "spools")
-        sink.put([numbered(n) for n in range(30)])
+        sink.put(block_of([numbered(n) for n in range(30)]))
         sink.flush().wait(30)
         lose(store, "removed")
         _meets_nothing(sink)

@@ -12,6 +12,7 @@ import pytest
 
 from anchor_server import allow_files, serve
 from anchor_server import collector as collector_module
+from anchorlib.block import block_of
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
@@ -98,7 +99,7 @@ def test_a_trainer_that_rests_loses_nothing_and_does_not_come_back_for_nothing(
     with serve(tmp_path, idle_timeout=0.3) as collector:
         sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
         for number, one in enumerate(records):
-            sink.put([one])
+            sink.put(block_of([one]))
             with eventually() as now:  # it rests until its stream was ended
                 while collector.tally.refused["idle"] <= number or collector.tally.streams:
                     assert now()
@@ -120,7 +121,7 @@ def test_a_trainer_that_rests_loses_nothing_and_does_not_come_back_for_nothing(
 def test_a_trainer_that_rests_can_be_closed_and_ends_at_once(tmp_path):
     with serve(tmp_path, idle_timeout=0.2) as collector:
         sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
-        sink.put([record(0)])
+        sink.put(block_of([record(0)]))
         with eventually() as now:
             while not collector.tally.refused["idle"]:
                 assert now()

@@ -19,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from anchor_server import Collector, serve
 from anchor_server.ports import listener
+from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
 from anchorlib.record import Gap
 from anchorlib.sinks.remote import RemoteSink
@@ -79,14 +80,15 @@ def test_a_full_disk_refuses_what_may_pass_and_heals_without_anyones_help(tmp_pa
 
 
 def test_a_disk_without_inodes_is_full_and_a_twentieth_of_them_stays_free(tmp_path):
-    records = [record(step, 16, name=f"t{step}") for step in range(1000)]
+    # Each of the first shapes has an array of its own, with its files.
+    records = [record(step, 16 + step, name=f"t{step}") for step in range(1000)]
     with (
-        small_disk(tmp_path / "disk", 256 * MIB, inodes=4000) as disk,
+        small_disk(tmp_path / "disk", 256 * MIB, inodes=400) as disk,
         serve(disk / "store") as collector,
     ):
         code, details = push_until_refused(collector.address, records)
         assert (code, "No inodes left" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
-        assert os.statvfs(disk).f_favail >= 4000 // 20
+        assert os.statvfs(disk).f_favail >= 400 // 20
         held = stored(collector.store)
         assert 0 < len(held) < 1000
         assert held == expected(records)[: len(held)]
@@ -99,7 +101,7 @@ def test_statements_wait_for_room_as_records_do_and_are_all_there_when_there_is_
     lost = [Gap(f"t{number}", "grad", "all", "line full", 2, 0, 1) for number in range(300)]
     with small_disk(tmp_path / "disk", 8 * MIB) as disk, serve(disk / "store") as collector:
         sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
-        sink.put([record(0)])
+        sink.put(block_of([record(0)]))
         sink.flush().wait(20)
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
         (disk / "ballast").write_bytes(bytes(free - 64 * 1024))  # but for a part of the twentieth
@@ -175,7 +177,7 @@ def test_a_sync_that_fails_acknowledges_nothing_even_if_the_next_one_succeeds(
 
 
 def test_a_disk_that_is_full_to_the_last_byte_tears_nothing(tmp_path):
-    records = [record(step, 16, name=f"t{step}") for step in range(3000)]
+    records = [record(step, 300, name=f"t{step}") for step in range(3000)]
     with small_disk(tmp_path / "disk", 2 * MIB) as disk, serve(disk / "store") as collector:
         code, details = push_until_refused(collector.address, records)
         assert (code, "\n" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anchorlib.block import block_of
 from anchorlib.store import Writer
 from anchorlib.wire import Encoder, Link, MemoryFrames, doubts
 from tests.anchorlib.wire.strategies import records
@@ -18,7 +19,7 @@ from tests.writing import put
 def questions(found, frame_bytes, links):
     encoder = Encoder(frame_bytes=frame_bytes)
     frames = MemoryFrames(0, encoder.definitions)
-    for frame in encoder.encode(found):
+    for frame in encoder.encode(block_of(found)):
         frames.append(frame)
     return list(doubts(frames.held(0), links))
 
