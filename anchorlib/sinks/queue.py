@@ -397,10 +397,12 @@ class RecordQueue:
 
     def _deliver(self, batch: list[Deferred]) -> None:
         try:
-            self._put(self._admission.admit(block_of_items(batch, self._make)), batch)
+            block = self._admission.admit(block_of_items(batch, self._make))
         except Exception:  # noqa: BLE001  # each by itself: one that is bad must not cost the others
             for item in batch:
                 self._deliver_alone(item)
+        else:
+            self._put(block, batch)
         with self._changed:
             self._finished(batch)
 
