@@ -18,6 +18,10 @@ settings.load_profile("anchorlib")
 _cache = tempfile.TemporaryDirectory(prefix="anchorlib-tests-")
 os.environ["XDG_CACHE_HOME"] = _cache.name
 
+# A process for each of some thousand sessions would take most of the time; those that are about
+# recorder processes ask for them.
+os.environ["ANCHOR_RECORDER"] = "thread"
+
 # A shell's background job ignores Ctrl-C, and so would every command that the tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

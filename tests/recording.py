@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "queue_bytes": 1 << 28,
     "max_bytes": None,
     "durability": "process",
+    "recorder": None,
 }
 
 

@@ -19,12 +19,11 @@ from anchorlib.capture.hooks import anchor, paused
 from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
 from anchorlib.capture.session import Counters, Session, sharing_names
-from anchorlib.capture.snapshot import BufferPool, TorchArithmetic
+from anchorlib.capture.snapshot import TorchArithmetic
 from anchorlib.capture.starting import record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of
 
 __all__ = [
-    "BufferPool",
     "Counters",
     "Session",
     "TorchArithmetic",

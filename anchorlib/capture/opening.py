@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 
+import torch
+
 from anchorlib.capture import hooks
 from anchorlib.capture.header import run_header
 from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Settings
 from anchorlib.errors import SessionError
+from anchorlib.recorder import RecordQueue, process_queue, thread_queue
 from anchorlib.sinks import MemorySink, Sink, SinkOptions, open_sink
 
 __all__ = ["active_session", "open_session"]
@@ -34,7 +37,7 @@ def open_session(settings: Settings, sink: Sink | None = None) -> Session:
         raise SessionError(
             f"a session of run {_session.run!r} is active in this process; close it first"
         )
-    session = Session(settings, sink or _sink_of(settings), _give_up)
+    session = Session(settings, _queue_of(settings, sink), _give_up)
     _session = session
     if settings.recording:
         hooks.activate(session._anchors)  # noqa: SLF001
@@ -52,25 +55,40 @@ def _give_up(session: Session) -> None:
         hooks.deactivate()
 
 
-def _sink_of(settings: Settings) -> Sink:
+def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
     if not settings.recording:
-        return MemorySink()  # it is given nothing
-    header = run_header(settings.attributes)
+        sink = MemorySink()  # it is given nothing
+    options = _options(settings)
+    in_process = sink is None and settings.recorder == "process" and "://" not in settings.store
+    if in_process:
+        return process_queue(settings.store, options)
+    return thread_queue(
+        sink or open_sink(settings.store, options),
+        limit_bytes=settings.queue_bytes,
+        on_full=settings.on_full,
+        on_start=_keep_subnormals,
+    )
+
+
+def _keep_subnormals() -> None:
+    """A thread inherits its parent's floating-point mode; summaries need subnormals."""
+    torch.set_flush_denormal(False)
+
+
+def _options(settings: Settings) -> SinkOptions:
+    header = run_header(settings.attributes) if settings.recording else {}
     if settings.perturbation is not None:
         header["perturbed"] = settings.perturbation.text
-    return open_sink(
-        settings.store,
-        SinkOptions(
-            run=settings.run,
-            rank=settings.rank,
-            header=header,
-            resume=settings.resume,
-            overwrite=settings.overwrite,
-            on_full=settings.on_full,
-            limit_bytes=settings.queue_bytes,
-            max_bytes=settings.max_bytes,
-            fsync=settings.durability == "power",
-        ),
+    return SinkOptions(
+        run=settings.run,
+        rank=settings.rank,
+        header=header,
+        resume=settings.resume,
+        overwrite=settings.overwrite,
+        on_full=settings.on_full,
+        limit_bytes=settings.queue_bytes,
+        max_bytes=settings.max_bytes,
+        fsync=settings.durability == "power",
     )
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anchorlib.sinks import RecordQueue
+from anchorlib.recorder import RecordQueue
 
 __all__ = ["closing_progress"]
 

@@ -1,14 +1,13 @@
 """From observations to records: each tensor, kind, mode and phase is a stream with its own fold.
 
-    observation ──▶ Stream (does its mode select it? fold it) ──▶ Emitted ──▶ queue
+    observation ──▶ Stream (does its mode select it? fold it) ──▶ queue
 
-What a mode does not select is neither copied nor queued. Everything that can wait (numpy, digest,
-summary) waits for the queue's drain thread.
+What a mode does not select is neither copied nor queued. What it does is copied once, into the
+queue; everything that can wait (numpy, digest, summary) is the drain's.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -16,39 +15,36 @@ from typing import Any
 import torch
 
 from anchorlib.capture.clock import At
-from anchorlib.capture.emitted import Emitted
 from anchorlib.capture.parts import placements, plain_inside, tensor_parts
 from anchorlib.capture.snapshot import (
-    BufferPool,
     Snapshot,
     TorchArithmetic,
+    dtype_name,
     is_plain,
-    quick_copy,
+    plain,
+    quick_place,
     skip_reason,
     undisturbed,
+    values_writer,
 )
 from anchorlib.capture.streams import NO_NOTE, Note, Seen, Stream
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, TensorInfo
-from anchorlib.sinks import RecordQueue
+from anchorlib.recorder import RecordQueue, Source
 
 __all__ = ["Recorder"]
-
-_now = time.time_ns
-_tuple = tuple.__new__
 
 
 class Recorder:
     """Applies modes, makes records, hands them to the queue. Safe to call from any thread."""
 
-    def __init__(self, queue: RecordQueue, pool: BufferPool) -> None:
+    def __init__(self, queue: RecordQueue) -> None:
         self._queue = queue
-        self._pool = pool
-        self._arithmetic = TorchArithmetic(pool)
+        self._arithmetic = TorchArithmetic()
         self._lock = queue.lock
-        self._offer = queue.offer
+        self._put = queue.put
         self._streams: dict[tuple[str, str, str, str], Stream] = {}
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
@@ -68,7 +64,7 @@ class Recorder:
         key = (name, kind, str(mode), phase)
         stream = self._streams.get(key)
         if stream is None:
-            stream = self._streams[key] = Stream(name, kind, mode, self._arithmetic)
+            stream = self._streams[key] = Stream(name, kind, mode, phase, self._arithmetic)
         return stream
 
     def observe(
@@ -97,23 +93,24 @@ class Recorder:
         """Record an ordinary tensor, as most are, in a stream that selects it; its shape.
 
         None of any other, which is left to `observe`.
-
-        In one place, and as `_emit` and `_put` do it: each step away costs.
         """
-        copy = quick_copy(x, self._pool)
-        if copy is None:
+        found = quick_place(x)
+        if found is None:
             return None
-        _, dtype, shape, nbytes = copy
+        address, dtype, shape, nbytes = found
         with self._lock:
             self._order = (order := self._order) + 1
-            # NamedTuple's own constructor is a function of Python.
-            item = _tuple(Emitted, (stream, at, order, _now(), copy, self._pool, nbytes, note, 1))
-            if shape != stream.shape or dtype is not stream.dtype:
-                self._reshaped(stream, at.step, dtype, shape)
+            if shape != stream.shape or dtype is not stream.dtype or stream.layout < 0:
+                self._reshaped(stream, at[0], dtype, shape)
             stream.records += 1
             stream.last_step = at[0]
-            if not self._offer(item):
-                self._queue.put(item)
+            if note is NO_NOTE:
+                self._put(address, nbytes, stream.number, stream.layout, at, order)
+            else:
+                scale, flags = note.read()
+                self._put(
+                    address, nbytes, stream.number, stream.layout, at, order, scale, int(flags)
+                )
         return shape
 
     def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
@@ -142,7 +139,9 @@ class Recorder:
         order = self._order
         self._order += 1
         if not stream.fold.holds:
-            self._emit(stream, at, order, Snapshot(x, self._pool), 1, note)
+            with undisturbed():
+                x = plain(x)
+            self._emit(stream, at, order, x, 1, note)
             return
         ended = stream.fold.hold(at.step, at, x)
         if ended is not None:
@@ -152,9 +151,9 @@ class Recorder:
 
     def _emit_held(self, stream: Stream, held: Held[Snapshot]) -> None:
         if held.refused is None:
-            self._emit(stream, held.at, stream.order, held.kept, held.count, stream.note)
+            kept = held.kept.tensor
+            self._emit(stream, held.at, stream.order, kept, held.count, stream.note)
             return
-        held.kept.release()
         self._skip(stream, "shapes differ in a Sum window", held.at.step, held.count)
         first, other = held.refused
         where = escape(join(stream.name, stream.kind))
@@ -167,19 +166,17 @@ class Recorder:
         )
 
     def _emit(  # what a record is made of
-        self, stream: Stream, at: At, order: int, snapshot: Snapshot, count: int, note: Note
+        self, stream: Stream, at: At, order: int, x: torch.Tensor, count: int, note: Note
     ) -> None:
-        tensor = snapshot.tensor
-        item = Emitted(stream, at, order, _now(), snapshot, self._pool, tensor.nbytes, note, count)
-        self._put(item, tensor.dtype, tensor.shape)
-
-    def _put(self, item: Emitted, dtype: torch.dtype, shape: torch.Size) -> None:
-        stream, step = item.stream, item.at.step
-        if shape != stream.shape or dtype is not stream.dtype:
-            self._reshaped(stream, step, dtype, shape)
+        if x.shape != stream.shape or x.dtype is not stream.dtype or stream.layout < 0:
+            self._reshaped(stream, at.step, x.dtype, x.shape)
         stream.records += 1
-        stream.last_step = step
-        self._queue.put(item)
+        stream.last_step = at.step
+        scale, flags = note.read()
+        source: Source = values_writer(x)
+        self._put(
+            source, x.nbytes, stream.number, stream.layout, at, order, scale, int(flags), count
+        )
 
     def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
         """The next record of `stream` is its first, or the first of another shape or dtype."""
@@ -189,6 +186,11 @@ class Recorder:
             stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
         stream.seen.merge(shape)
         stream.shape, stream.dtype = shape, dtype
+        if stream.number < 0:
+            stream.number = self._queue.stream(
+                stream.name, stream.kind, stream.mode, stream.phase, keeps=stream.values
+            )
+        stream.layout = self._queue.layout(dtype_name(dtype), tuple(shape))
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count an observation of no particular mode that could not be recorded."""

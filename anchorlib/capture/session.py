@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from anchorlib.capture import hooks
-from anchorlib.capture.blocks import Blocks
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
 from anchorlib.capture.header import autocast
@@ -28,18 +27,16 @@ from anchorlib.capture.observer import Observer
 from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
-from anchorlib.capture.snapshot import BufferPool
 from anchorlib.capture.watching import Watches
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
-from anchorlib.sinks import RecordQueue, Sink
+from anchorlib.recorder import RecordQueue
 
 __all__ = ["Counters", "Session", "sharing_names"]
 
 _log = logging.getLogger("anchorlib")
-_POOL_BYTES = 64 << 20  # on top of what may wait in the queue
 _HEAVY_STEP = 64 * 10**6
 
 
@@ -66,21 +63,13 @@ class Session:
     """The recording of one run in this process. Made by `anchorlib.start`; a context manager."""
 
     def __init__(
-        self, settings: Settings, sink: Sink, on_closing: Callable[[Session], None]
+        self, settings: Settings, queue: RecordQueue, on_closing: Callable[[Session], None]
     ) -> None:
         self._on_closing = on_closing
         self._settings = settings
         self._pid = os.getpid()
-        self._queue = RecordQueue(
-            sink,
-            Blocks(),
-            limit_bytes=settings.queue_bytes,
-            on_full=settings.on_full,
-            # A thread inherits its parent's floating-point mode; summaries need subnormals.
-            on_start=_keep_subnormals,
-        )
-        pool = BufferPool(settings.queue_bytes + _POOL_BYTES)
-        self._recorder = Recorder(self._queue, pool)
+        self._queue = queue
+        self._recorder = Recorder(self._queue)
         self._clock = Clock(
             settings.first_step,
             on_pass=self._on_pass,
@@ -322,7 +311,3 @@ def sharing_names(session: Session) -> Iterator[None]:
         yield
     finally:
         watches.shares_names = before
-
-
-def _keep_subnormals() -> None:
-    torch.set_flush_denormal(False)

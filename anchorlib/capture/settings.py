@@ -13,6 +13,7 @@ from anchorlib.capture.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
+from anchorlib.recorder import Place, default_place
 from anchorlib.sinks import OnFull
 
 __all__ = ["Durability", "Settings", "settings"]
@@ -40,6 +41,7 @@ class Settings:
     queue_bytes: int
     max_bytes: int | None
     durability: Durability
+    recorder: Place
     perturbation: Perturbation | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
@@ -82,6 +84,7 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
     queue_bytes: int,
     max_bytes: int | None,
     durability: Durability,
+    recorder: Place | None,
 ) -> Settings:
     """Check and complete the arguments of `start`. Raises OptionError, ModeError and others."""
     env = os.environ
@@ -110,6 +113,7 @@ def settings(  # noqa: PLR0913  # the arguments of `start`
         queue_bytes=_whole("queue_bytes", queue_bytes, 1),
         max_bytes=None if max_bytes is None else _room(max_bytes),
         durability=_choice("durability", durability, Durability),
+        recorder=_recorder(recorder),
         perturbation=noise,
     )
 
@@ -119,6 +123,13 @@ def _on_full(given: str | None, default: OnFull) -> OnFull:
     if given is None and told:
         return cast(OnFull, _choice("ANCHOR_ON_FULL in the environment", told, OnFull))
     return cast(OnFull, _choice("on_full", default if given is None else given, OnFull))
+
+
+def _recorder(given: Place | None) -> Place:
+    told = os.environ.get("ANCHOR_RECORDER")
+    if given is None and told:
+        return cast(Place, _choice("ANCHOR_RECORDER in the environment", told, Place))
+    return default_place() if given is None else cast(Place, _choice("recorder", given, Place))
 
 
 def _place(store: object) -> str:

@@ -1,42 +1,36 @@
-"""Copies of tensors: what a tensor was when it was observed, on the CPU, independent of it.
+"""Where the values of a tensor are, so that they can be copied: by address, or by torch.
 
-The bytes of small ones are taken. Large ones are copied into pooled buffers, whose pages are warm:
-for 64 MB that costs one memcpy, where a clone pays for page faults too (8–9 times as much).
+`quick_place` serves ordinary arrays on the CPU, as most observations are, without one operation of
+torch. Whatever else has values is written by `values_writer`. What a mode holds back until its
+window ends is a `Snapshot`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from anchorlib.dtypes import DTYPES
 from anchorlib.errors import UnsupportedError
-from anchorlib.summary import as_storage
 
 __all__ = [
-    "BufferPool",
-    "QuickCopy",
+    "QuickPlace",
     "Snapshot",
     "TorchArithmetic",
     "dtype_name",
     "is_plain",
     "plain",
-    "quick_copy",
-    "quick_raw",
+    "quick_place",
     "skip_reason",
     "undisturbed",
+    "values_writer",
 ]
 
-_POOLED_BYTES = 32 << 10  # from here on a clone may have to fetch fresh pages
 _MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, and others may go on
 _FREED = 1 << 40  # what lies in an emptied storage says its offset is its address
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -70,25 +64,12 @@ _STORED = {
     if isinstance(dtype, torch.dtype) and str(dtype).removeprefix("torch.") in DTYPES
 }
 
-# Dtypes whose elements are stored as their bytes lie in memory, and what numpy is to take them
-# for. Complex ones are not among them: the bytes of a lazy conjugate are not its values.
-_QUICK = {
-    dtype: DTYPES[str(dtype).removeprefix("torch.")].storage
-    for dtype in _STORED
-    if not dtype.is_complex
-}
+# Dtypes of which the bytes in memory are the values. Complex ones are not among them: the bytes of
+# a lazy conjugate are others.
+_QUICK = {dtype for dtype in _STORED if not dtype.is_complex}
 
-# Bytes, or a buffer of the pool that may be longer; dtype, shape and how many bytes.
-QuickCopy = tuple[bytes | torch.Tensor, torch.dtype, torch.Size, int]
-
-# The memory of this process as one array of chars: a slice of it is a copy, made in a third of the
-# time that ctypes.string_at takes. Only what belongs to a tensor is ever sliced.
-_memory: Any = (ctypes.c_char * sys.maxsize).from_address(0)
-
-# ctypes.memmove gives Python's lock away for the time; to get it back takes longer than to copy.
-_move = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
-    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
-)
+# An address in memory; dtype, shape, and how many bytes lie there, as they are stored.
+QuickPlace = tuple[int, torch.dtype, torch.Size, int]
 
 
 @cache
@@ -126,8 +107,8 @@ def _has_values(x: torch.Tensor) -> bool:
     return not (x.is_meta or capturing)
 
 
-def quick_copy(x: torch.Tensor, pool: BufferPool) -> QuickCopy | None:
-    """The bytes of an ordinary array on the CPU, as `QuickCopy`; None of any other.
+def quick_place(x: torch.Tensor) -> QuickPlace | None:
+    """Where the values of an ordinary array on the CPU are; None of any other.
 
     It is what most observations need, without the steps that theirs never take: no operation of
     torch runs, each of which costs more than copying a small array, and hands Python's lock to
@@ -148,27 +129,24 @@ def quick_copy(x: torch.Tensor, pool: BufferPool) -> QuickCopy | None:
         ):
             shape = x.shape  # first: nested tensors have memory, but no shape
             nbytes = x.nbytes
-            if nbytes < _POOLED_BYTES:
-                return _memory[address : address + nbytes], dtype, shape, nbytes
             if nbytes < _MANY_BYTES or torch.get_num_threads() == 1:
-                return _pooled(address, nbytes, pool), dtype, shape, nbytes
+                return address, dtype, shape, nbytes
     except RuntimeError:
         pass
     return None
 
 
-def _pooled(address: int, nbytes: int, pool: BufferPool) -> torch.Tensor:
-    buffer = pool.take(nbytes)
-    move = _move if nbytes < _MANY_BYTES else ctypes.memmove
-    move(buffer.data_ptr(), address, nbytes)
-    return buffer
+def values_writer(x: torch.Tensor) -> Callable[[int], None]:
+    """What copies the values of `x`, a plain array on any device, to an address on the CPU."""
 
+    def write(address: int) -> None:
+        memory = (ctypes.c_char * x.nbytes).from_address(address)
+        with undisturbed(), torch.inference_mode(False), torch.no_grad():
+            # A tensor that is first touched under inference_mode could not be written outside it.
+            kept = torch.frombuffer(memory, dtype=torch.uint8).view(x.dtype).view(x.shape)
+            kept.copy_(x)
 
-def quick_raw(copy: QuickCopy) -> np.ndarray[Any, Any]:
-    """The raw storage array of what `quick_copy` gave; shares its memory."""
-    kept, dtype, shape, _ = copy
-    memory = kept if isinstance(kept, bytes) else kept.numpy()
-    return np.ndarray(shape, _QUICK[dtype], memory)
+    return write if x.numel() else lambda _address: None
 
 
 def skip_reason(x: torch.Tensor) -> str | None:
@@ -208,87 +186,26 @@ def _unusual_array(x: torch.Tensor) -> str | None:
     return None if known else f"dtype {dtype_name(x.dtype)}"
 
 
-class BufferPool:
-    """Page-warm buffers, used again and again.
-
-    The pool holds at most `limit_bytes` in all, lent and free; beyond that buffers are made and
-    thrown away as they come.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._lock = threading.Lock()
-        self._free: dict[int, list[torch.Tensor]] = {}
-        self._held = 0
-
-    def take(self, nbytes: int) -> torch.Tensor:
-        """A flat uint8 buffer of `nbytes` or a little more, contents unspecified."""
-        size = -(-nbytes // 16384) * 16384
-        with self._lock:
-            free = self._free.get(size)
-            if free:
-                return free.pop()
-            self._held += size
-        # A buffer that is first touched under inference_mode could not be written outside it.
-        with torch.inference_mode(False):
-            return torch.empty(size, dtype=torch.uint8, device="cpu")
-
-    def give_back(self, buffer: torch.Tensor) -> None:
-        """`buffer` may be used again."""
-        size = buffer.numel()
-        with self._lock:
-            if self._held <= self._limit:
-                self._free.setdefault(size, []).append(buffer)
-                return
-            self._held -= size
-            self._shed()
-
-    def _shed(self) -> None:
-        """Forget free buffers of other sizes until the pool is within its limit."""
-        for size in list(self._free):
-            while self._free[size] and self._held > self._limit:
-                self._free[size].pop()
-                self._held -= size
-            if not self._free[size]:
-                del self._free[size]
-
-
 class Snapshot:
     """One tensor's values, kept: contiguous, no part of any graph, and on the CPU unless `wide`.
 
     wide: in the dtype that sums are taken in, on the tensor's own device.
     """
 
-    __slots__ = ("_buffer", "_pool", "_raw", "tensor")
+    __slots__ = ("tensor",)
 
-    def __init__(self, x: torch.Tensor, pool: BufferPool, *, wide: bool = False) -> None:
-        self._pool = pool
-        self._buffer: torch.Tensor | None = None
-        self._raw: np.ndarray[Any, Any] | None = None
+    def __init__(self, x: torch.Tensor, *, wide: bool = False) -> None:
         with undisturbed():
-            self.tensor = _widened(plain(x)) if wide else self._copy(plain(x))
+            self.tensor = _widened(plain(x)) if wide else _clone(plain(x))
 
-    def _copy(self, x: torch.Tensor) -> torch.Tensor:
-        nbytes = x.numel() * x.element_size()
-        if nbytes < _POOLED_BYTES:
-            return _clone(x)
-        self._buffer = self._pool.take(nbytes)
-        kept = self._buffer[:nbytes].view(x.dtype).view(x.shape)
-        with torch.no_grad():
-            kept.copy_(x)
-        return kept
-
-    def raw(self) -> np.ndarray[Any, Any]:
-        """Its raw storage on the CPU; shares its memory where it is there already."""
-        if self._raw is None:
-            self._raw, _ = as_storage(self.tensor)
-        return self._raw
-
-    def release(self) -> None:
-        """Nobody reads `tensor` any more."""
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            self._pool.give_back(buffer)
+    def renew(self, x: torch.Tensor) -> None:
+        """Keep the values of `x` instead, in the same memory where they fit into it."""
+        with undisturbed(), torch.inference_mode(False), torch.no_grad():
+            x = plain(x)
+            if (x.dtype, x.shape) == (self.tensor.dtype, self.tensor.shape):
+                self.tensor.copy_(x)
+            else:
+                self.tensor = _clone(x)
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
@@ -325,29 +242,26 @@ def _widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def _clone(x: torch.Tensor) -> torch.Tensor:
-    if x.device.type != "cpu":
+    # In inference mode the copy would be an inference tensor, which nothing can be copied to later.
+    with torch.inference_mode(False), torch.no_grad():
         return x.to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 class TorchArithmetic:
     """What folding means for tensors: sums are taken where the tensor is, in a wide dtype."""
 
-    def __init__(self, pool: BufferPool) -> None:
-        self._pool = pool
-
     def copy(self, x: torch.Tensor, /) -> Snapshot:
         """A copy of `x` on the CPU."""
-        return Snapshot(x, self._pool)
+        return Snapshot(x)
 
     def recopy(self, kept: Snapshot, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x` on the CPU; the buffer of `kept` goes back to the pool first."""
-        kept.release()
-        return Snapshot(x, self._pool)
+        """A copy of `x` on the CPU, where that of `kept` was."""
+        kept.renew(x)
+        return kept
 
     def widen(self, x: torch.Tensor, /) -> Snapshot:
         """A copy of `x` on its device, in the dtype that its sums are taken in."""
-        return Snapshot(x, self._pool, wide=True)
+        return Snapshot(x, wide=True)
 
     def add(self, kept: Snapshot, x: torch.Tensor, /) -> None:
         """Add `x` to `kept`, in place."""

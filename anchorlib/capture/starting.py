@@ -17,6 +17,7 @@ from anchorlib.capture.settings import Durability, settings
 from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError
 from anchorlib.modes import All, ModeSpec
+from anchorlib.recorder import Place
 from anchorlib.sinks import OnFull, Sink
 
 __all__ = ["record_into", "start", "tensor_names"]
@@ -40,6 +41,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
     queue_bytes: int = 256 * 2**20,
     max_bytes: int | None = None,
     durability: Durability = "process",
+    recorder: Place | None = None,
 ) -> Session:
     """Open the one active session of this process; it records at once.
 
@@ -57,6 +59,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
     queue_bytes: bytes of records that may wait.
     max_bytes: bytes of values this run may take on disk; beyond them summaries alone are kept.
     durability: what reached the store survives the end of the "process", or of "power".
+    recorder: where records are written: a "process" beside this one (default where Linux has what
+        it needs), or a "thread"; else ANCHOR_RECORDER.
 
     Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
     InvalidNameError.
@@ -77,6 +81,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
             queue_bytes=queue_bytes,
             max_bytes=max_bytes,
             durability=durability,
+            recorder=recorder,
         )
     )
 
@@ -102,6 +107,7 @@ def record_into(sink: Sink, run: str) -> Session:
             queue_bytes=256 * 2**20,
             max_bytes=None,
             durability="process",
+            recorder="thread",
         ),
         sink,
     )

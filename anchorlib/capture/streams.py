@@ -32,8 +32,7 @@ NEW, QUIET, REACHED, MIXED = range(4)
 class Note:
     """What else is to be stored with a record.
 
-    scale: the loss scale that its gradient carried when autograd made it; a 0-d tensor is read
-        on the drain thread, so that nobody waits for an accelerator.
+    scale: the loss scale that its gradient carried when autograd made it, or a 0-d tensor of it.
     flags: what is true of it.
     skipped: a tensor that is not zero where the optimizer skips this step.
     """
@@ -59,13 +58,17 @@ class Stream:
     """
 
     __slots__ = (
-        *("at_once", "dtype", "fold", "holds", "kind", "last_step", "mode", "name"),
-        *("note", "order", "placements", "records", "seen", "shape", "values"),
+        *("at_once", "dtype", "fold", "holds", "kind", "last_step", "layout", "mode", "name"),
+        *("note", "number", "order", "phase", "placements", "records", "seen", "shape", "values"),
     )
 
-    def __init__(self, name: str, kind: str, mode: Mode, arithmetic: TorchArithmetic) -> None:
+    def __init__(
+        self, name: str, kind: str, mode: Mode, phase: str, arithmetic: TorchArithmetic
+    ) -> None:
         self.name = name
         self.kind = kind
+        self.phase = phase
+        self.number = self.layout = -1  # of the queue's; the layout that of the last record
         self.mode = str(mode)
         self.values = not isinstance(mode, Summary)
         self.at_once = isinstance(mode, All | Summary)  # each observation is a record

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-from anchorlib.capture import BufferPool, TorchArithmetic
+from anchorlib.capture import TorchArithmetic
 from anchorlib.modes import Fold, Mode
 from anchorlib.poptorch.errors import Error, MisuseError
 from anchorlib.poptorch.modes import Window
@@ -73,7 +73,7 @@ class Outputs:
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
-        self._arithmetic = TorchArithmetic(BufferPool(0))
+        self._arithmetic = TorchArithmetic()
         self._streams: list[_Stream] = []
         self._spec: TreeSpec | None = None
         self._others: list[Any] = []

@@ -1,10 +1,7 @@
-"""How records leave the training thread.
+"""Where records go: a sink takes blocks of them.
 
-queue      bounded by bytes, with the thread that drains it: the one in front of every sink
-deferred   records that are still to be made: what waits in the queue
-statements gaps, lineage and header entries on their way to the sink
-losses     what a queue lost, counted and told
 base       what a sink is
+admission  which records every sink has room for
 embedded   the store's writer, in this process
 remote     a collector, over gRPC, by way of a spool
 spool…     records on this machine's disk until the collector has them
@@ -16,28 +13,33 @@ opening    which of them a store's address means
 
 from __future__ import annotations
 
-from anchorlib.sinks.base import Sink
-from anchorlib.sinks.deferred import Deferred
+from anchorlib.sinks.admission import Admission, check_edges, statable
+from anchorlib.sinks.base import DONE, Flushing, OnFull, Sink
+from anchorlib.sinks.embedded import EmbeddedSink
 from anchorlib.sinks.memory import MemorySink
-from anchorlib.sinks.opening import SinkOptions, open_sink
+from anchorlib.sinks.opening import SinkOptions, open_sink, open_writer
 from anchorlib.sinks.pushing import is_spool, push
-from anchorlib.sinks.queue import OnFull, RecordQueue
 from anchorlib.sinks.spool_left import LeftSpool, SpoolRoom, spool_room, spools_here
 from anchorlib.sinks.spool_place import parse_bytes
 
 __all__ = [
-    "Deferred",
+    "DONE",
+    "Admission",
+    "EmbeddedSink",
+    "Flushing",
     "LeftSpool",
     "MemorySink",
     "OnFull",
-    "RecordQueue",
     "Sink",
     "SinkOptions",
     "SpoolRoom",
+    "check_edges",
     "is_spool",
     "open_sink",
+    "open_writer",
     "parse_bytes",
     "push",
     "spool_room",
     "spools_here",
+    "statable",
 ]

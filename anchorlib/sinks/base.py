@@ -1,20 +1,23 @@
 """What a sink is: the place where a process puts its records.
 
-One thread owns a sink: the queue's drain thread calls everything that changes it, in the order in
-which the queue was told. Other threads may wait for a flush, read what was counted, and `revoke`.
-A sink may raise: the queue in front of it counts what was lost and never lets an exception reach
-training.
+One thread owns a sink: the drain's calls everything that changes it, in the order in which the
+trainer did. Other threads may wait for a flush, read what was counted, and `revoke`. A sink may
+raise: the drain in front of it counts what was lost and never lets an exception reach training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from anchorlib.block import RowBlock
 from anchorlib.record import Edges, Gap
 
-__all__ = ["DONE", "Flushing", "Sink"]
+__all__ = ["DONE", "Flushing", "OnFull", "Sink"]
+
+OnFull: TypeAlias = Literal["block", "drop", "raise"]
+"""What happens to a record that finds no room: training waits, or values are dropped (and the next
+step raises)."""
 
 
 class Flushing(Protocol):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import OptionError
-from anchorlib.sinks.base import Sink
-from anchorlib.sinks.queue import OnFull
+from anchorlib.sinks.base import OnFull, Sink
 
-__all__ = ["SinkOptions", "open_sink"]
+if TYPE_CHECKING:
+    from anchorlib.store import RankLock, Writer
+
+__all__ = ["SinkOptions", "open_sink", "open_writer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +53,34 @@ def open_sink(store: str, options: SinkOptions) -> Sink:
 
 
 def _embedded(store: str, options: SinkOptions) -> Sink:
-    from anchorlib.sinks.embedded import EmbeddedSink  # zarr is loaded where it is used
+    from anchorlib.sinks.embedded import EmbeddedSink  # the store is loaded where it is used
+
+    return EmbeddedSink(open_writer(store, options))
+
+
+def open_writer(
+    store: str, options: SinkOptions, secret: bytes = b"", lock: RankLock | None = None
+) -> Writer:
+    """The writer of a directory.
+
+    secret: who knows it goes on with this attempt. lock: of the rank, held already.
+
+    Raises RunExistsError, RunBusyError, StoreError.
+    """
     from anchorlib.store import Writer
 
-    writer = Writer.open(
+    return Writer.open(
         Path(store),
         options.run,
         options.rank,
         resume=options.resume,
         overwrite=options.overwrite,
         header=options.header,
+        writer_id=secret,
         fsync=options.fsync,
         max_bytes=options.max_bytes,
+        lock=lock,
     )
-    return EmbeddedSink(writer)
 
 
 def _remote(store: str, options: SinkOptions) -> Sink:

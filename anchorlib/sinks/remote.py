@@ -29,9 +29,8 @@ from anchorlib.block import RowBlock
 from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
 from anchorlib.record import Edges, Gap
-from anchorlib.sinks.base import DONE, Flushing
+from anchorlib.sinks.base import DONE, Flushing, OnFull
 from anchorlib.sinks.earlier import Earlier
-from anchorlib.sinks.queue import OnFull
 from anchorlib.sinks.sending import Sender
 from anchorlib.sinks.spool import WrittenSpool, make_spool
 from anchorlib.wire import (

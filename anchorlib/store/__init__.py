@@ -24,6 +24,7 @@ from anchorlib.store.finding import (
 )
 from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.lock import RankLock
 from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
@@ -39,6 +40,7 @@ __all__ = [
     "LocalLocation",
     "Location",
     "RankAudit",
+    "RankLock",
     "RankReader",
     "RunReader",
     "RunRoom",

@@ -23,23 +23,42 @@ _HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
 
 
 class RankLock:
-    """The right to write one rank of one run, from construction to `release`."""
+    """The right to write one rank of one run, until `release`.
 
-    def __init__(self, store: Path, run: str, rank: int) -> None:
+    It holds as long as any process has its descriptor open, so that it can be shared with a child.
+    """
+
+    @classmethod
+    def adopted(cls, descriptor: int) -> RankLock:
+        """The lock that a parent took, whose `descriptor` this process has inherited."""
+        return cls(descriptor)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _HELD.add(self)
+
+    @classmethod
+    def take(cls, store: Path, run: str, rank: int) -> RankLock:
+        """The lock of one rank of one run. Raises RunBusyError where another writer has it."""
         path = lock_path(store, run, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
         try:
-            if not _acquire(self._descriptor):
+            if not _acquire(lock.descriptor):
                 raise RunBusyError(
-                    f"rank {rank} of run {run!r} is being written by {_holder(self._descriptor)}; "
+                    f"rank {rank} of run {run!r} is being written by {_holder(lock.descriptor)}; "
                     "stop it, or take another run name or rank"
                 )
-            _HELD.add(self)
-            _sign(self._descriptor)
+            _sign(lock.descriptor)
         except BaseException:
-            self.release()
+            lock.release()
             raise
+        return lock
+
+    @property
+    def descriptor(self) -> int:
+        """To be inherited by a child; -1 once it is released."""
+        return self._descriptor
 
     def release(self) -> None:
         """Gives the rank back; a second call does nothing."""

@@ -70,6 +70,7 @@ class Writer:
         wait_for_room: bool = False,
         acknowledged: int = 0,
         run_room: RunRoom | None = None,
+        lock: RankLock | None = None,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
@@ -87,6 +88,7 @@ class Writer:
         acknowledged: records that this writer has delivered before: where they are not there any
             more, nothing is made in their place.
         run_room: what all ranks of the run may take together, as `max_bytes`.
+        lock: of this rank, held already; None takes it.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -97,7 +99,7 @@ class Writer:
         store = store.absolute()  # a later chdir leaves it where it is
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
-            lock = RankLock(store, run, rank)
+            lock = lock or RankLock.take(store, run, rank)
             try:
                 place = Place(store, run, rank, Tree(store, fsync=fsync))
                 claim = claim_of(writer_id)
@@ -314,12 +316,16 @@ class Writer:
     def abandon(self) -> None:
         """Gives the rank back as it is, still marked open, as if the process had died."""
         if self._open:
-            self._open = False
-            self._files.close()
-            self._table.close()
-            self._catalog.close()
-            self._ground.close()
-            self._lock.release()
+            self.hand_over().release()
+
+    def hand_over(self) -> RankLock:
+        """Writes nothing more, and leaves the rank locked for a writer with the same secret."""
+        self._open = False
+        self._files.close()
+        self._table.close()
+        self._catalog.close()
+        self._ground.close()
+        return self._lock
 
     def __enter__(self) -> Writer:
         return self

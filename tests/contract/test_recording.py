@@ -222,7 +222,7 @@ def crowded_line(
         anchorlib.anchor(torch.full((1000,), float(n)), "x")
         session.step()
         # So that it is the line that fills, not the queue.
-        until(lambda n=n: session._queue._done > n)
+        until(lambda n=n: session._queue.handed_over > n)
     with Collector(tmp_path / "late", bind=f"127.0.0.1:{port}"):
         session.close()
     return session, anchorlib.open_run("run1", tmp_path / "late")
@@ -316,7 +316,7 @@ def close_with_two_records(**options):
         anchorlib.anchor(torch.zeros(10_000), "x")
     session.step()
     if not options:
-        while session._queue._done < 2:
+        while session._queue.handed_over < 2:
             pass
     session.close(timeout=1)
 

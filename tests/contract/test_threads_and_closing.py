@@ -114,7 +114,7 @@ def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(s
         made_by.add(threading.current_thread().name)
         return figures_of(*arguments)
 
-    monkeypatch.setattr("anchorlib.capture.blocks.figures_of", noted)
+    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
     session = anchorlib.start("run1", store=store, on_full="drop", queue_bytes=1 << 20)
     anchorlib.anchor(torch.zeros(4 << 20), "large")
     for n in range(20):

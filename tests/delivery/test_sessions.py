@@ -28,7 +28,7 @@ with anchorlib.start(first_step=first) as session:
         anchorlib.anchor(torch.full((4,), float(step)), "x")
         session.step()
     if die:
-        while session._queue._taken > session._queue._done:  # what waits reaches the spool
+        while session._queue._taken > session._queue.handed_over:  # what waits reaches the spool
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -99,7 +99,7 @@ def test_training_never_stops_for_a_dead_collector_and_a_full_spool(tmp_path, mo
         for step in range(60):
             anchorlib.anchor(torch.full((5000,), float(step)), "x")
             session.step()
-        until(lambda: session._queue._done == 60)
+        until(lambda: session._queue.handed_over == 60)
         with pytest.raises(anchorlib.FlushTimeoutError):
             session.flush(0.1)
         assert session.counters.dropped

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from anchor_server import Collector
-from anchorlib.block import block_of
 from anchorlib.record import Edges
-from anchorlib.sinks import MemorySink, RecordQueue, SinkOptions, open_sink
+from anchorlib.recorder import thread_queue
+from anchorlib.sinks import MemorySink, SinkOptions, open_sink
 from anchorlib.store import LocalLocation, RankReader
 
 EDGES = [Edges(f"h{n}", "train", 0, 0, (2,)) for n in range(3)]
@@ -43,7 +43,7 @@ def test_embedded_and_remote_sinks_store_the_same_edges(tmp_path, remote):
 
 def test_the_queue_passes_edges_on_at_a_flush_and_at_the_end():
     sink = MemorySink()
-    queue = RecordQueue(sink, block_of, limit_bytes=1000, on_full="block")
+    queue = thread_queue(sink, limit_bytes=1000, on_full="block")
     queue.edges(EDGES[0])
     queue.flush(10)
     assert sink.lineage == EDGES[:1]
@@ -57,7 +57,7 @@ def test_a_sink_that_takes_no_edges_is_told_of_once(caplog):
         def edges(self, edges):
             raise OSError("no room")
 
-    queue = RecordQueue(Refusing(), block_of, limit_bytes=1000, on_full="block")
+    queue = thread_queue(Refusing(), limit_bytes=1000, on_full="block")
     for edges in EDGES:
         queue.edges(edges)
         queue.flush(10)

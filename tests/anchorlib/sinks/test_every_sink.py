@@ -18,10 +18,12 @@ from anchorlib.block import RowBlock, block_of
 from anchorlib.errors import AnchorError
 from anchorlib.reading import open_run
 from anchorlib.record import Edges, Gap, Parent
-from anchorlib.sinks import MemorySink, RecordQueue, Sink, SinkOptions, open_sink
+from anchorlib.recorder import thread_queue
+from anchorlib.sinks import MemorySink, Sink, SinkOptions, open_sink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.store.lock import is_locked, lock_path
 from tests.anchorlib.store.records import filled, floats, record
+from tests.queueing import put
 
 GAP = Gap("x", "grad", "all", "because", 3, 0, 2)
 EDGES = Edges("x", "train", 0, 0, (2,), parents=(Parent("w", None),), ops=("Mm",), inputs=((-1,),))
@@ -188,27 +190,13 @@ def test_nothing_is_taken_once_a_sink_was_revoked_and_what_was_flushed_stays(ope
 
 def test_a_queue_in_front_of_any_sink_delivers_from_many_threads(opened):
     sink, arrived = opened
-    queue = RecordQueue(
-        sink,
-        lambda items: block_of([record("x", item.step, item.raw) for item in items]),
-        limit_bytes=1 << 20,
-        on_full="block",
-    )
+    queue = thread_queue(sink, limit_bytes=1 << 20, on_full="block")
 
-    class Item:
-        kind, mode, keeps, name = "grad", "all", True, "x"
+    def train(k: int) -> None:
+        for step in range(k * 100, k * 100 + 100):
+            put(queue, record("x", step, floats(step, -step)))
 
-        def __init__(self, step: int) -> None:
-            self.step, self.raw = step, floats(step, -step)
-            self.nbytes = self.raw.nbytes
-
-        def release(self) -> None:
-            self.raw[:] = -1
-
-    threads = [
-        threading.Thread(target=lambda k=k: [queue.put(Item(k * 100 + n)) for n in range(100)])
-        for k in range(4)
-    ]
+    threads = [threading.Thread(target=train, args=(k,)) for k in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from anchor_server import Collector
-from anchorlib.block import block_of
-from anchorlib.sinks import MemorySink, RecordQueue, open_sink
+from anchorlib.recorder import thread_queue
+from anchorlib.sinks import MemorySink, open_sink
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.sinks.spool_delivery import deliver
 from anchorlib.store import LocalLocation, RankReader
@@ -44,7 +44,7 @@ def test_what_a_spool_keeps_of_the_header_is_delivered_in_order(tmp_path, caplog
 
 def test_the_queue_passes_entries_on_at_a_flush_and_at_the_end():
     sink = MemorySink()
-    queue = RecordQueue(sink, block_of, limit_bytes=1000, on_full="block")
+    queue = thread_queue(sink, limit_bytes=1000, on_full="block")
     queue.header({"a": 1})
     queue.flush(10)
     assert sink.entries == {"a": 1}
@@ -58,7 +58,7 @@ def test_a_sink_that_takes_no_header_loses_nothing_else(caplog):
         def header(self, entries):
             raise OSError("no room")
 
-    queue = RecordQueue(Refusing(), block_of, limit_bytes=1000, on_full="block")
+    queue = thread_queue(Refusing(), limit_bytes=1000, on_full="block")
     for value in range(3):
         queue.header({"a": value})
         queue.flush(10)

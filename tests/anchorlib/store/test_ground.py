@@ -70,7 +70,7 @@ def test_a_run_that_is_put_back_goes_on(tmp_path, capsys):
             elif not here:
                 run.rename(moved)
             take_steps(session, start, start + 10, SMALL)
-            until(lambda done=start + 10: session._queue._done == done)
+            until(lambda done=start + 10: session._queue.handed_over == done)
     assert (session.counters.records, session.counters.dropped) == (20, 10)
     steps = [
         step

@@ -141,7 +141,7 @@ def test_a_refusal_of_the_recorder_reaches_the_user(backend, monkeypatch):
     function = torch.compile(simple, fullgraph=True, backend=backend)
     with recording() as run:
         function(X, weight()).backward()
-        monkeypatch.setattr(recorder, "quick_copy", lambda _x, _pool: None)
+        monkeypatch.setattr(recorder, "quick_place", lambda _x: None)
         monkeypatch.setattr(recorder, "is_plain", lambda _x: False)
         monkeypatch.setattr(recorder, "skip_reason", capturing)
         with pytest.raises(UnsupportedError, match="CUDA graph capture"):
@@ -157,7 +157,7 @@ def test_a_hook_of_a_watched_model_counts_what_an_anchor_would_refuse(monkeypatc
     with recording() as run:
         run.session.watch(model, tensors=["0@value"])
         call = torch.compile(model, fullgraph=True, backend="aot_eager")
-        monkeypatch.setattr(recorder, "quick_copy", lambda _x, _pool: None)
+        monkeypatch.setattr(recorder, "quick_place", lambda _x: None)
         monkeypatch.setattr(recorder, "is_plain", lambda _x: False)
         monkeypatch.setattr(recorder, "skip_reason", capturing)
         call(X).sum().backward()

@@ -8,36 +8,20 @@ import time
 import numpy as np
 import pytest
 
-from anchorlib.block import block_of
 from anchorlib.errors import FlushTimeoutError, QueueFullError
 from anchorlib.record import Coordinates, Edges, Gap, Record
-from anchorlib.sinks import MemorySink, RecordQueue
-from anchorlib.summary import summarise
+from anchorlib.recorder import thread_queue
+from anchorlib.sinks import MemorySink
+from anchorlib.summary import figures_of
+from tests.queueing import put
+
+ROW = 64  # bytes that a small record takes in the ring
 
 
-class Item:
-    """A deferred record of `nbytes` zeros."""
-
-    kind = "value"
-    mode = "all"
-    keeps = True
-
-    def __init__(self, step, nbytes=8, fault=None):
-        self.name = "x"
-        self.step = step
-        self.nbytes = nbytes
-        self.fault = fault
-        self.released = 0
-
-    def record(self):
-        if self.fault is not None:
-            raise self.fault
-        raw = np.zeros(self.nbytes, np.uint8)
-        at, summary = Coordinates(self.step), summarise(raw, "uint8")
-        return Record("x", "value", "all", at, self.step, 0, "uint8", raw.shape, raw, summary)
-
-    def release(self):
-        self.released += 1
+def item(step, nbytes=8):
+    """A record of `nbytes` zeros."""
+    raw = np.zeros(nbytes, np.uint8)
+    return Record("x", "value", "all", Coordinates(step), step, 0, "uint8", raw.shape, raw, None)
 
 
 class GatedSink(MemorySink):
@@ -45,39 +29,49 @@ class GatedSink(MemorySink):
 
     def __init__(self, *, open_gate=True):
         super().__init__()
-        self.gate = threading.Event()
+        self.gate, self.taken = threading.Event(), threading.Event()
         self.fault = None
         if open_gate:
             self.gate.set()
 
     def put(self, block):
+        self.taken.set()
         self.gate.wait(10)
         if self.fault is not None:
             raise self.fault
         super().put(block)
 
 
-def make(items):
-    return block_of([item.record() for item in items])
+def queue_to(sink, **options):
+    return thread_queue(sink, **{"limit_bytes": 1 << 20, "on_full": "block", **options})
 
 
-def queue_to(sink, *, make=make, **options):
-    return RecordQueue(sink, make, **{"limit_bytes": 1 << 20, "on_full": "block", **options})
+def knowing(queue):
+    """`queue`, after the drain has read the definitions of small items, which need room too."""
+    queue.stream("x", "value", "all", "train", keeps=True)
+    queue.layout("uint8", (40,))
+    queue.flush(10)
+    return queue
+
+
+def join_drain():
+    """Wait for the drain threads that are still at work."""
+    for thread in threading.enumerate():
+        if thread.name == "anchorlib-drain":
+            thread.join(10)
 
 
 def steps(sink):
     return [record.coordinates.step for record in sink.records]
 
 
-def test_everything_arrives_in_order_and_is_released_once():
+def test_everything_arrives_in_order():
     sink = MemorySink()
     queue = queue_to(sink)
-    items = [Item(n) for n in range(5000)]
-    for item in items:
-        queue.put(item)
+    for n in range(5000):
+        put(queue, item(n))
     queue.flush(10)
     assert steps(sink) == list(range(5000))
-    assert {item.released for item in items} == {1}
     assert queue.close(5) == 0
     assert sink.closed
     assert (queue.lost, queue.dropped, queue.dropped_bytes) == (0, 0, 0)
@@ -86,7 +80,7 @@ def test_everything_arrives_in_order_and_is_released_once():
 def test_small_records_do_not_wait_for_company_long():
     sink = MemorySink()
     queue = queue_to(sink)
-    queue.put(Item(0))
+    put(queue, item(0))
     deadline = time.monotonic() + 5
     while not sink.records and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -96,10 +90,10 @@ def test_small_records_do_not_wait_for_company_long():
 
 def test_blocking_holds_training_until_there_is_room_and_loses_nothing(caplog):
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=100)
+    queue = queue_to(sink, limit_bytes=2 * ROW)
     threading.Timer(0.2, sink.gate.set).start()
     for n in range(20):
-        queue.put(Item(n, 40))
+        put(queue, item(n, 40))
     assert queue.close(10) == 0
     assert steps(sink) == list(range(20))
     assert queue.blocked_seconds > 0.1
@@ -109,7 +103,7 @@ def test_blocking_holds_training_until_there_is_room_and_loses_nothing(caplog):
 def test_a_record_larger_than_the_limit_is_still_taken():
     sink = MemorySink()
     queue = queue_to(sink, limit_bytes=100, on_full="drop")
-    queue.put(Item(0, 1000))
+    put(queue, item(0, 1000))
     queue.flush(10)
     assert steps(sink) == [0]
     queue.close(5)
@@ -117,10 +111,9 @@ def test_a_record_larger_than_the_limit_is_still_taken():
 
 def test_dropping_never_waits_keeps_summaries_and_counts_the_values():
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=6400, on_full="drop")
-    items = [Item(n, 40) for n in range(150)]
-    for item in items:
-        queue.put(item)
+    queue = knowing(queue_to(sink, limit_bytes=160 * ROW, on_full="drop"))
+    for n in range(150):
+        put(queue, item(n, 40))
     sink.gate.set()
     queue.close(10)
     assert steps(sink) == list(range(150))
@@ -129,14 +122,13 @@ def test_dropping_never_waits_keeps_summaries_and_counts_the_values():
     (gap,) = sink.gaps
     assert (gap.reason, gap.count) == ("queue full: values dropped", queue.dropped)
     assert (gap.first_step, gap.last_step) == (140, 149)
-    assert {item.released for item in items} == {1}
 
 
 def test_where_summaries_find_no_room_either_records_are_left_out_and_counted():
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=320, on_full="drop")
+    queue = knowing(queue_to(sink, limit_bytes=8 * ROW, on_full="drop"))
     for n in range(20):
-        queue.put(Item(n, 40))
+        put(queue, item(n, 40))
     sink.gate.set()
     queue.close(10)
     assert steps(sink) == list(range(8))  # seven with values, one summary in the reserved eighth
@@ -147,17 +139,18 @@ def test_where_summaries_find_no_room_either_records_are_left_out_and_counted():
     }
 
 
-def test_values_that_find_no_room_are_summarised_on_the_drain_thread():
+def test_values_that_find_no_room_are_summarised_on_the_drain_thread(monkeypatch):
     made_by = set()
 
-    def noted(items):
+    def noted(*values):
         made_by.add(threading.current_thread().name)
-        return make(items)
+        return figures_of(*values)
 
+    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, make=noted, limit_bytes=320, on_full="drop")
+    queue = knowing(queue_to(sink, limit_bytes=8 * ROW, on_full="drop"))
     for n in range(20):
-        queue.put(Item(n, 40))
+        put(queue, item(n, 40))
     sink.gate.set()
     queue.close(10)
     assert made_by == {"anchorlib-drain"}
@@ -165,9 +158,9 @@ def test_values_that_find_no_room_are_summarised_on_the_drain_thread():
 
 def test_raising_tells_at_the_next_check_once():
     sink = GatedSink(open_gate=False)
-    queue = queue_to(sink, limit_bytes=100, on_full="raise")
+    queue = queue_to(sink, limit_bytes=2 * ROW, on_full="raise")
     for n in range(5):
-        queue.put(Item(n, 90))
+        put(queue, item(n, 90))
     with pytest.raises(QueueFullError, match="x@value"):
         queue.check()
     queue.check()
@@ -180,10 +173,10 @@ def test_a_failing_sink_costs_the_batch_and_is_logged_once(caplog):
     sink.fault = OSError("disk on fire")
     queue = queue_to(sink)
     for n in range(10):
-        queue.put(Item(n))
+        put(queue, item(n))
         queue.flush(5)
     sink.fault = None
-    queue.put(Item(10))
+    put(queue, item(10))
     queue.flush(5)
     assert steps(sink) == [10]
     assert (queue.dropped, queue.lost, queue.dropped_bytes) == (10, 10, 80)
@@ -192,11 +185,17 @@ def test_a_failing_sink_costs_the_batch_and_is_logged_once(caplog):
     queue.close(5)
 
 
-def test_one_record_that_cannot_be_made_does_not_cost_the_others():
+def test_one_record_that_cannot_be_made_does_not_cost_the_others(monkeypatch):
+    def picky(values, *rest):
+        if any(len(value) == 13 for value in values):
+            raise ValueError("bad")
+        return figures_of(values, *rest)
+
+    monkeypatch.setattr("anchorlib.recorder.drain.figures_of", picky)
     sink = MemorySink()
     queue = queue_to(sink)
     for n in range(3):
-        queue.put(Item(n, fault=ValueError("bad") if n == 1 else None))
+        put(queue, item(n, 13 if n == 1 else 8))
     queue.close(5)
     assert steps(sink) == [0, 2]
     assert queue.dropped == 1
@@ -205,7 +204,7 @@ def test_one_record_that_cannot_be_made_does_not_cost_the_others():
 def test_a_flush_that_takes_too_long_says_how_many_wait():
     sink = GatedSink(open_gate=False)
     queue = queue_to(sink)
-    queue.put(Item(0))
+    put(queue, item(0))
     with pytest.raises(FlushTimeoutError, match=r"1 records still wait after 0.05 s") as caught:
         queue.flush(0.05)
     assert isinstance(caught.value, TimeoutError)
@@ -257,7 +256,7 @@ def test_everything_that_changes_a_sink_is_called_by_the_drain_thread_alone():
 
     def train(k):
         for n in range(40):
-            queue.put(Item(n))
+            put(queue, item(n))
             queue.gap(Gap("x", "grad", "all", f"reason {k}", 1, n, n))
             queue.edges(Edges("x", "train", 0, n, (2,)))
             queue.header({f"{k}": n})
@@ -282,7 +281,7 @@ def test_a_close_that_runs_out_of_time_writes_nothing_more_and_counts_what_waite
     sink = RecordingSink(seconds=0.3)
     queue = queue_to(sink)
     for n in range(10_000):
-        queue.put(Item(n, 8))
+        put(queue, item(n, 8))
     undelivered = queue.close(0.05)
     there, calls = len(sink.records), len(sink.calls)
     assert undelivered == 10_000 - there > 0
@@ -294,7 +293,7 @@ def test_a_close_that_runs_out_of_time_writes_nothing_more_and_counts_what_waite
 
 
 def test_a_sink_that_hangs_is_revoked_when_a_close_has_waited_long_enough(monkeypatch):
-    monkeypatch.setattr("anchorlib.sinks.queue._BATCH_SECONDS", 0.05)
+    monkeypatch.setattr("anchorlib.recorder.queue._BATCH_SECONDS", 0.05)
 
     class Hanging(GatedSink):
         def revoke(self):
@@ -304,17 +303,17 @@ def test_a_sink_that_hangs_is_revoked_when_a_close_has_waited_long_enough(monkey
     sink = Hanging(open_gate=False)
     queue = queue_to(sink)
     for n in range(3):
-        queue.put(Item(n))
+        put(queue, item(n))
     assert queue.close(0.05) == 3
     assert (sink.records, queue.lost, sink.closed) == ([], 3, True)
 
 
 def test_a_sink_that_never_answers_costs_what_waits_and_ends_every_wait(monkeypatch, caplog):
-    monkeypatch.setattr("anchorlib.sinks.queue._BATCH_SECONDS", 0.05)
-    monkeypatch.setattr("anchorlib.sinks.queue._OPERATION_SECONDS", 0.05)
+    monkeypatch.setattr("anchorlib.recorder.queue._BATCH_SECONDS", 0.05)
+    monkeypatch.setattr("anchorlib.recorder.queue._OPERATION_SECONDS", 0.05)
     sink = GatedSink(open_gate=False)
     queue = queue_to(sink)
-    queue.put(Item(0, 200))
+    put(queue, item(0, 200))
     flushed = []
 
     def flush():
@@ -325,45 +324,43 @@ def test_a_sink_that_never_answers_costs_what_waits_and_ends_every_wait(monkeypa
 
     waiting = threading.Thread(target=flush)
     waiting.start()
-    while queue._waiting:  # the record is in the sink's hands
-        time.sleep(0.01)
-    queue.put(Item(1))
-    queue.put(Item(2))
-    assert queue.close(0.05) == 2
+    sink.taken.wait(10)
+    put(queue, item(1))
+    put(queue, item(2))
+    assert queue.close(0.05) == 3
     waiting.join(5)
     assert not waiting.is_alive()
     assert "stays locked" in caplog.text
     sink.gate.set()
-    queue._thread.join(5)
+    join_drain()
 
 
 def test_what_is_put_after_a_close_is_counted_as_lost():
     sink = MemorySink()
     queue = queue_to(sink)
-    queue.put(Item(0))
+    put(queue, item(0))
     queue.close(5)
-    late = Item(1)
-    queue.put(late)
+    put(queue, item(1))
     queue.flush(1)
     assert steps(sink) == [0]
-    assert (queue.lost, late.released) == (1, 1)
+    assert queue.lost == 1
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_drain_thread_that_dies_leaves_nobody_waiting():
-    class Broken(Item):
-        def release(self):
-            raise MemoryError
+    class Dying(MemorySink):
+        def put(self, block):
+            raise SystemExit
 
-    sink = MemorySink()
-    queue = queue_to(sink)
-    queue.put(Broken(0))
-    queue._thread.join(10)
-    queue.put(Item(1))
-    queue.flush()
-    queue.close(5)
-    queue.close(5)
-    assert queue.lost == 1
+    queue = queue_to(Dying())
+    put(queue, item(0))
+    join_drain()
+    put(queue, item(1))
+    with pytest.raises(FlushTimeoutError):
+        queue.flush()
+    assert queue.close(5) == 2
+    assert queue.close(5) == 2
+    assert queue.lost == 2
 
 
 def test_gaps_that_a_sink_did_not_take_are_stated_again():
@@ -390,7 +387,7 @@ def test_records_from_several_threads_all_arrive():
     sink = MemorySink()
     queue = queue_to(sink, limit_bytes=4000)
     threads = [
-        threading.Thread(target=lambda k=k: [queue.put(Item(k * 1000 + n)) for n in range(500)])
+        threading.Thread(target=lambda k=k: [put(queue, item(k * 1000 + n)) for n in range(500)])
         for k in range(4)
     ]
     for thread in threads:

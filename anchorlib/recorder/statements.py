@@ -1,6 +1,7 @@
 """What is said beside the records: gaps, lineage, entries of the header.
 
-Statements gather on any thread; the drain thread tells them to the sink when their turn comes.
+They gather where they arise, in the trainer, and travel through the ring to the drain, which has
+some of its own; it tells them to the sink when their turn comes.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anchorlib.record import Edges, Gap
-from anchorlib.sinks.admission import statable
-from anchorlib.sinks.base import Sink
+from anchorlib.sinks import Sink, statable
 
 __all__ = ["Statements"]
 
@@ -18,10 +18,7 @@ Key = tuple[str, str, str, str]
 
 
 class Statements:
-    """Statements that the sink has not been told yet, and the totals of all gaps.
-
-    Not safe by itself: the queue's lock guards `gap`, `edges`, `header` and `take`.
-    """
+    """Statements that were not told yet, and the totals of all gaps. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._totals: dict[Key, Gap] = {}
@@ -38,6 +35,12 @@ class Statements:
             first = min(old.first_step, gap.first_step)
             last = max(old.last_step, gap.last_step)
             gap = Gap(*key, old.count + gap.count, first, last)
+        self._totals[key] = gap
+        self._untold[key] = None
+
+    def total(self, gap: Gap) -> None:
+        """Take over the total of a series and reason, as its own source keeps it."""
+        key = (gap.name, gap.kind, gap.mode, gap.reason)
         self._totals[key] = gap
         self._untold[key] = None
 
@@ -72,12 +75,15 @@ class Statements:
 
 
 class Telling:
-    """What one turn of the drain thread has to say."""
+    """What one turn has to say."""
 
     def __init__(self, gaps: list[Gap], edges: list[Edges], header: dict[str, Any]) -> None:
         self.gaps = gaps
-        self._edges = edges
-        self._header = header
+        self.edges = edges
+        self.header = header
+
+    def __bool__(self) -> bool:
+        return bool(self.gaps or self.edges or self.header)
 
     def tell(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
         """Say it to `sink`; whether the sink took the gaps, which must not be lost.
@@ -85,8 +91,8 @@ class Telling:
         failed: is told what was not kept, and why. The records themselves are safe.
         """
         told = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
-        _said(sink.edges, self._edges, "what values were computed from was not kept", failed)
-        _said(sink.header, self._header, "what the run's header gained was not kept", failed)
+        _said(sink.edges, self.edges, "what values were computed from was not kept", failed)
+        _said(sink.header, self.header, "what the run's header gained was not kept", failed)
         return told
 
 

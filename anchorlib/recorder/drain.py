@@ -1,0 +1,278 @@
+"""The other end of the ring: slots become columns, columns go to the sink.
+
+One thread calls a drain, in the trainer or in a process of its own, and it alone calls the sink.
+Whatever a sink raises is counted, told once, stated as a gap where that is possible, and goes no
+further.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from anchorlib.block import Buffer, RowBlock, payloads_of
+from anchorlib.recorder.asks import Ask, Asks, Host
+from anchorlib.recorder.known import Known
+from anchorlib.recorder.layout import KIND_SHIFT, SlotKind, Word
+from anchorlib.recorder.losses import LATE, Losses
+from anchorlib.recorder.ring import Ring, aligned
+from anchorlib.recorder.statements import Statements
+from anchorlib.recorder.told import edges_of, gaps_of
+from anchorlib.sinks import Admission, Sink
+from anchorlib.summary import figures_of
+
+__all__ = ["Drain"]
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_BATCH_SLOTS: Final = 2048
+_BATCH_BYTES: Final = 8 << 20
+_FLAGS: Final = (1 << KIND_SHIFT) - 1
+
+
+class Drain:
+    """Empties `ring` into `sink`.
+
+    known: definitions in slots that were consumed before this drain began.
+    stored: records that the sink has already; None where nothing was consumed before.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        sink: Sink,
+        host: Host,
+        known: Known | None = None,
+        stored: int | None = None,
+    ) -> None:
+        self._ring, self._sink, self._host = ring, sink, host
+        self._known = known or Known()
+        self.done, self._freed, self._records, self._stored = ring.mark()
+        # The last drain was ended between the sink's commit and its mark.
+        self._skip = 0 if stored is None else max(0, stored - self._stored)
+        self._admission = Admission()
+        self._statements = Statements()
+        self._losses = Losses(self._statements, host.warn)
+        self.asks = Asks()
+        self.closed = False
+        self._revoked = False
+        self._late = 0  # lost because the session closed
+
+    def revoke(self) -> None:
+        """Any thread may call it: what is not in the sink is lost, and its owner closes it."""
+        self._revoked = True
+        self._sink.revoke()
+
+    def work(self) -> None:
+        """Hand over all that is in the ring, and do what was asked."""
+        busy = True
+        while not self.closed and (busy or self.asks.next is not None):
+            busy = self._turn()
+            ask = self.asks.due(self.done)
+            if busy or ask is not None:
+                self._tell(again=ask is not None)
+            self._show()
+            if ask is not None:
+                self._answer(ask)
+
+    def leave(self, timeout: float) -> None:
+        """The trainer has died: bring what is in the sink to its store, and give the run back."""
+        try:
+            self._sink.flush().wait(timeout)
+        except Exception as fault:  # noqa: BLE001  # nobody is left to raise it to
+            self._losses.warn_once("left", f"not all that a dead trainer left was stored: {fault}")
+        self.revoke()
+        with suppress(Exception):
+            self._sink.close(0)
+        self.closed = True
+
+    # -- records
+
+    def _turn(self) -> bool:
+        """Hand over one batch; whether there was any."""
+        heads = self._batch()
+        if not len(heads):
+            return False
+        kinds = heads["flags"] >> KIND_SHIFT
+        for text in self._values(heads[kinds == SlotKind.TOLD]):
+            self._hear(text)
+        records = heads[kinds != SlotKind.TOLD]
+        if len(records):
+            self._deliver(records)
+        inside = heads[kinds != SlotKind.OUTSIDE]
+        if len(inside):
+            last = inside[-1]
+            self._freed = int(last["pos"]) + aligned(int(last["nbytes"]))
+        self.done += len(heads)
+        self._records += len(records)
+        self._ring.advance(self.done, self._freed, self._records, self._stored)
+        for number in heads["pos"][kinds == SlotKind.OUTSIDE].tolist():
+            self._host.give_back(number)
+        return True
+
+    def _batch(self) -> Array:
+        """The next slots, copied."""
+        ring = self._ring
+        at = self.done % ring.slot_count
+        ask = self.asks.next
+        end = ring[Word.PUBLISHED] if ask is None else max(ask.after, self.done)
+        count = min(end - self.done, _BATCH_SLOTS, ring.slot_count - at)
+        heads = ring.slots[at : at + max(0, count)].copy()
+        cut = int(np.searchsorted(np.cumsum(heads["nbytes"]), _BATCH_BYTES)) + 1
+        heads = heads[:cut]
+        expected = np.arange(self.done + 1, self.done + 1 + len(heads), dtype=np.uint64)
+        there = heads["seq"] == expected
+        # On a machine that shows stores in another order: what is not there yet comes next time.
+        return heads if there.all() else heads[: int(np.argmin(there))]
+
+    def _values(self, heads: Array) -> list[Buffer]:
+        payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
+        starts = heads["pos"] % size
+        ends = (starts + heads["nbytes"]).tolist()
+        found: list[Buffer] = [
+            payload[start:end] for start, end in zip(starts.tolist(), ends, strict=True)
+        ]
+        for at in np.flatnonzero(heads["flags"] >> KIND_SHIFT == SlotKind.OUTSIDE).tolist():
+            found[at] = self._host.outside(int(heads["pos"][at]))
+        return found
+
+    def _hear(self, text: Buffer) -> None:
+        told = json.loads(bytes(text))
+        if self._known.define(told):
+            return
+        for gap in gaps_of(told):
+            self._statements.total(gap)
+        for edges in edges_of(told):
+            self._statements.edges(edges)
+        self._statements.header(told["header"])
+
+    def _deliver(self, heads: Array) -> None:
+        if self._is_late():
+            self._lose_late(heads)
+            return
+        try:
+            block = self._admission.admit(self._block(heads))
+        except Exception as fault:  # noqa: BLE001  # each by itself: one must not cost the others
+            if len(heads) == 1:
+                self._losses.lose_by(self._named(heads), fault)
+                return
+            for at in range(len(heads)):
+                self._deliver(heads[at : at + 1])
+        else:
+            self._put(block, heads)
+
+    def _lose_late(self, heads: Array) -> None:
+        self._late += len(heads)
+        for series, step, nbytes in self._named(heads):
+            self._losses.lose(series, step, nbytes, LATE)
+
+    def _is_late(self) -> bool:
+        closing = self.asks.closing
+        return closing is not None and closing.left == 0.0
+
+    def _block(self, heads: Array) -> RowBlock:
+        known = self._known
+        values = self._values(heads)
+        layout, stream = heads["layout"].astype(np.int64), heads["stream"]
+        figures = figures_of(values, layout, known.counted)
+        kept = known.keeps[stream]
+        kept &= heads["flags"] >> KIND_SHIFT != SlotKind.BARE
+        return RowBlock(
+            known.tables,
+            {
+                "series": known.series[stream],
+                "layout": layout,
+                "phase": known.phase[stream],
+                "step": heads["step"],
+                "pass_index": heads["pass_index"].astype(np.int64),
+                "call": heads["call"].astype(np.int64),
+                "order": heads["order"].astype(np.int64),
+                "time_ns": heads["time_ns"],
+                "count": heads["count"].astype(np.uint64),
+                "flags": heads["flags"] & _FLAGS,
+                "scale": heads["scale"],
+                **figures.columns,
+            },
+            figures.digest,
+            kept,
+            *payloads_of([one if keep else None for one, keep in zip(values, kept, strict=True)]),
+            figures.exponents,
+            figures.elements,
+        )
+
+    def _put(self, block: RowBlock, heads: Array) -> None:
+        """Hands a block to the sink. Raises nothing."""
+        for misfit in block.misfits:
+            self._losses.leave_out(misfit)
+        block = replace(block, misfits=())
+        skipped = min(self._skip, len(block))
+        self._skip -= skipped
+        try:
+            self._sink.put(block.only(np.arange(len(block)) >= skipped) if skipped else block)
+        except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, told, no further
+            if self._revoked:
+                self._lose_late(heads)
+            else:
+                self._losses.lose_by(self._named(heads), fault)
+            return
+        self._stored += len(block)
+        bare = heads["flags"] >> KIND_SHIFT == SlotKind.BARE
+        for series, step, nbytes in self._named(heads[bare]):
+            if nbytes:
+                self._losses.lose_values(series, step, nbytes)
+
+    def _named(self, heads: Array) -> Iterator[tuple[tuple[str, str, str], int, int]]:
+        """Of each record: its series, its step, and the bytes of values that its mode keeps."""
+        known = self._known
+        for head in heads:
+            series = known.tables.series[known.series[head["stream"]]]
+            keeps = bool(known.keeps[head["stream"]])
+            yield series, int(head["step"]), int(head["nbytes"]) if keeps else 0
+
+    # -- what is said, and asked
+
+    def _tell(self, *, again: bool) -> None:
+        telling = self._statements.take(again=again)
+        if not telling.tell(self._sink, self._not_told):
+            self._statements.again(telling)
+
+    def _not_told(self, lost: str, fault: Exception) -> None:
+        if not self._revoked:  # `close` tells how much did not reach the store
+            self._losses.warn_once(lost, f"{lost}: {fault}")
+
+    def _answer(self, ask: Ask) -> None:
+        if ask.what == "close":
+            self._close(ask)
+            return
+        try:
+            flushing = self._sink.flush()
+        except Exception as fault:  # noqa: BLE001  # raised, or told, where the flush was asked for
+            self._host.answer(ask, fault)
+        else:
+            self._host.flushing(ask, flushing, self._show)
+
+    def _close(self, ask: Ask) -> None:
+        undelivered = 0
+        try:
+            undelivered = self._sink.close(ask.left or 0.0)
+        except Exception as fault:  # noqa: BLE001  # closing must not break training either
+            self._losses.warn_once("close", f"the store could not be closed: {fault}")
+        self.closed = True
+        self._losses.records += undelivered
+        self._show()
+        self._host.answer(ask, undelivered + self._late)
+
+    def _show(self) -> None:
+        """Bring the counters that the trainer reads up to date."""
+        ring, sink, losses = self._ring, self._sink, self._losses
+        ring[Word.LOST] = losses.records + sink.lost
+        ring[Word.BARE] = losses.bare + sink.dropped - sink.lost
+        ring[Word.LOST_BYTES] = losses.nbytes + sink.dropped_bytes
+        ring[Word.GAPS] = self._statements.gaps + sink.own_gaps
+        ring[Word.WAITING] = sink.waiting
+        ring[Word.RETRIES] = sink.retries

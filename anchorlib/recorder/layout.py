@@ -1,0 +1,104 @@
+"""The bytes of the ring: what the trainer writes and the drain reads, perhaps in another process.
+
+    control page │ slots, of a fixed size │ payload bytes
+
+A slot says what a record is and where in the payload its values lie. The producer writes payload,
+then the slot with its `seq` last, then `published`; the consumer believes a slot below `published`
+whose `seq` is its number plus one. Positions in the payload count bytes since the ring was made and
+only grow: a byte's place is its position modulo the payload's size.
+
+`VERSION` changes with any of this: two processes that disagree part at once.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+__all__ = [
+    "ALIGNMENT",
+    "CONTROL_BYTES",
+    "MAGIC",
+    "SLOT",
+    "SLOT_BYTES",
+    "SLOT_STRUCT",
+    "WORD_STRIDE",
+    "Mark",
+    "SlotKind",
+    "Word",
+]
+
+VERSION: Final = 1
+MAGIC: Final = 0x414E4348_00000000 | VERSION  # "ANCH", then the version
+
+CONTROL_BYTES: Final = 4096
+WORD_STRIDE: Final = 8  # in words: each has a cache line of its own
+ALIGNMENT: Final = 64  # of each record's values
+
+KIND_SHIFT: Final = 16  # the flags of a record are below, the kind of its slot above
+
+
+class Word(IntEnum):
+    """The words of the control page, unsigned 64 bits each; the number times 64 is the byte."""
+
+    MAGIC = 0
+    # The producer's.
+    PUBLISHED = 1  # slots written
+    WRITTEN = 2  # the position behind the last payload
+    FLOOR = 3  # all payload before it is free, whatever the marks say
+    # The consumer's.
+    CONSUMED = 4  # slots that are in the sink
+    MARKS = 5  # two marks of four words each, see `Mark`
+    RECORDS = 13  # records that have left the ring
+    LOST = 14  # records that were lost, by the drain or by the sink
+    BARE = 15  # records kept without their values
+    LOST_BYTES = 16  # bytes of values of both
+    GAPS = 17  # series with a gap, each reason counted for itself
+    WAITING = 18  # records that the sink has and has not delivered
+    RETRIES = 19  # of the sink's deliveries
+
+
+class Mark(IntEnum):
+    """The words of a mark: what is true when so many slots are consumed.
+
+    The consumer writes the mark that does not say `CONSUMED`, whole, then `CONSUMED`: killed at any
+    moment it leaves one mark that holds.
+    """
+
+    CONSUMED = 0
+    FREED = 1  # the position up to which the payload may be written again
+    RECORDS = 2  # records among these slots
+    STORED = 3  # those of them that the sink has taken
+
+
+class SlotKind(IntEnum):
+    """What a slot holds."""
+
+    VALUES = 0  # a record
+    BARE = 1  # a record whose values are left out once they are summarised
+    OUTSIDE = 2  # a record whose values lie in memory of their own
+    TOLD = 3  # a statement: JSON
+
+
+# Little-endian, as all machines with a compiled put are; `seq` last, so that it is written last.
+_FIELDS: Final = (
+    ("time_ns", "<i8"),
+    ("step", "<i8"),
+    ("pos", "<u8"),
+    ("nbytes", "<u8"),
+    ("order", "<i8"),
+    ("scale", "<f8"),
+    ("stream", "<u4"),
+    ("layout", "<u4"),
+    ("pass_index", "<u4"),
+    ("call", "<u4"),
+    ("flags", "<u4"),
+    ("count", "<u4"),
+    ("seq", "<u8"),
+)
+SLOT: Final = np.dtype([*_FIELDS])
+SLOT_STRUCT: Final = Struct("<qqQQqdIIIIIIQ")
+SLOT_BYTES: Final = SLOT_STRUCT.size  # 80

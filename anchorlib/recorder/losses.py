@@ -1,0 +1,74 @@
+"""What did not reach the sink whole: counted, stated as gaps, and told once in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from anchorlib.block import Misfit
+from anchorlib.names import escape, join
+from anchorlib.record import Gap
+from anchorlib.recorder.statements import Statements
+
+__all__ = ["LATE", "Losses"]
+
+LATE = "not written before the session closed"
+_NO_VALUES = "queue full: values dropped"
+
+Series = tuple[str, str, str]
+
+
+class Losses:
+    """Counts records that were lost, or kept without their values. The caller holds a lock.
+
+    records: lost altogether. bare: kept without their values. nbytes: of values, of both.
+    warn: takes a line for the log.
+    """
+
+    def __init__(self, statements: Statements, warn: Callable[[str], None]) -> None:
+        self.records = self.bare = self.nbytes = 0
+        self._statements = statements
+        self._warn = warn
+        self._told: set[str] = set()
+
+    def lose(self, series: Series, step: int, nbytes: int, reason: str) -> None:
+        """Count a record that is lost altogether, and the bytes of values that it would keep."""
+        self.records += 1
+        self._count(series, step, nbytes, reason)
+
+    def lose_by(self, lost: Iterable[tuple[Series, int, int]], fault: Exception) -> None:
+        """Count records that a fault has cost; the first one of a kind is logged."""
+        reason = f"{type(fault).__name__}: {fault}"[:200]
+        for series, step, nbytes in lost:
+            self.lose(series, step, nbytes, reason)
+            name, kind, _ = series
+            self.warn_once(
+                f"lost:{type(fault).__name__}",
+                f"{escape(join(name, kind))} at step {step} was not recorded: {reason}; "
+                "training goes on, and what is lost is counted",
+            )
+
+    def leave_out(self, misfit: Misfit) -> None:
+        """Count a record that no store has room for; the first one is logged."""
+        self.records += 1
+        where = (misfit.name, misfit.kind, misfit.mode)
+        self._statements.gap(Gap(*where, misfit.reason, 1, misfit.step, misfit.step))
+        self.warn_once(
+            "misfit",
+            f"{escape(join(misfit.name, misfit.kind))} at step {misfit.step} was left out: "
+            f"{escape(misfit.reason)}",
+        )
+
+    def lose_values(self, series: Series, step: int, nbytes: int) -> None:
+        """Count a record that is kept without its values, for want of room."""
+        self.bare += 1
+        self._count(series, step, nbytes, _NO_VALUES)
+
+    def warn_once(self, key: str, message: str) -> None:
+        """Log the first message of each key."""
+        if key not in self._told:
+            self._told.add(key)
+            self._warn(message)
+
+    def _count(self, series: Series, step: int, nbytes: int, reason: str) -> None:
+        self.nbytes += nbytes
+        self._statements.gap(Gap(*series, reason, 1, step, step))

@@ -1,0 +1,191 @@
+"""The recorder process: `python -m anchorlib.recorder.main NAME DESCRIPTORS`, started by a trainer.
+
+It knows nothing of torch. It ends when its trainer has closed the session, or has died and the last
+record that it published is in the sink.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from anchorlib.recorder.asks import Ask
+from anchorlib.recorder.drain import Drain
+from anchorlib.recorder.known import Known
+from anchorlib.recorder.plan import Plan, open_plan
+from anchorlib.recorder.ring import Ring
+from anchorlib.recorder.talk import Talk, fault_told
+from anchorlib.recorder.thread import LINGER
+from anchorlib.sinks import DONE, Flushing
+from anchorlib.store import RankLock
+
+_NICER: Final = 5
+_ALIVE_SECONDS: Final = 30.0  # that a dead trainer's records have to reach a collector
+
+
+class Process:
+    """The host of a drain whose trainer is another process."""
+
+    def __init__(self, ring: Ring, talk: Talk, bell: int) -> None:
+        self._talk, self._bell = talk, bell
+        self._lent: dict[int, mmap.mmap] = {}
+        self._came = threading.Condition()
+        self._ring = ring
+        self.alone = False  # the trainer has gone
+        self.drain: Drain | None = None
+
+    # -- as the drain's host
+
+    def answer(self, ask: Ask, answer: int | Exception) -> None:
+        """Tell the trainer."""
+        told: dict[str, Any] = {"answer": ask.number}
+        if isinstance(answer, Exception):
+            self._talk.send(told | {"fault": fault_told(answer)})
+        else:
+            self._talk.send(told | {"value": answer})
+
+    def flushing(self, ask: Ask, flushing: Flushing, show: Callable[[], None]) -> None:
+        """Wait for it beside the drain, which goes on."""
+
+        def wait() -> None:
+            try:
+                flushing.wait(ask.left)
+            except Exception as fault:  # noqa: BLE001  # raised, or told, where it was asked for
+                self.answer(ask, fault)
+            else:
+                show()
+                self.answer(ask, 0)
+
+        if flushing is DONE:
+            wait()
+        else:
+            threading.Thread(target=wait, name="anchorlib-flush", daemon=True).start()
+
+    def warn(self, message: str) -> None:
+        """Log it where the trainer logs."""
+        logging.getLogger("anchorlib").warning("anchorlib: %s", message)
+
+    def outside(self, number: int) -> memoryview:
+        """Memory that the trainer has sent, or is sending."""
+        with self._came:
+            self._came.wait_for(lambda: number in self._lent)
+            return memoryview(self._lent[number])
+
+    def give_back(self, number: int) -> None:
+        """The trainer frees it when it lends the next."""
+        with self._came:
+            self._lent.pop(number, None)
+
+    # -- the listening thread
+
+    def listen(self) -> None:
+        """Hear the trainer until it has gone."""
+        while (heard := self._talk.receive()) is not None:
+            message, descriptors = heard
+            drain = self.drain
+            assert drain is not None
+            if "ask" in message:
+                drain.asks.add(Ask(**message["ask"]))
+            elif "revoke" in message:
+                drain.revoke()
+            elif "lent" in message:
+                self._take(message["lent"], descriptors[0])
+            self.ring_bell()
+        self.alone = True
+        self.ring_bell()
+
+    def _take(self, number: int, descriptor: int) -> None:
+        memory = mmap.mmap(descriptor, 0)
+        os.close(descriptor)
+        with self._came:
+            self._lent[number] = memory
+            self._came.notify_all()
+
+    def ring_bell(self) -> None:
+        """There is something to do."""
+        os.eventfd_write(self._bell, 1)
+
+    def run(self, trainer: int) -> None:
+        """Drain until the session is closed, or the trainer dead and all it left in the sink."""
+        drain = self.drain
+        assert drain is not None
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        poll.register(trainer, select.POLLIN)
+        while not drain.closed:
+            for descriptor, _ in poll.poll(LINGER * 1000):
+                if descriptor == self._bell:
+                    os.eventfd_read(self._bell)
+                else:
+                    self.alone = True
+            drain.work()
+            if self.alone:
+                drain.work()  # what was published after the last look
+                drain.leave(_ALIVE_SECONDS)
+
+
+class Forwarding(logging.Handler):
+    """Log lines of this process go to the trainer's log, or to stderr once it has gone."""
+
+    def __init__(self, talk: Talk, host: Process) -> None:
+        super().__init__()
+        self._talk, self._host = talk, host
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        text = record.getMessage()
+        if self._host.alone:
+            sys.stderr.write(f"{text}\n")
+        else:
+            self._talk.send({"log": [record.levelno, text]})
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be the recorder of one session."""
+    name, *numbers = arguments
+    memory, bell, end, trainer, plan_file, *lock = map(int, numbers)
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    os.nice(_NICER)
+    _call(name)
+    plan = Plan.read(plan_file)
+    ring = Ring(memory, plan.payload, new=False)
+    talk = Talk(socket.socket(fileno=end))
+    host = Process(ring, talk, bell)
+    log = logging.getLogger("anchorlib")
+    log.addHandler(Forwarding(talk, host))
+    log.setLevel(logging.INFO)
+    known = Known()
+    for text in plan.definitions:
+        known.define(json.loads(text))
+    sink, stored = open_plan(plan, RankLock.adopted(*lock) if lock else None)
+    host.drain = Drain(ring, sink, host, known, stored)
+    threading.Thread(target=host.listen, name="anchorlib-listener", daemon=True).start()
+    host.run(trainer)
+
+
+def _call(name: str) -> None:
+    """Show `name` where processes are listed; where that cannot be, the module's stays."""
+    with suppress(OSError, ValueError, IndexError):
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
+        fields = stat.rpartition(")")[2].split()
+        start, end = int(fields[45]), int(fields[46])
+        text = name.encode(errors="replace")[: end - start - 1]
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+        Path("/proc/self/comm").write_bytes(b"anchor-recorder")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

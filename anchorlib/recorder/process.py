@@ -1,0 +1,242 @@
+"""A drain in a process of its own, beside the trainer: the trainer's handle on it.
+
+    trainer ── ring (memfd), bell (eventfd), messages ──▶ anchor-recorder ──▶ sink
+
+What was put into the ring survives the trainer, however it dies: the recorder drains it and ends. A
+recorder that dies is started again, and goes on with the first record that is not in the store;
+after three deaths a thread of the trainer drains the ring.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from contextlib import ExitStack
+from ctypes import addressof, c_char
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from anchorlib.recorder.asks import Asked
+from anchorlib.recorder.known import Known
+from anchorlib.recorder.layout import Mark
+from anchorlib.recorder.plan import Plan, in_memory, open_plan
+from anchorlib.recorder.ring import SLOTS, Ring, ring_bytes, shared_memory
+from anchorlib.recorder.talk import Talk, fault_of
+from anchorlib.recorder.thread import RecorderThread
+from anchorlib.store import RankLock
+
+__all__ = ["RecorderProcess"]
+
+_log = logging.getLogger("anchorlib")
+
+_DEATHS: Final = 3
+_END_SECONDS: Final = 10.0
+_MAIN: Final = "anchorlib.recorder.main"
+_PACKAGES: Final = str(Path(__file__).parents[2])
+
+
+class RecorderProcess:
+    """A worker: starts the recorder, listens to it, starts it again.
+
+    lock: of the rank, held already; None for a collector's.
+    """
+
+    def __init__(self, plan: Plan, lock: RankLock | None) -> None:
+        """Raises OSError where the system has not what it needs."""
+        self._plan, self._lock = plan, lock
+        self._definitions: list[tuple[int, str]] = []  # each with its slot
+        self._asked = Asked()
+        self._lent: dict[int, mmap.mmap] = {}  # by descriptor
+        self._guard = threading.RLock()
+        self._deaths = 0
+        self._ending = False
+        self._instead: RecorderThread | None = None
+        with ExitStack() as undone:
+            self._memory = shared_memory(ring_bytes(SLOTS, plan.payload))
+            undone.callback(os.close, self._memory)
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            undone.callback(os.close, self._bell)
+            self.ring = Ring(self._memory, plan.payload, new=True)
+            self._child, self._talk = self._start()
+            undone.pop_all()
+        self._listener = threading.Thread(
+            target=self._listen, name="anchorlib-recorder", daemon=True
+        )
+        self._listener.start()
+
+    def _start(self) -> tuple[subprocess.Popen[bytes], Talk]:
+        """Start a recorder that goes on where the ring's marks say."""
+        options = self._plan.options
+        name = f"anchor-recorder {options.run} rank {options.rank}"
+        document = replace(self._plan, definitions=self._consumed()).document()
+        with ExitStack() as ours_no_more:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours_no_more.callback(theirs.close)
+            talk = Talk(ours)
+            plan, trainer = in_memory(document), os.pidfd_open(os.getpid())
+            for descriptor in (plan, trainer):
+                ours_no_more.callback(os.close, descriptor)
+            passed = [self._memory, self._bell, theirs.fileno(), trainer, plan]
+            if self._lock is not None:
+                passed.append(self._lock.descriptor)
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MAIN, name, *map(str, passed)],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # the terminal's Ctrl-C is for the trainer alone
+                env=_environment(),
+            )
+        for number in self._lent:
+            talk.send({"lent": number}, [number])
+        for ask in self._asked.pending:
+            talk.send({"ask": asdict(ask)})
+        return child, talk
+
+    def _consumed(self) -> tuple[str, ...]:
+        """The definitions that a drain which begins now finds no slot of."""
+        consumed = self.ring.mark()[Mark.CONSUMED]
+        return tuple(text for slot, text in self._definitions if slot < consumed)
+
+    # -- as the queue's worker
+
+    def wake(self) -> None:
+        """Ring."""
+        os.eventfd_write(self._bell, 1)
+        if self._instead is not None:
+            self._instead.wake()
+
+    def ask(
+        self, what: Literal["flush", "close"], after: int, timeout: float | None
+    ) -> Future[Any]:
+        """Ask the recorder for something."""
+        with self._guard:
+            if self._instead is not None:
+                return self._instead.ask(what, after, timeout)
+            ask, future = self._asked.new(what, after, timeout)
+            self._talk.send({"ask": asdict(ask)})
+        self.wake()
+        return future
+
+    def revoke(self) -> None:
+        """The sink writes nothing more."""
+        with self._guard:
+            if self._instead is not None:
+                self._instead.revoke()
+            self._talk.send({"revoke": True})
+
+    def cancel(self) -> None:
+        """Nothing is written any more: the recorder ends now."""
+        with self._guard:
+            self._ending = True
+            self._child.kill()
+            self._asked.cancel()
+
+    def end(self) -> None:
+        """The session is over: the recorder ends by itself, or is ended."""
+        with self._guard:
+            self._ending = True
+        try:
+            self._child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._talk.close()
+        self._listener.join(_END_SECONDS)
+        self._forget_lent()
+        os.close(self._bell)
+        os.close(self._memory)
+        if self._lock is not None:
+            self._lock.release()
+
+    def defined(self, slot: int, text: bytes) -> None:
+        """Kept for a recorder that begins behind it."""
+        self._definitions.append((slot, text.decode()))
+
+    def lend(self, nbytes: int) -> tuple[int, int]:
+        """Memory that the recorder maps too."""
+        if self._instead is not None:
+            return self._instead.lend(nbytes)
+        with self._guard:
+            self._forget_lent()  # a record is placed outside only where none other waits
+            descriptor = shared_memory(max(1, nbytes))
+            memory = self._lent[descriptor] = mmap.mmap(descriptor, max(1, nbytes))
+        return descriptor, addressof(c_char.from_buffer(memory))
+
+    def lent(self, number: int) -> None:
+        """Hand the memory over."""
+        with self._guard:
+            if number in self._lent:
+                self._talk.send({"lent": number}, [number])
+
+    def _forget_lent(self) -> None:
+        for descriptor in self._lent:
+            os.close(descriptor)
+        self._lent.clear()
+
+    def warn(self, message: str) -> None:
+        """Log it."""
+        _log.warning("anchorlib: %s", message)
+
+    # -- the listening thread
+
+    def _listen(self) -> None:
+        while True:
+            heard = self._talk.receive()
+            if heard is not None:
+                self._hear(heard[0])
+            elif not self._outlived():
+                return
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "log" in message:
+            level, text = message["log"]
+            _log.log(level, "%s", text)
+        elif "fault" in message:
+            self._asked.answer(message["answer"], fault_of(message["fault"]))
+        else:
+            self._asked.answer(message["answer"], message["value"])
+
+    def _outlived(self) -> bool:
+        """The recorder has gone; whether another one was started."""
+        with self._guard:
+            self._talk.close()
+            code = self._child.wait()
+            if self._ending or not self._asked_to_go_on(code):
+                return False
+            self._child, self._talk = self._start()
+            return True
+
+    def _asked_to_go_on(self, code: int) -> bool:
+        """Whether another process goes on; if not, a thread does."""
+        self._deaths += 1
+        another = self._deaths < _DEATHS
+        _log.warning(
+            "anchorlib: the recorder process of run %s ended (%s); %s goes on with what waits",
+            self._plan.options.run,
+            f"signal {-code}" if code < 0 else f"exit code {code}",
+            "another one" if another else "a thread of this process",
+        )
+        if not another:
+            known = Known()
+            for text in self._consumed():
+                known.define(json.loads(text))
+            sink, stored = open_plan(self._plan, self._lock)
+            self._instead = RecorderThread(
+                self.ring, sink, asked=self._asked, known=known, stored=stored
+            )
+        return another
+
+
+def _environment() -> dict[str, str]:
+    """One thread for arithmetic: the other cores are the training's."""
+    paths = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,437 @@
+"""The bounded queue between the training threads and a drain: the trainer's side of the ring.
+
+    training threads ── put, gap, edges, header ──▶ ring ── drain ──▶ block ──▶ sink
+                     ── flush, close ─────────────────────▶
+
+Nothing here raises into training but a wrong call of its own: what finds no room is counted, told
+once, stated as a gap, and goes no further.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, wait
+from concurrent.futures import TimeoutError as Late
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
+from anchorlib.names import escape, join
+from anchorlib.record import UNKNOWN, Edges, Gap
+from anchorlib.recorder.layout import SlotKind, Word
+from anchorlib.recorder.losses import LATE, Losses
+from anchorlib.recorder.ring import Producer, Ring, aligned, move
+from anchorlib.recorder.statements import Statements
+from anchorlib.recorder.told import layout_definition, statement, stream_definition
+from anchorlib.recorder.worker import Worker
+from anchorlib.sinks import OnFull, check_edges, statable
+
+__all__ = ["RecordQueue", "Source", "ring_size"]
+
+# So much does not wait for company, where the queue has room for four times as much: each time the
+# drain begins, something else does not run.
+_WAKE_BYTES: Final = 16 << 20
+_SLOTS_SHARE: Final = 2  # nor half the slots
+_RESERVE: Final = 8  # of the room, kept for records of which the summary alone will be stored
+_TOLD_BYTES: Final = 1 << 20  # room beside the limit, for definitions and statements
+_SAY_SECONDS: Final = 0.05  # between two statements of gaps and lineage
+_TOGETHER: Final = 100  # statements of gaps, or of lineage, in one slot
+
+# How long `close` waits past its timeout: for the batch that is being written when time is up, and
+# then, the sink being revoked, for the one operation that its owner may be in.
+_BATCH_SECONDS: Final = 1.0
+_OPERATION_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 0.0005
+
+_FULL: Final = "queue full"
+_UNKNOWN: Final = (UNKNOWN, "value", "")  # of a record that found no room even for its name
+
+Source: TypeAlias = int | Callable[[int], object]
+"""Where values are: their address, or what writes them to an address that it is given."""
+
+
+def ring_size(limit_bytes: int) -> int:
+    """The bytes of payload that a queue with this limit needs."""
+    return aligned(limit_bytes) + _TOLD_BYTES
+
+
+class _Put(NamedTuple):
+    """A record that is to be placed. at: step, pass, call and phase."""
+
+    source: Source
+    nbytes: int
+    stream: int
+    layout: int
+    at: tuple[Any, ...]
+    order: int
+    scale: float
+    flags: int
+    folded: int
+
+
+class RecordQueue:
+    """Places records in `ring`, which `worker` drains.
+
+    limit_bytes bounds what waits (a single larger record is still taken, alone). Full, `put`
+    waits ("block"), or the record's summary alone is kept and counted ("drop", "raise"; with
+    "raise" the next `check` raises QueueFullError): an eighth of the room is kept for those. Where
+    even they find no room, the record is left out.
+
+    lock: guards all of it; who makes records may hold it while it does.
+    """
+
+    def __init__(self, ring: Ring, worker: Worker, *, limit_bytes: int, on_full: OnFull) -> None:
+        self._ring, self._worker, self._producer = ring, worker, Producer(ring)
+        self._limit = aligned(limit_bytes)
+        reserve = 0 if on_full == "block" else self._limit // _RESERVE
+        self._room = self._limit - reserve
+        self._urgent = min(_WAKE_BYTES, max(1, limit_bytes // 4))
+        self._many = ring.slot_count // _SLOTS_SHARE
+        self._rung = self._rung_slot = 0  # the position and slot up to which the drain was woken
+        self._on_full = on_full
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self._streams: dict[tuple[str, str, str, str], int] = {}
+        self._kept: list[tuple[tuple[str, str, str], bool]] = []  # of each stream: series, values
+        self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._taken = 0
+        self._closing = False
+        self._full_error: str | None = None
+        self._statements = Statements()
+        self._losses = Losses(self._statements, worker.warn)
+        self._unsaid: deque[bytes] = deque()
+        self._said = 0.0
+        self._last_told = -1  # the slot of the last statement
+        self._stuck = 0  # records that waited behind an operation which never ended
+        self.blocked_seconds = 0.0
+
+    # -- definitions
+
+    def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
+        """The number of a series in one phase; -1 where there is no room to define it now."""
+        key = (name, kind, mode, phase)
+        with self.lock:
+            number = self._streams.get(key, -1)
+            if number < 0 and self._define(stream_definition(*key, keeps=keeps)):
+                number = self._streams[key] = len(self._streams)
+                self._kept.append(((name, kind, mode), keeps))
+        return number
+
+    def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
+        """The number of a dtype and shape; -1 where there is no room to define it now."""
+        key = (dtype, shape)
+        with self.lock:
+            number = self._layouts.get(key, -1)
+            if number < 0 and self._define(layout_definition(*key)):
+                number = self._layouts[key] = len(self._layouts)
+        return number
+
+    def _define(self, text: bytes) -> bool:
+        while not self._tell(text):
+            if self._on_full != "block" or self._closing:
+                return False
+            self._wait()
+        self._worker.defined(self._last_told, text)
+        return True
+
+    def _tell(self, text: bytes) -> bool:
+        """Place a statement; whether there was room."""
+        producer = self._producer
+        pos = producer.place(len(text), self._ring.payload_bytes)
+        if pos >= 0:
+            producer.write(pos, text)
+            self._last_told = producer.publish(
+                pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD
+            )
+        return pos >= 0
+
+    # -- records
+
+    def put(  # noqa: PLR0913  # a slot's fields, one by one: a tuple of them costs
+        self,
+        source: Source,
+        nbytes: int,
+        stream: int,
+        layout: int,
+        at: tuple[Any, ...],
+        order: int,
+        scale: float = 1.0,
+        flags: int = 0,
+        count: int = 1,
+    ) -> None:
+        """Take a record over; `lock` is held. Raises nothing."""
+        producer = self._producer
+        pos = producer.place(nbytes, self._room)
+        if pos < 0 or stream < 0 or layout < 0:
+            self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
+            return
+        if isinstance(source, int):
+            producer.copy(pos, source, nbytes)
+        else:
+            source(producer.address(pos))
+        try:
+            n = producer.publish(pos, nbytes, stream, layout, at, order, scale, flags, count)
+        except (struct.error, OverflowError) as fault:
+            self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
+            return
+        self._taken += 1
+        end = pos + nbytes
+        if end - self._rung >= self._urgent or n - self._rung_slot >= self._many:
+            self._wake_if_due(end, n)
+
+    def _wake_if_due(self, end: int, slot: int) -> None:
+        held = self._producer.held
+        self._rung, self._rung_slot = end - held, self._ring[Word.CONSUMED]
+        if held >= self._urgent or slot - self._rung_slot >= self._many:
+            self._rung, self._rung_slot = end, slot
+            self._worker.wake()
+
+    def _put_full(self, put: _Put) -> None:
+        """There is no room for `put` now."""
+        if self._on_full == "block" and not self._closing:
+            self._wait_for_room(put)
+        if self._closing:
+            self._lose(put, LATE)
+        elif put.stream < 0 or put.layout < 0:
+            self._lose(put, _FULL)
+        elif self._is_outside(put) and self._is_empty():
+            self._put_outside(put)
+        elif self._on_full == "block":
+            self.put(*put)
+        else:
+            self._tell_full(put)
+            self._put_bare(put)
+
+    def _is_outside(self, put: _Put) -> bool:
+        """Whether a record is larger than all the room there is."""
+        return aligned(put.nbytes) > self._room
+
+    def _is_empty(self) -> bool:
+        return self._ring[Word.RECORDS] == self._taken
+
+    def _wait_for_room(self, put: _Put) -> None:
+        """Return when there is room for `put`, or the queue closes."""
+        self._losses.warn_once(
+            "blocked",
+            f"the queue of {self._limit / 2**20:.0f} MiB is full and training waits for the "
+            "store; record less, or start(on_full='drop')",
+        )
+        since = time.monotonic()
+        outside = self._is_outside(put)
+        self._worker.wake()
+        while not self._closing and not (
+            self._is_empty() if outside else self._producer.place(put.nbytes, self._room) >= 0
+        ):
+            self._wait()
+        self.blocked_seconds += time.monotonic() - since
+
+    def _wait(self) -> None:
+        """Let others, and the drain, run for a moment."""
+        self._worker.wake()
+        self._changed.wait(_POLL_SECONDS)
+
+    def _put_outside(self, put: _Put) -> None:
+        number, address = self._worker.lend(put.nbytes)
+        if isinstance(put.source, int):
+            move(address, put.source, put.nbytes)
+        else:
+            put.source(address)
+        self._worker.lent(number)
+        self._publish(put, number, SlotKind.OUTSIDE)
+
+    def _put_bare(self, put: _Put) -> None:
+        """Its values are left out; where there is room, they wait until their summary is made."""
+        pos = self._producer.place(put.nbytes, self._limit)
+        if pos < 0:
+            self._lose(put, _FULL)
+            return
+        if isinstance(put.source, int):
+            self._producer.copy(pos, put.source, put.nbytes)
+        else:
+            put.source(self._producer.address(pos))
+        self._publish(put, pos, SlotKind.BARE)
+
+    def _publish(self, put: _Put, pos: int, kind: SlotKind) -> None:
+        _, nbytes, stream, layout, at, order, scale, flags, folded = put
+        try:
+            self._producer.publish(
+                pos, nbytes, stream, layout, at, order, scale, flags, folded, kind
+            )
+        except (struct.error, OverflowError) as fault:
+            self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
+            return
+        self._taken += 1
+        self._worker.wake()
+
+    def _lose(self, put: _Put, reason: str) -> None:
+        self._losses.lose(*self._named(put.stream, put.nbytes, put.at[0]), reason)
+
+    def _named(self, stream: int, nbytes: int, step: int) -> tuple[tuple[str, str, str], int, int]:
+        series, keeps = self._kept[stream] if stream >= 0 else (_UNKNOWN, True)
+        return series, step, nbytes if keeps else 0
+
+    def _tell_full(self, put: _Put) -> None:
+        (name, kind, _), step, _ = self._named(put.stream, 0, put.at[0])
+        message = (
+            f"the queue of {self._limit / 2**20:.0f} MiB was full at {escape(join(name, kind))}"
+        )
+        if self._on_full == "raise":
+            self._full_error = f"{message}, step {step}; start(on_full='block') waits instead"
+        self._losses.warn_once("full", f"{message}; values are dropped and counted")
+
+    def check(self) -> None:
+        """Raise QueueFullError if records were left out since the last check under "raise"."""
+        message, self._full_error = self._full_error, None
+        if message:
+            raise QueueFullError(message)
+
+    # -- statements
+
+    def gap(self, gap: Gap) -> None:
+        """Count observations that never became records."""
+        with self.lock:
+            self._statements.gap(statable(gap))
+            self._say_sometimes()
+
+    def edges(self, edges: Edges) -> None:
+        """Pass on what a value was computed from."""
+        try:
+            check_edges(edges)
+        except AnchorError as fault:
+            self._losses.warn_once("edges", f"what a value was computed from was not kept: {fault}")
+            return
+        with self.lock:
+            self._statements.edges(edges)
+            self._say_sometimes()
+
+    def header(self, entries: Mapping[str, object]) -> None:
+        """Pass on what the run's header has to say from now on."""
+        with self.lock:
+            self._statements.header(entries)
+            self._say_sometimes()
+
+    def _say_sometimes(self) -> None:
+        now = time.monotonic()
+        if now - self._said >= _SAY_SECONDS:
+            self._said = now
+            self._say(0.0)
+
+    def _say(self, seconds: float | None) -> None:
+        """Place what is to be said in the ring; wait for room as long as `seconds`."""
+        telling = self._statements.take(again=False)
+        for at in range(0, len(telling.gaps), _TOGETHER):
+            self._unsaid.append(statement(telling.gaps[at : at + _TOGETHER], (), {}))
+        for at in range(0, len(telling.edges), _TOGETHER):
+            self._unsaid.append(statement((), telling.edges[at : at + _TOGETHER], {}))
+        if telling.header:
+            self._unsaid.append(statement((), (), telling.header))
+        end = None if seconds is None else time.monotonic() + seconds
+        while self._unsaid:
+            if self._tell(self._unsaid[0]):
+                self._unsaid.popleft()
+            elif end is None or time.monotonic() < end:
+                self._worker.wake()
+                self._wait()
+            else:
+                break
+
+    # -- waiting for the drain
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return when all that was taken before is in the store and visible to any reader.
+
+        Raises FlushTimeoutError after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            if self._closing:
+                return
+            self._say(timeout)
+            target = self._taken
+            asked = self._worker.ask("flush", self._ring[Word.PUBLISHED], timeout)
+        try:
+            flushing = asked.result(timeout)
+            if not isinstance(flushing, int):
+                flushing.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except AnchorError:
+            raise
+        except (Late, CancelledError):
+            told = "the session closed" if timeout is None else f"{timeout:g} s"
+            raise FlushTimeoutError(
+                f"{target - self._ring[Word.RECORDS]} records still wait after {told}; "
+                "flush again, or give it more time"
+            ) from None
+        except Exception as fault:  # noqa: BLE001  # a store's fault must not end training
+            self._losses.warn_once(f"flush:{type(fault).__name__}", f"flush failed: {fault}")
+
+    def close(self, timeout: float) -> int:
+        """Drain, close the sink, end the worker; how many records were not delivered.
+
+        Nothing is taken any more. What is not written within `timeout` seconds is counted; when
+        `close` returns, nothing is written any more either.
+        """
+        with self.lock:
+            self._closing = True
+            self._room = -1
+            self._changed.notify_all()
+            self._say(timeout)
+            asked = self._worker.ask("close", self._ring[Word.PUBLISHED], timeout)
+        if not wait([asked], timeout + _BATCH_SECONDS).done:
+            self._worker.revoke()
+            if not wait([asked], _OPERATION_SECONDS).done:
+                self._give_up()
+        self._worker.end()
+        if asked.cancelled():
+            self._stuck = self._taken - self._ring[Word.RECORDS]
+            return self._stuck
+        self._ring.give_back()
+        return int(asked.result())
+
+    def _give_up(self) -> None:
+        """One operation of the store does not end: what waits behind it is lost."""
+        self._worker.cancel()
+        self._losses.warn_once(
+            "stuck",
+            f"the store has not ended one operation within {_OPERATION_SECONDS:g} s; "
+            "the run stays locked until it does",
+        )
+
+    # -- what is known of it, at any moment
+
+    @property
+    def gaps(self) -> int:
+        """How many series, each for each reason, have a gap."""
+        return max(self._statements.gaps, self._ring[Word.GAPS])
+
+    @property
+    def handed_over(self) -> int:
+        """Records taken that have left the queue for the sink."""
+        return self._ring[Word.RECORDS]
+
+    @property
+    def waiting(self) -> int:
+        """Records taken that are not in the store, or not yet acknowledged by a collector."""
+        return self._taken - self.handed_over + self._ring[Word.WAITING]
+
+    @property
+    def retries(self) -> int:
+        """How often the sink tried again."""
+        return self._ring[Word.RETRIES]
+
+    @property
+    def lost(self) -> int:
+        """Records that were lost altogether, here or on their way."""
+        return self._losses.records + self._stuck + self._ring[Word.LOST]
+
+    @property
+    def dropped(self) -> int:
+        """Records that were lost, or kept without their values."""
+        return self.lost + self._ring[Word.BARE]
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes of values among them."""
+        return self._losses.nbytes + self._ring[Word.LOST_BYTES]

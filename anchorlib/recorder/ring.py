@@ -1,0 +1,235 @@
+"""The ring between training threads and the drain: memory that both may map.
+
+`Ring` is the memory. `Producer` places records in it; its caller holds a lock, for one record is
+placed at a time. The consumer, `drain`, frees what is in the sink.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.errors import StoreError
+from anchorlib.recorder.layout import (
+    ALIGNMENT,
+    CONTROL_BYTES,
+    KIND_SHIFT,
+    MAGIC,
+    SLOT,
+    SLOT_BYTES,
+    SLOT_STRUCT,
+    WORD_STRIDE,
+    Mark,
+    SlotKind,
+    Word,
+)
+
+__all__ = ["SLOTS", "Producer", "Ring", "aligned", "move", "ring_bytes", "shared_memory"]
+
+SLOTS: Final = 1 << 15
+_PAGE: Final = 4096
+_COPIED_TWICE: Final = 32 << 10  # below, a slice of memory is faster than a call of memmove
+_LET_OTHERS_RUN: Final = 2 << 20  # from here on Python's lock is given away while memory is copied
+
+_PUBLISHED: Final = Word.PUBLISHED * WORD_STRIDE
+_WRITTEN: Final = Word.WRITTEN * WORD_STRIDE
+_CONSUMED: Final = Word.CONSUMED * WORD_STRIDE
+_FLOOR: Final = Word.FLOOR * WORD_STRIDE
+
+# The memory of this process as one array of chars: a slice of it is a copy, made in a third of the
+# time that ctypes.string_at takes. Only what belongs to a tensor is ever sliced.
+_memory: Any = (ctypes.c_char * ((1 << 63) - 1)).from_address(0)
+
+# ctypes.memmove gives Python's lock away for the time; to get it back takes longer than to copy.
+_move = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
+_now = time.time_ns
+
+
+def move(target: int, source: int, nbytes: int) -> None:
+    """Copy memory from one address to another."""
+    (_move if nbytes < _LET_OTHERS_RUN else ctypes.memmove)(target, source, nbytes)
+
+
+def aligned(nbytes: int) -> int:
+    """What values of `nbytes` take of the payload."""
+    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
+
+
+def ring_bytes(slots: int, payload: int) -> int:
+    """The size of a ring's memory."""
+    return _payload_at(slots) + payload
+
+
+def _payload_at(slots: int) -> int:
+    return CONTROL_BYTES + -(-slots * SLOT_BYTES // _PAGE) * _PAGE
+
+
+class Ring:
+    """A ring's memory, mapped into this process.
+
+    slots: how many there are. payload: bytes for values, a multiple of 64.
+    """
+
+    def __init__(self, descriptor: int, payload: int, slots: int = SLOTS, *, new: bool) -> None:
+        """Map the memory of `descriptor`, or anonymous memory for -1.
+
+        Raises StoreError where it is no ring of this version.
+        """
+        self.slot_count, self.payload_bytes = slots, payload
+        self.payload_at = _payload_at(slots)
+        self.memory = mmap.mmap(descriptor, self.payload_at + payload)
+        view = memoryview(self.memory)
+        self.words = view[:CONTROL_BYTES].cast("Q")
+        self.slots = np.frombuffer(self.memory, SLOT, slots, CONTROL_BYTES)
+        self.payload = view[self.payload_at :]
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        if new:
+            self.words[Word.MAGIC * WORD_STRIDE] = MAGIC
+        elif self.words[Word.MAGIC * WORD_STRIDE] != MAGIC:
+            raise StoreError("the recorder and the trainer are of different versions of anchorlib")
+
+    def __getitem__(self, word: Word) -> int:
+        return self.words[word * WORD_STRIDE]
+
+    def __setitem__(self, word: Word, value: int) -> None:
+        self.words[word * WORD_STRIDE] = value
+
+    def mark(self) -> tuple[int, ...]:
+        """The mark that holds now: an entry for each of `Mark`."""
+        while True:
+            consumed = self[Word.CONSUMED]
+            for first in (Word.MARKS, Word.MARKS + len(Mark)):
+                words = self.words[first * WORD_STRIDE : (first + len(Mark)) * WORD_STRIDE]
+                mark = tuple(words[::WORD_STRIDE])
+                # Only after CONSUMED has moved on does the consumer write this mark again.
+                if mark[Mark.CONSUMED] == consumed == self[Word.CONSUMED]:
+                    return mark
+
+    def advance(self, consumed: int, freed: int, records: int, stored: int) -> None:
+        """The consumer has come so far."""
+        second = Word.MARKS + len(Mark)
+        at_first = self.words[Word.MARKS * WORD_STRIDE] != self[Word.CONSUMED]
+        first = Word.MARKS if at_first else second
+        for word, value in enumerate((consumed, freed, records, stored), first):
+            self.words[word * WORD_STRIDE] = value
+        self[Word.RECORDS] = records
+        self[Word.CONSUMED] = consumed
+
+    def give_back(self) -> None:
+        """Nobody reads or writes records any more: the system gets their memory back."""
+        if hasattr(mmap, "MADV_REMOVE"):
+            self.memory.madvise(mmap.MADV_REMOVE, CONTROL_BYTES)
+
+
+def shared_memory(nbytes: int) -> int:
+    """A descriptor of memory that a child can map. Raises OSError."""
+    descriptor = os.memfd_create("anchor-ring", os.MFD_CLOEXEC)
+    try:
+        os.truncate(descriptor, nbytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class Producer:
+    """Places records in a ring, one after the other, each whole before it can be seen.
+
+    Stores to memory become visible in the order in which Python makes them: on x86-64 because the
+    processor keeps it, in a thread of this process because Python's lock does.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self._words = ring.words
+        self._memory = ring.memory
+        self._base = ring.address
+        self._slots, self._size = ring.slot_count, ring.payload_bytes
+        self._payload_at = ring.payload_at
+        self._ring = ring
+        self._consumed = self._freed = 0  # as the consumer last said
+
+    def place(self, nbytes: int, room: int) -> int:
+        """The position for values of `nbytes`; -1 where they, and what is held, exceed `room`."""
+        words, size = self._words, self._size
+        published, pos, consumed = words[_PUBLISHED], words[_WRITTEN], words[_CONSUMED]
+        over = pos % size
+        if consumed != self._consumed:
+            self._consumed, self._freed, *_ = self._ring.mark()
+        if over and consumed == published:  # empty: begin again, where pages are warm
+            pos += size - over
+            words[_FLOOR] = pos
+        elif over + nbytes > size:
+            pos += size - over
+        held = pos + aligned(nbytes) - max(self._freed, words[_FLOOR])
+        return -1 if held > room or published - consumed >= self._slots else pos
+
+    @property
+    def held(self) -> int:
+        """Bytes of the payload that are not free, padding included."""
+        freed = self._ring.mark()[Mark.FREED]
+        return self._words[_WRITTEN] - max(freed, self._words[_FLOOR])
+
+    def address(self, pos: int) -> int:
+        """Where in this process's memory the values at `pos` lie."""
+        return self._base + self._payload_at + pos % self._size
+
+    def copy(self, pos: int, source: int, nbytes: int) -> None:
+        """Copy the values at address `source` to `pos`."""
+        at = self._payload_at + pos % self._size
+        if nbytes < _COPIED_TWICE:
+            self._memory[at : at + nbytes] = _memory[source : source + nbytes]
+        else:
+            move(self._base + at, source, nbytes)
+
+    def write(self, pos: int, text: bytes) -> None:
+        """Put `text` at `pos`."""
+        at = self._payload_at + pos % self._size
+        self._memory[at : at + len(text)] = text
+
+    def publish(  # noqa: PLR0913  # a slot's fields, one by one: a tuple of them costs
+        self,
+        pos: int,
+        nbytes: int,
+        stream: int,
+        layout: int,
+        at: tuple[Any, ...],
+        order: int,
+        scale: float = 1.0,
+        flags: int = 0,
+        count: int = 1,
+        kind: int = 0,
+    ) -> int:
+        """Let the consumer see the record whose values are at `pos`; the number of its slot.
+
+        at: step, pass and call. Raises struct.error for what has no room in a slot.
+        """
+        words = self._words
+        n = words[_PUBLISHED]
+        SLOT_STRUCT.pack_into(
+            self._memory,
+            CONTROL_BYTES + (n % self._slots) * SLOT_BYTES,
+            _now(),
+            at[0],
+            pos,
+            nbytes,
+            order,
+            scale,
+            stream,
+            layout,
+            at[1],
+            at[2],
+            flags | kind << KIND_SHIFT,
+            count,
+            n + 1,
+        )
+        if kind != SlotKind.OUTSIDE:
+            words[_WRITTEN] = pos + ((nbytes + ALIGNMENT - 1) & -ALIGNMENT)
+        words[_PUBLISHED] = n + 1
+        return n

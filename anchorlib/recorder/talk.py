@@ -1,0 +1,66 @@
+"""What a trainer and its recorder process say to each other, beside the ring: messages as JSON.
+
+    to the recorder   ask, revoke, lent (with a descriptor)
+    to the trainer    answer, log
+
+Whoever has gone hears nothing: to say something to it is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from anchorlib import errors
+from anchorlib.errors import AnchorError, StoreError
+
+__all__ = ["Talk", "fault_of", "fault_told"]
+
+_MOST_BYTES: Final = 1 << 16
+_MOST_TEXT: Final = 4096
+
+
+class Talk:
+    """One end of a connection that keeps messages apart. Any thread may send; one receives."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Say something. Raises nothing."""
+        text = json.dumps(message).encode()[:_MOST_BYTES]
+        try:
+            socket.send_fds(self._end, [text], list(descriptors))
+        except OSError:
+            return  # it has gone
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message and its descriptors; None when the other end has gone."""
+        try:
+            text, descriptors, _, _ = socket.recv_fds(self._end, _MOST_BYTES, 4)
+        except OSError:
+            return None
+        return (json.loads(text), descriptors) if text else None
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
+        self._end.close()
+
+
+def fault_told(fault: Exception) -> list[str]:
+    """A fault as it travels."""
+    ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
+    said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
+    return [ours, said[:_MOST_TEXT]]
+
+
+def fault_of(told: Sequence[str]) -> Exception:
+    """The fault that was told; one that is not of ours is a StoreError."""
+    kind = getattr(errors, told[0], StoreError) if told[0] else StoreError
+    found: Exception = kind(told[1])
+    return found
