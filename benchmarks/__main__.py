@@ -1,9 +1,11 @@
 """Every benchmark, each in a process of its own, as one table of targets and figures.
 
-    python -m benchmarks [NAME…] [--json FILE] [--peers]
+    python -m benchmarks [NAME…] [--json FILE] [--peers] [--store DIR]
+    python -m benchmarks observing [--rows ROW…] [--rounds N]
 
-NAME is one of the modules below; `--json` appends one line to FILE for history. Figures are ratios
-within one run, or costs as differences between arms that took turns; see `benchmarks.timing`.
+NAME is one of the modules below; `--json` appends one line to FILE for history; files are kept in
+DIR meanwhile, else in TMPDIR, else in memory where 8 GiB of it are free. Figures are ratios within
+one run, or costs as differences between arms that took turns; see `benchmarks.timing`.
 """
 
 from __future__ import annotations
@@ -11,17 +13,26 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks.figures import Figure, append_history, machine, table
+from benchmarks.grids import grids
 from benchmarks.timing import touch_memory
 
 MODULES = (
-    "calls", "training", "storing", "forms", "collecting", "reading", "comparing", "page", "scaling"
+    "calls", "observing", "training", "storing", "forms", "collecting", "reading", "comparing",
+    "page", "scaling",
 )  # fmt: skip
+MEMORY = Path("/dev/shm")
+ENOUGH = 8 << 30
 PEERS = "peers"
 
 
@@ -31,25 +42,55 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*MODULES, PEERS, []], metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for history")
     parser.add_argument("--peers", action="store_true", help="other tools too (pip install them)")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="where files are kept meanwhile")
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="of `observing`: these alone")
+    parser.add_argument("--rounds", type=int, metavar="N", help="of `observing`: so many turns")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    told = {name: getattr(options, name) for name in ("rows", "rounds") if getattr(options, name)}
+    if told and options.names != ["observing"]:
+        parser.error("--rows and --rounds are those of `observing` alone")
     if options.here:
-        alone(options.names[0])
+        alone(options.names[0], told)
         return
+    os.environ["TMPDIR"] = str(kept_in(options.store))
     names = options.names or [*MODULES, *([PEERS] if options.peers else [])]
     found: list[Figure] = []
     for name in names:
-        found += measured(name)
-    print(f"\n{machine()}\n\n{table(found)}")
+        found += measured(name, told)
+    print(f"\n{machine()}\n\n{document(found)}")
     if options.json:
         append_history(options.json, found)
 
 
-def measured(name: str) -> list[Figure]:
+def kept_in(store: Path | None) -> Path:
+    """Where files are kept: unless told, in memory if it has room, where no disk takes part."""
+    if store is not None:
+        store.mkdir(parents=True, exist_ok=True)
+        return store.resolve()
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH
+    return MEMORY if roomy and "TMPDIR" not in os.environ else Path(tempfile.gettempdir())
+
+
+def document(found: list[Figure]) -> str:
+    """All tables."""
+    lines = [one for one in found if not one.heading]
+    cells = [one for one in found if one.heading]
+    return "\n\n".join([*([table(lines)] if lines else []), *([grids(cells)] if cells else [])])
+
+
+def measured(name: str, told: Mapping[str, Any]) -> list[Figure]:
     """The figures of one module, from a fresh process; shown as they come."""
-    command = [sys.executable, "-m", "benchmarks", "--here", name]
+    command = [sys.executable, "-m", "benchmarks", name, "--here"]
+    for option, values in told.items():
+        command += [f"--{option}", *map(str, values if isinstance(values, list) else [values])]
     found: list[Figure] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.TemporaryDirectory() as folder,  # whatever is left in it goes as well
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": folder}
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             if not line.startswith("{"):
@@ -62,10 +103,10 @@ def measured(name: str) -> list[Figure]:
     return found
 
 
-def alone(name: str) -> None:
+def alone(name: str, told: Mapping[str, Any]) -> None:
     """Prints each figure as one JSON line."""
     touch_memory()
-    for one in importlib.import_module(f"benchmarks.{name}").figures():
+    for one in importlib.import_module(f"benchmarks.{name}").figures(**told):
         print(json.dumps(asdict(one)), flush=True)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.timing import Ratio
 
-__all__ = ["Figure", "append_history", "figure", "machine", "table"]
+__all__ = ["Figure", "append_history", "figure", "machine", "number", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Figure:
     unit: "x" for a ratio, else the unit of all figures.
     at_most, at_least: the target; neither: for information.
     why: what stands in the way, should the target be missed.
+    heading, column: where it stands in a table of rows (`what`) and columns (`benchmarks.grids`);
+        low is the smallest then, high the largest.
     """
 
     what: str
@@ -39,6 +41,13 @@ class Figure:
     at_most: float | None = None
     at_least: float | None = None
     why: str = ""
+    heading: str = ""
+    column: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is, where it stands alone."""
+        return f"{self.heading}, {self.what}, {self.column}" if self.heading else self.what
 
     @property
     def met(self) -> bool | None:
@@ -80,7 +89,7 @@ def table(figures: Iterable[Figure]) -> str:
         missed = f"**missed**: {one.why}" if one.why else "**missed**"
         met = {True: "met", False: missed, None: ""}[one.met]
         lines.append(
-            f"| {one.what} | {one.target} | {number(one.value)} {one.unit} "
+            f"| {one.title} | {one.target} | {number(one.value)} {one.unit} "
             f"| {number(one.low)} to {number(one.high)} | {met} |"
         )
     return "\n".join(lines)
