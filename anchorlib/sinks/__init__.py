@@ -7,8 +7,7 @@ losses     what a queue lost, counted and told
 base       what a sink is
 embedded   the store's writer, in this process
 remote     a collector, over gRPC, by way of a spool
-spool…     records on this machine's disk until the collector has them
-sending    an outbox and a collector that comes and goes
+pushing    what `anchor push` does: a spool delivered, or a run copied
 copying    a run of one store, recorded once more in another; `copy_key`: by whom
 memory     a list, for tests
 opening    which of them a store's address means
@@ -20,24 +19,16 @@ from anchorlib.sinks.base import Sink
 from anchorlib.sinks.deferred import Deferred
 from anchorlib.sinks.memory import MemorySink
 from anchorlib.sinks.opening import SinkOptions, open_sink
-from anchorlib.sinks.pushing import is_spool, push
+from anchorlib.sinks.pushing import push
 from anchorlib.sinks.queue import OnFull, RecordQueue
-from anchorlib.sinks.spool_left import LeftSpool, SpoolRoom, spool_room, spools_here
-from anchorlib.sinks.spool_place import parse_bytes
 
 __all__ = [
     "Deferred",
-    "LeftSpool",
     "MemorySink",
     "OnFull",
     "RecordQueue",
     "Sink",
     "SinkOptions",
-    "SpoolRoom",
-    "is_spool",
     "open_sink",
-    "parse_bytes",
     "push",
-    "spool_room",
-    "spools_here",
 ]

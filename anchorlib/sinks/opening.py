@@ -70,7 +70,7 @@ def _embedded(store: str, options: SinkOptions) -> Sink:
 def _remote(store: str, options: SinkOptions) -> Sink:
     import anchorlib.wire  # noqa: F401  # the first to load gRPC, as `loading` says
     from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
-    from anchorlib.sinks.spool_place import spool_place
+    from anchorlib.spool import spool_place
 
     return RemoteSink(
         store,

@@ -30,10 +30,8 @@ from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
-from anchorlib.sinks.earlier import Earlier
 from anchorlib.sinks.queue import OnFull
-from anchorlib.sinks.sending import Sender
-from anchorlib.sinks.spool import WrittenSpool, make_spool
+from anchorlib.spool import Earlier, Sender, WrittenSpool, make_spool
 from anchorlib.wire import (
     FRAME_BYTES,
     PROTOCOL,

@@ -14,7 +14,7 @@ import numpy as np
 
 from anchorlib.record import Coordinates, Record
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.sinks.spool_delivery import Delivered, deliver
+from anchorlib.spool.delivery import Delivered, deliver
 from anchorlib.summary import summarise
 from tests.server.pushing import stored
 

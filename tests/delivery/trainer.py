@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anchorlib.block import block_of
-from anchorlib.sinks import remote, spool
-from anchorlib.sinks.spool_disk import Disk
+from anchorlib.sinks import remote
+from anchorlib.spool import make_spool
+from anchorlib.spool.disk import Disk
 from tests.delivery.lines import numbered
 
 FAILPOINTS = ("write", "half", "create", "remove", "sync", "folder")
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         disk = MortalDisk(name, int(count))
 
     def make(*given, **options):
-        return spool.make_spool(*given, disk=disk, segment_bytes=40_000, **options)
+        return make_spool(*given, disk=disk, segment_bytes=40_000, **options)
 
     remote.make_spool = make  # type: ignore[assignment]
     sink = remote.RemoteSink(

@@ -18,8 +18,8 @@ from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
-from anchorlib.sinks import sending
 from anchorlib.sinks.remote import RemoteSink
+from anchorlib.spool import sending
 from anchorlib.wire import Kind, PushRequest, ReaderClient, sealed
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.delivery.lines import eventually

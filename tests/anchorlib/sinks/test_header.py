@@ -10,7 +10,7 @@ from anchor_server import Collector
 from anchorlib.block import block_of
 from anchorlib.sinks import MemorySink, RecordQueue, open_sink
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.sinks.spool_delivery import deliver
+from anchorlib.spool.delivery import deliver
 from anchorlib.store import LocalLocation, RankReader
 from tests.anchorlib.sinks.test_edges import options
 

@@ -24,8 +24,8 @@ from anchor_server.stream import Stream
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
-from anchorlib.sinks import earlier, spool_delivery
 from anchorlib.sinks.remote import RemoteSink
+from anchorlib.spool import delivery, earlier
 from anchorlib.store import LocalLocation, RankReader, Writer
 from anchorlib.wire import Failure, Kind
 from tests.server.pushing import expected, record, stored
@@ -366,7 +366,7 @@ def test_what_was_left_is_given_up_after_refusals_in_a_row_alone(nowhere, monkey
         def cancel(self) -> None:
             pass
 
-    monkeypatch.setattr(spool_delivery, "Delivery", Begun)
+    monkeypatch.setattr(delivery, "Delivery", Begun)
     monkeypatch.setattr(earlier, "_FIRST_PAUSE", 0.0)
     sink = sink_to(nowhere)
     script[:] = [refused, refused, refused, refused, away, refused, refused, refused, refused, None]

@@ -13,7 +13,7 @@ from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
-from tests.anchorlib.sinks.spooling import (
+from tests.anchorlib.spool.spooling import (
     segments,
     warnings_in,
 )
@@ -182,7 +182,8 @@ def test_the_spools_header_holds_no_token(tmp_path, nowhere, monkeypatch):
 
 def test_the_spool_is_no_dependency_of_the_import():
     code = (
-        "import sys, anchorlib.sinks; print(sorted({'grpc', 'zarr', 'torch'} & set(sys.modules)))"
+        "import sys, anchorlib.sinks, anchorlib.spool; "
+        "print(sorted({'grpc', 'zarr', 'torch'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

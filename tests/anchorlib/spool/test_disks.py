@@ -17,7 +17,7 @@ from anchorlib.record import Coordinates, Record
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.summary import summarise
-from tests.anchorlib.sinks.spooling import (
+from tests.anchorlib.spool.spooling import (
     FailingDisk,
     Taker,
     Written,
