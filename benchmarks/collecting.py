@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anchorlib.record import Record
-from anchorlib.sinks import SinkOptions, open_sink
+from anchorlib.sinks import RunOptions, open_sink
 from benchmarks.calls import collector
 from benchmarks.figures import Figure, figure
 from benchmarks.storing import plain, records
@@ -58,18 +58,7 @@ def sent(address: str, name: str, batches: Batches) -> Callable[[], None]:
     def run() -> None:
         nonlocal number
         number += 1
-        options = SinkOptions(
-            f"{name}{number}",
-            rank=0,
-            header={},
-            resume=False,
-            overwrite=False,
-            on_full="block",
-            limit_bytes=256 << 20,
-            max_bytes=None,
-            fsync=False,
-        )
-        sink = open_sink(address, options)
+        sink = open_sink(address, RunOptions(f"{name}{number}", rank=0, on_full="block"))
         for batch in batches:
             sink.put(batch)
         sink.flush().wait(None)

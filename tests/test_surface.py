@@ -9,6 +9,7 @@ import pytest
 
 import anchorlib
 from anchorlib import errors
+from anchorlib.capture.settings import Options
 
 PUBLIC = [
     "All",
@@ -105,6 +106,14 @@ def test_signatures_are_as_the_contract_says(path):
     for part in path.split("."):
         found = getattr(found, part)
     assert bare(inspect.signature(found)) == SIGNATURES[path].strip("()")
+
+
+def test_what_start_takes_is_what_options_hold():
+    taken, held = (
+        [(one.name, one.default) for one in inspect.signature(kind).parameters.values()]
+        for kind in (anchorlib.start, Options)
+    )
+    assert taken == held
 
 
 def test_tensor_info_has_the_contracts_fields():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
+from dataclasses import replace
 
 from anchorlib.capture import hooks
 from anchorlib.capture.header import run_header
 from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Settings
 from anchorlib.errors import SessionError
-from anchorlib.sinks import MemorySink, Sink, SinkOptions, open_sink
+from anchorlib.sinks import MemorySink, Sink, open_sink
 
 __all__ = ["active_session", "open_session"]
 
@@ -58,20 +59,7 @@ def _sink_of(settings: Settings) -> Sink:
     header = run_header(settings.attributes)
     if settings.perturbation is not None:
         header["perturbed"] = settings.perturbation.text
-    return open_sink(
-        settings.store,
-        SinkOptions(
-            run=settings.run,
-            rank=settings.rank,
-            header=header,
-            resume=settings.resume,
-            overwrite=settings.overwrite,
-            on_full=settings.on_full,
-            limit_bytes=settings.queue_bytes,
-            max_bytes=settings.max_bytes,
-            fsync=settings.durability == "power",
-        ),
-    )
+    return open_sink(settings.store, replace(settings.kept, header=header))
 
 
 def _after_fork() -> None:

@@ -10,6 +10,7 @@ remote     a collector, over gRPC, by way of a spool
 pushing    what `anchor push` does: a spool delivered, or a run copied
 copying    a run of one store, recorded once more in another; `copy_key`: by whom
 memory     a list, for tests
+options    what a sink is told of the rank that it records
 opening    which of them a store's address means
 """
 
@@ -18,17 +19,20 @@ from __future__ import annotations
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.deferred import Deferred
 from anchorlib.sinks.memory import MemorySink
-from anchorlib.sinks.opening import SinkOptions, open_sink
+from anchorlib.sinks.opening import open_sink
+from anchorlib.sinks.options import QUEUE_BYTES, Durability, RunOptions
 from anchorlib.sinks.pushing import push
 from anchorlib.sinks.queue import OnFull, RecordQueue
 
 __all__ = [
+    "QUEUE_BYTES",
     "Deferred",
+    "Durability",
     "MemorySink",
     "OnFull",
     "RecordQueue",
+    "RunOptions",
     "Sink",
-    "SinkOptions",
     "open_sink",
     "push",
 ]

@@ -147,7 +147,7 @@ def test_where_no_spool_can_be_made_records_wait_in_memory(tmp_path, caplog):
 @pytest.mark.parametrize("fsync", [True, False])
 def test_a_collector_that_promises_less_than_was_asked_for_is_told_of_once(tmp_path, caplog, fsync):
     with serve(tmp_path / "store", fsync=fsync) as collector:
-        sink = sink_to(collector.address, tmp_path / "spools", power=True)
+        sink = sink_to(collector.address, tmp_path / "spools", durability="power")
         for number in range(5):
             sink.put(block_of([numbered(number)]))
             sink.flush().wait(20)
