@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from anchorlib.block import block_of
 from anchorlib.record import Record
 from anchorlib.sinks import RunOptions, open_sink
 from benchmarks.calls import collector
@@ -54,13 +55,14 @@ def batches(elements: int, names: int, batch: int, count: int) -> Batches:
 def sent(address: str, name: str, batches: Batches) -> Callable[[], None]:
     """A run of its own each time; returns when all is acknowledged."""
     number = 0
+    blocks = [block_of(batch) for batch in batches]
 
     def run() -> None:
         nonlocal number
         number += 1
         sink = open_sink(address, RunOptions(f"{name}{number}", rank=0, on_full="block"))
-        for batch in batches:
-            sink.put(batch)
+        for block in blocks:
+            sink.put(block)
         sink.flush().wait(None)
         sink.close(30)
 
