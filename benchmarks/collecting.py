@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from anchorlib.block import block_of
 from anchorlib.record import Record
-from anchorlib.sinks import SinkOptions, open_sink
+from anchorlib.sinks import RunOptions, open_sink
 from benchmarks.calls import collector
 from benchmarks.figures import Figure, figure
 from benchmarks.storing import plain, records
@@ -54,24 +55,14 @@ def batches(elements: int, names: int, batch: int, count: int) -> Batches:
 def sent(address: str, name: str, batches: Batches) -> Callable[[], None]:
     """A run of its own each time; returns when all is acknowledged."""
     number = 0
+    blocks = [block_of(batch) for batch in batches]
 
     def run() -> None:
         nonlocal number
         number += 1
-        options = SinkOptions(
-            f"{name}{number}",
-            rank=0,
-            header={},
-            resume=False,
-            overwrite=False,
-            on_full="block",
-            limit_bytes=256 << 20,
-            max_bytes=None,
-            fsync=False,
-        )
-        sink = open_sink(address, options)
-        for batch in batches:
-            sink.put(batch)
+        sink = open_sink(address, RunOptions(f"{name}{number}", rank=0, on_full="block"))
+        for block in blocks:
+            sink.put(block)
         sink.flush().wait(None)
         sink.close(30)
 

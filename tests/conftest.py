@@ -32,7 +32,7 @@ SLOW = (
     "anchorlib/capture/test_distributed.py",
     "anchorlib/integrations/",
     "anchorlib/poptorch/test_tutorial.py",
-    "anchorlib/sinks/test_spool.py",
+    "anchorlib/spool/test_delivery.py",
     "anchorlib/store/test_crash.py",
     "anchorlib/store/test_dying.py",
     "anchorlib/store/test_live.py",

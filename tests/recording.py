@@ -10,27 +10,9 @@ import numpy as np
 
 from anchorlib.capture.opening import open_session
 from anchorlib.capture.session import Session
-from anchorlib.capture.settings import settings
-from anchorlib.modes import All
+from anchorlib.capture.settings import Options, settings
 from anchorlib.record import Record
 from anchorlib.sinks import MemorySink
-
-DEFAULTS: dict[str, Any] = {
-    "store": None,
-    "rank": None,
-    "ranks": None,
-    "tensors": None,
-    "mode": All,
-    "first_step": 0,
-    "resume": False,
-    "overwrite": False,
-    "attributes": None,
-    "on_full": None,
-    "queue_bytes": 1 << 28,
-    "max_bytes": None,
-    "durability": "process",
-    "recorder": None,
-}
 
 
 class Recording:
@@ -69,6 +51,6 @@ class Recording:
 def recording(**options: Any) -> Iterator[Recording]:
     """A session into memory; `options` as for `anchorlib.start`."""
     sink = MemorySink()
-    session = open_session(settings("memory", **{**DEFAULTS, **options}), sink)
+    session = open_session(settings(Options("memory", **options)), sink)
     with session:
         yield Recording(session, sink)

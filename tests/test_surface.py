@@ -9,6 +9,7 @@ import pytest
 
 import anchorlib
 from anchorlib import errors
+from anchorlib.capture.settings import Options
 
 PUBLIC = [
     "All",
@@ -72,7 +73,7 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 SIGNATURES = {
     "start": "run=None, *, store=None, rank=None, ranks=None, tensors=None, mode=All, "
     "first_step=0, resume=False, overwrite=False, attributes=None, on_full=None, "
-    "queue_bytes=268435456, max_bytes=None, durability='process'",
+    "queue_bytes=268435456, max_bytes=None, durability='process', recorder=None",
     "anchor": "x, name, mode=None, *, grad=True",
     "print_tensor": "x, title='', print_gradient=True, summarise_threshold=1000, edge_items=3, "
     "max_line_width=80, digits=4, float_format='auto', separator=', ', open_bracket='(', "
@@ -105,6 +106,14 @@ def test_signatures_are_as_the_contract_says(path):
     for part in path.split("."):
         found = getattr(found, part)
     assert bare(inspect.signature(found)) == SIGNATURES[path].strip("()")
+
+
+def test_what_start_takes_is_what_options_hold():
+    taken, held = (
+        [(one.name, one.default) for one in inspect.signature(kind).parameters.values()]
+        for kind in (anchorlib.start, Options)
+    )
+    assert taken == held
 
 
 def test_tensor_info_has_the_contracts_fields():

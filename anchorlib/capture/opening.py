@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +14,7 @@ from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Settings
 from anchorlib.errors import SessionError
 from anchorlib.recorder import RecordQueue, process_queue, thread_queue
-from anchorlib.sinks import MemorySink, Sink, SinkOptions, open_sink
+from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
 
 __all__ = ["active_session", "open_session"]
 
@@ -75,21 +76,11 @@ def _keep_subnormals() -> None:
     torch.set_flush_denormal(False)
 
 
-def _options(settings: Settings) -> SinkOptions:
+def _options(settings: Settings) -> RunOptions:
     header = run_header(settings.attributes) if settings.recording else {}
     if settings.perturbation is not None:
         header["perturbed"] = settings.perturbation.text
-    return SinkOptions(
-        run=settings.run,
-        rank=settings.rank,
-        header=header,
-        resume=settings.resume,
-        overwrite=settings.overwrite,
-        on_full=settings.on_full,
-        limit_bytes=settings.queue_bytes,
-        max_bytes=settings.max_bytes,
-        fsync=settings.durability == "power",
-    )
+    return replace(settings.kept, header=header)
 
 
 def _after_fork() -> None:

@@ -7,48 +7,81 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from anchorlib.capture.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
-from anchorlib.modes import Mode, ModeSpec, parse_modes
+from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
 from anchorlib.recorder import Place, default_place
-from anchorlib.sinks import OnFull
+from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
+from anchorlib.store import DEFAULT_STORE
 
-__all__ = ["Durability", "Settings", "settings"]
+__all__ = ["Options", "Settings", "settings"]
 
-Durability = Literal["process", "power"]
-DEFAULT_STORE = "anchors"
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # torchrun; a requeued job
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of one session, checked."""
+class Options:
+    """The arguments of `start`, which says what they mean, as they were given."""
 
-    run: str
+    run: str | None = None
+    store: str | os.PathLike[str] | None = None
+    rank: int | None = None
+    ranks: Iterable[int] | None = None
+    tensors: Sequence[str] | str | None = None
+    mode: ModeSpec = All
+    first_step: int = 0
+    resume: bool = False
+    overwrite: bool = False
+    attributes: Mapping[str, Any] | None = None
+    on_full: OnFull | None = None
+    queue_bytes: int = QUEUE_BYTES
+    max_bytes: int | None = None
+    durability: Durability = "process"
+    recorder: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one session, checked; `kept` is what its sink has to know."""
+
+    kept: RunOptions
     store: str
-    rank: int
     recording: bool
     selectors: tuple[Selector, ...] | None
     modes: tuple[Mode, ...]
     first_step: int
-    resume: bool
-    overwrite: bool
     attributes: Mapping[str, Any]
-    on_full: OnFull
-    queue_bytes: int
-    max_bytes: int | None
-    durability: Durability
     recorder: Place
     perturbation: Perturbation | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
     @property
+    def run(self) -> str:
+        """The run's name."""
+        return self.kept.run
+
+    @property
+    def rank(self) -> int:
+        """Which rank of it this process is."""
+        return self.kept.rank
+
+    @property
+    def on_full(self) -> OnFull:
+        """What happens when no more records can wait."""
+        return self.kept.on_full
+
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes of records that may wait."""
+        return self.kept.queue_bytes
+
+    @property
     def perturbs(self) -> Perturbation | None:
         """What happens to parameters; nothing where a run goes on that was perturbed already."""
-        return None if self.resume else self.perturbation
+        return None if self.kept.resume else self.perturbation
 
     @property
     def unmatched(self) -> list[str]:
@@ -68,52 +101,38 @@ class Settings:
         return bool(found)
 
 
-def settings(  # noqa: PLR0913  # the arguments of `start`
-    run: str | None,
-    *,
-    store: str | os.PathLike[str] | None,
-    rank: int | None,
-    ranks: Iterable[int] | None,
-    tensors: Sequence[str] | str | None,
-    mode: ModeSpec,
-    first_step: int,
-    resume: bool,
-    overwrite: bool,
-    attributes: Mapping[str, Any] | None,
-    on_full: OnFull | None,
-    queue_bytes: int,
-    max_bytes: int | None,
-    durability: Durability,
-    recorder: Place | None,
-) -> Settings:
-    """Check and complete the arguments of `start`. Raises OptionError, ModeError and others."""
+def settings(asked: Options) -> Settings:
+    """Check and complete what was asked. Raises OptionError, ModeError and others."""
     env = os.environ
-    rank = _rank(rank)
-    place = _place(store) if store is not None else env.get("ANCHOR_STORE") or DEFAULT_STORE
-    remote = "://" in place
-    if resume and overwrite:
+    rank = _rank(asked.rank)
+    place = _place(asked.store)
+    if asked.resume and asked.overwrite:
         raise OptionError("start(resume=True, overwrite=True): choose one of them")
-    name = check_run_name(run if run is not None else env.get("ANCHOR_RUN") or _job_name())
+    run = asked.run if asked.run is not None else env.get("ANCHOR_RUN") or _job_name()
+    name, resume, overwrite = check_run_name(run), asked.resume, asked.overwrite
     noise = perturbation()
     if noise is not None:  # made anew, whatever the script says of its own run
         name, resume = noise.takes(name, place, resume=resume)
         overwrite = not (resume or _restarted())
     return Settings(
-        run=name,
+        RunOptions(
+            run=name,
+            rank=rank,
+            resume=resume or (not overwrite and _restarted()),
+            overwrite=overwrite,
+            on_full=_on_full(asked.on_full, "drop" if "://" in place else "block"),
+            queue_bytes=_whole("queue_bytes", asked.queue_bytes, 1),
+            max_bytes=None if asked.max_bytes is None else _room(asked.max_bytes),
+            durability=_choice("durability", asked.durability, Durability),
+        ),
         store=place,
-        rank=rank,
-        recording=rank in _ranks(ranks, rank) and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
-        selectors=_selectors(tensors),
-        modes=parse_modes(mode),
-        first_step=_whole("first_step", first_step, 0),
-        resume=resume or (not overwrite and _restarted()),
-        overwrite=overwrite,
-        attributes=dict(attributes or {}),
-        on_full=_on_full(on_full, "drop" if remote else "block"),
-        queue_bytes=_whole("queue_bytes", queue_bytes, 1),
-        max_bytes=None if max_bytes is None else _room(max_bytes),
-        durability=_choice("durability", durability, Durability),
-        recorder=_recorder(recorder),
+        recording=rank in _ranks(asked.ranks, rank)
+        and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
+        selectors=_selectors(asked.tensors),
+        modes=parse_modes(asked.mode),
+        first_step=_whole("first_step", asked.first_step, 0),
+        attributes=dict(asked.attributes or {}),
+        recorder=_recorder(asked.recorder),
         perturbation=noise,
     )
 
@@ -133,6 +152,8 @@ def _recorder(given: Place | None) -> Place:
 
 
 def _place(store: object) -> str:
+    if store is None:
+        return os.environ.get("ANCHOR_STORE") or DEFAULT_STORE
     if not isinstance(store, str | os.PathLike):
         raise OptionError(f"store is a directory or a collector's URL, not {store!r}")
     return str(os.fspath(store))

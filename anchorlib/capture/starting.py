@@ -13,12 +13,12 @@ from anchorlib.capture import hooks
 from anchorlib.capture.opening import active_session, open_session
 from anchorlib.capture.optimizer import unwrap_all
 from anchorlib.capture.session import Session
-from anchorlib.capture.settings import Durability, settings
+from anchorlib.capture.settings import Options, settings
 from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError
 from anchorlib.modes import All, ModeSpec
 from anchorlib.recorder import Place
-from anchorlib.sinks import OnFull, Sink
+from anchorlib.sinks import Durability, OnFull, Sink
 
 __all__ = ["record_into", "start", "tensor_names"]
 
@@ -65,25 +65,7 @@ def start(  # noqa: PLR0913  # the contract's arguments
     Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
     InvalidNameError.
     """
-    return open_session(
-        settings(
-            run,
-            store=store,
-            rank=rank,
-            ranks=ranks,
-            tensors=tensors,
-            mode=mode,
-            first_step=first_step,
-            resume=resume,
-            overwrite=overwrite,
-            attributes=attributes,
-            on_full=on_full,
-            queue_bytes=queue_bytes,
-            max_bytes=max_bytes,
-            durability=durability,
-            recorder=recorder,
-        )
-    )
+    return open_session(settings(Options(**locals())))  # nothing but the arguments
 
 
 def record_into(sink: Sink, run: str) -> Session:
@@ -91,26 +73,8 @@ def record_into(sink: Sink, run: str) -> Session:
 
     Raises SessionError.
     """
-    return open_session(
-        settings(
-            run,
-            store="memory",
-            rank=None,
-            ranks=None,
-            tensors="*",
-            mode=All,
-            first_step=0,
-            resume=False,
-            overwrite=False,
-            attributes=None,
-            on_full="block",
-            queue_bytes=256 * 2**20,
-            max_bytes=None,
-            durability="process",
-            recorder="thread",
-        ),
-        sink,
-    )
+    options = Options(run, store="memory", tensors="*", on_full="block")
+    return open_session(settings(options), sink)
 
 
 def tensor_names(model: nn.Module, optimizer: object = None) -> list[str]:

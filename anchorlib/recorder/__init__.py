@@ -25,7 +25,7 @@ from anchorlib.recorder.process import RecorderProcess
 from anchorlib.recorder.queue import RecordQueue, Source, ring_size
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.thread import RecorderThread
-from anchorlib.sinks import OnFull, Sink, SinkOptions, open_writer
+from anchorlib.sinks import OnFull, RunOptions, Sink, open_writer
 
 __all__ = [
     "Place",
@@ -69,18 +69,18 @@ def thread_queue(
     return RecordQueue(ring, worker, limit_bytes=limit_bytes, on_full=on_full)
 
 
-def process_queue(store: str, options: SinkOptions) -> RecordQueue:
+def process_queue(store: str, options: RunOptions) -> RecordQueue:
     """A queue that a process of its own drains into the directory `store`.
 
     A thread of this process where the system refuses one, which is said. Raises what opening the
     store raises.
     """
     secret = os.urandom(16)
-    lock = open_writer(store, options, secret).hand_over()
+    lock = open_writer(Path(store), options, secret).hand_over()
     plan = Plan(
         str(Path(store).absolute()),  # a later chdir leaves it where it is
         replace(options, header={}),  # the attempt has it already
-        ring_size(options.limit_bytes),
+        ring_size(options.queue_bytes),
         secret.hex(),
     )
     try:
@@ -92,8 +92,8 @@ def process_queue(store: str, options: SinkOptions) -> RecordQueue:
             fault,
         )
         return thread_queue(
-            open_plan(plan, lock)[0], limit_bytes=options.limit_bytes, on_full=options.on_full
+            open_plan(plan, lock)[0], limit_bytes=options.queue_bytes, on_full=options.on_full
         )
     return RecordQueue(
-        worker.ring, worker, limit_bytes=options.limit_bytes, on_full=options.on_full
+        worker.ring, worker, limit_bytes=options.queue_bytes, on_full=options.on_full
     )

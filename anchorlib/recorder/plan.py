@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from anchorlib.block import RowBlock
-from anchorlib.sinks import EmbeddedSink, MemorySink, Sink, SinkOptions, open_sink, open_writer
+from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_sink, open_writer
 from anchorlib.store import RankLock
 
 __all__ = ["Plan", "in_memory", "open_plan"]
@@ -23,7 +24,7 @@ class Plan:
     """
 
     store: str
-    options: SinkOptions
+    options: RunOptions
     payload: int
     writer: str
     definitions: tuple[str, ...] = ()
@@ -37,7 +38,7 @@ class Plan:
         """The plan in the memory of `descriptor`, which is closed."""
         with os.fdopen(descriptor, "rb") as file:
             told: dict[str, Any] = json.load(file)
-        options = SinkOptions(**told.pop("options"))
+        options = RunOptions(**told.pop("options"))
         return cls(**{**told, "options": options, "definitions": tuple(told["definitions"])})
 
 
@@ -61,7 +62,7 @@ def open_plan(plan: Plan, lock: RankLock | None) -> tuple[Sink, int | None]:
     try:
         if lock is None:
             return open_sink(plan.store, plan.options), None
-        writer = open_writer(plan.store, plan.options, bytes.fromhex(plan.writer), lock)
+        writer = open_writer(Path(plan.store), plan.options, bytes.fromhex(plan.writer), lock)
     except Exception as fault:  # noqa: BLE001  # each record then says why it was lost
         return Unopened(fault), None
     return EmbeddedSink(writer), writer.committed

@@ -16,7 +16,7 @@ from typing import Final
 from anchorlib.claims import SECRET_BYTES
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
-from anchorlib.sinks.spool_place import spool_place
+from anchorlib.spool import spool_place
 
 __all__ = ["copy_secret"]
 

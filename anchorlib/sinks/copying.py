@@ -21,11 +21,11 @@ from anchorlib.errors import CollectorError, FlushTimeoutError, RunExistsError, 
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.copy_key import copy_secret
+from anchorlib.sinks.options import RunOptions
 from anchorlib.store import (
     FoundRun,
     RankReader,
     RunReader,
-    Writer,
     find_run,
     stored_fingerprint,
 )
@@ -179,28 +179,18 @@ def _copy(part: _Part, have: int, to: str, patience: float) -> None:
 
 
 def _sink(part: _Part, have: int, to: str) -> Sink:
-    run, rank, resume = part.run, part.reader.rank, part.number > 0
+    rank = part.reader.rank
+    options = RunOptions(part.run, rank, part.header, resume=part.number > 0, on_full="block")
     if is_address(to):
         from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
 
-        return RemoteSink(
-            to,
-            run,
-            rank,
-            part.header,
-            resume=resume,
-            on_full="block",
-            writer_id=part.secret,
-            first=have,
-        )
-    from anchorlib.sinks.embedded import EmbeddedSink
+        return RemoteSink(to, options, writer_id=part.secret, first=have)
+    from anchorlib.sinks.embedded import EmbeddedSink, open_writer
 
-    writer = Writer.open(
-        Path(to), run, rank, resume=resume, header=part.header, writer_id=part.secret
-    )
+    writer = open_writer(Path(to), options, part.secret)
     if writer.committed != have:
         writer.abandon()
-        raise CollectorError(f"rank {rank} of run {run!r} in {to} changed while it was copied")
+        raise CollectorError(f"rank {rank} of run {part.run!r} in {to} changed while it was copied")
     return EmbeddedSink(writer)
 
 

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from anchorlib.block import RowBlock
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
-from anchorlib.store import Writer
+from anchorlib.sinks.options import RunOptions
+from anchorlib.store import RankLock, Writer
 
-__all__ = ["EmbeddedSink"]
+__all__ = ["EmbeddedSink", "open_writer"]
+
+
+def open_writer(
+    store: Path, options: RunOptions, writer_id: bytes = b"", lock: RankLock | None = None
+) -> Writer:
+    """The store's writer for this rank; `writer_id` is the secret of who goes on with it.
+
+    lock: of the rank, held already.
+
+    Raises RunExistsError, RunBusyError, StoreError.
+    """
+    return Writer.open(
+        store,
+        options.run,
+        options.rank,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        header=options.header,
+        writer_id=writer_id,
+        fsync=options.power,
+        max_bytes=options.max_bytes,
+        lock=lock,
+    )
 
 
 class EmbeddedSink:

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import OptionError
-from anchorlib.sinks.base import OnFull, Sink
+from anchorlib.sinks.base import Sink
+from anchorlib.sinks.options import RunOptions
+from anchorlib.spool import spool_place
 
-if TYPE_CHECKING:
-    from anchorlib.store import RankLock, Writer
-
-__all__ = ["SinkOptions", "open_sink", "open_writer"]
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """What a sink needs to know of a session.
-
-    header: JSON-able, stored with the attempt.
-    fsync: what was acknowledged survives power loss.
-    limit_bytes: of records that a remote sink keeps in memory, where it has no spool.
-    """
-
-    run: str
-    rank: int
-    header: Mapping[str, Any]
-    resume: bool
-    overwrite: bool
-    on_full: OnFull
-    limit_bytes: int
-    max_bytes: int | None
-    fsync: bool
+__all__ = ["open_sink"]
 
 
-def open_sink(store: str, options: SinkOptions) -> Sink:
+def open_sink(store: str, options: RunOptions) -> Sink:
     """The sink for `store`: a directory, `grpc://host:port` or `grpcs://host:port`.
 
     Raises RunExistsError, RunBusyError or StoreError for a directory; a collector is not waited
@@ -44,60 +20,14 @@ def open_sink(store: str, options: SinkOptions) -> Sink:
     """
     scheme, separator, _rest = store.partition("://")
     if not separator:
-        return _embedded(store, options)
+        from anchorlib.sinks.embedded import EmbeddedSink, open_writer  # zarr is loaded when used
+
+        return EmbeddedSink(open_writer(Path(store), options))
     if scheme in ("grpc", "grpcs"):
-        return _remote(store, options)
+        import anchorlib.wire  # noqa: F401  # the first to load gRPC, as `loading` says
+        from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
+
+        return RemoteSink(store, options, spool=spool_place())
     raise OptionError(
         f"a store is a directory, grpc://host:port or grpcs://host:port; {store!r} is none of them"
-    )
-
-
-def _embedded(store: str, options: SinkOptions) -> Sink:
-    from anchorlib.sinks.embedded import EmbeddedSink  # the store is loaded where it is used
-
-    return EmbeddedSink(open_writer(store, options))
-
-
-def open_writer(
-    store: str, options: SinkOptions, secret: bytes = b"", lock: RankLock | None = None
-) -> Writer:
-    """The writer of a directory.
-
-    secret: who knows it goes on with this attempt. lock: of the rank, held already.
-
-    Raises RunExistsError, RunBusyError, StoreError.
-    """
-    from anchorlib.store import Writer
-
-    return Writer.open(
-        Path(store),
-        options.run,
-        options.rank,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        header=options.header,
-        writer_id=secret,
-        fsync=options.fsync,
-        max_bytes=options.max_bytes,
-        lock=lock,
-    )
-
-
-def _remote(store: str, options: SinkOptions) -> Sink:
-    import anchorlib.wire  # noqa: F401  # the first to load gRPC, as `loading` says
-    from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
-    from anchorlib.sinks.spool_place import spool_place
-
-    return RemoteSink(
-        store,
-        options.run,
-        options.rank,
-        options.header,
-        resume=options.resume,
-        overwrite=options.overwrite,
-        on_full=options.on_full,
-        limit_bytes=options.limit_bytes,
-        max_bytes=options.max_bytes,
-        spool=spool_place(),
-        power=options.fsync,
     )

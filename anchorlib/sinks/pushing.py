@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anchorlib.names import check_run_name
+from anchorlib.spool import is_spool, was_spool
 
 if TYPE_CHECKING:
     from anchorlib.sinks.copying import Copied
-    from anchorlib.sinks.spool_load import Delivered
+    from anchorlib.spool import Delivered
 
-__all__ = ["is_spool", "push"]
-
-
-def is_spool(path: Path) -> bool:
-    """Whether a directory is a spool."""
-    from anchorlib.sinks import spool_place
-
-    return spool_place.is_spool(path)
+__all__ = ["push"]
 
 
 def push(
@@ -38,16 +32,14 @@ def push(
     Raises RunNotFoundError, RunBusyError, RunExistsError, CollectorError, StoreError,
     InvalidNameError.
     """
-    from anchorlib.sinks import spool_place
-
     if run is not None:
         check_run_name(run)
     if is_spool(Path(what)):
-        from anchorlib.sinks.spool_delivery import deliver
+        from anchorlib.spool import deliver
 
         return deliver(Path(what), to, run=run, patience=patience, progress=progress)
-    if (delivered := spool_place.was_spool(Path(what))) is not None:
-        from anchorlib.sinks.spool_load import Delivered
+    if (delivered := was_spool(Path(what))) is not None:
+        from anchorlib.spool import Delivered
 
         return Delivered(run or delivered[0], delivered[1], 0, 0, 0, 0)
     from anchorlib.sinks.copying import copy_run

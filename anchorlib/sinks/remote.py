@@ -29,10 +29,9 @@ from anchorlib.block import RowBlock
 from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
 from anchorlib.record import Edges, Gap
-from anchorlib.sinks.base import DONE, Flushing, OnFull
-from anchorlib.sinks.earlier import Earlier
-from anchorlib.sinks.sending import Sender
-from anchorlib.sinks.spool import WrittenSpool, make_spool
+from anchorlib.sinks.base import DONE, Flushing
+from anchorlib.sinks.options import RunOptions
+from anchorlib.spool import Earlier, Sender, WrittenSpool, make_spool
 from anchorlib.wire import (
     FRAME_BYTES,
     PROTOCOL,
@@ -65,36 +64,22 @@ _CLOSED: Final = "closed"
 class RemoteSink:
     """Sends one rank of one run to the collector at `address`.
 
-    header: the run header, as JSON can hold it.
-    resume, overwrite: what to do where the rank exists already.
-    on_full: when what waits reaches its limit. "drop" leaves values out and keeps their summaries,
-        and counts what does not even leave room for those; otherwise `put` waits.
-    limit_bytes: of what waits in memory.
+    options: its `durability` is the spool's: under "power", `put` returns when the disk has it.
     credentials: None takes the environment's.
-    max_bytes: of this rank on the collector's disk.
     spool: the directory below which records wait on disk; None keeps them in memory.
-    power: `put` returns when the spool survives power loss.
     writer_id, first: go on for this writer, with record number `first`; None begins a new one.
 
     Raises OptionError for an address, a certificate or an ANCHOR_SPOOL_LIMIT that cannot be;
     nothing later.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a choice of its own, by keyword
+    def __init__(
         self,
         address: Address | str,
-        run: str,
-        rank: int,
-        header: Mapping[str, Any] | None = None,
+        options: RunOptions,
         *,
-        resume: bool = False,
-        overwrite: bool = False,
-        on_full: OnFull = "drop",
-        limit_bytes: int = 256 << 20,
         credentials: Credentials | None = None,
-        max_bytes: int | None = None,
         spool: Path | None = None,
-        power: bool = False,
         writer_id: bytes | None = None,
         first: int = 0,
     ) -> None:
@@ -102,17 +87,17 @@ class RemoteSink:
         self._dropped = self._lost = 0
         self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
-        self._on_full = on_full
-        self._limit = limit_bytes
+        self._on_full = options.on_full
+        self._limit = options.queue_bytes
         self._hello = Hello(
             protocol=PROTOCOL,
-            run=run,
-            rank=rank,
+            run=options.run,
+            rank=options.rank,
             writer_id=writer_id or os.urandom(16),
-            resume=resume,
-            overwrite=overwrite,
-            header=json.dumps(dict(header or {}), default=str),
-            max_bytes=max_bytes or 0,
+            resume=options.resume,
+            overwrite=options.overwrite,
+            header=json.dumps(dict(options.header), default=str),
+            max_bytes=options.max_bytes or 0,
             writer=writer_name(),
         )
         self._changed = threading.Condition()
@@ -120,8 +105,8 @@ class RemoteSink:
         self._process = os.getpid()
         self._undelivered: int | None = None
         self._place = spool
-        self._power = power
-        self._spool = None if spool is None else self._make_spool(spool, power=power)
+        self._power = options.power
+        self._spool = None if spool is None else self._make_spool(spool)
         self._outbox = self._make_outbox(first)
         self._sender = Sender(
             self.address, self._hello, self._outbox, self._changed, self._credentials, self._warn
@@ -132,9 +117,9 @@ class RemoteSink:
         self._thread = threading.Thread(target=self._run, name="anchorlib-sender", daemon=True)
         self._thread.start()
 
-    def _make_spool(self, place: Path, *, power: bool) -> WrittenSpool | None:
+    def _make_spool(self, place: Path) -> WrittenSpool | None:
         try:
-            return make_spool(place, self._hello, str(self.address), power=power)
+            return make_spool(place, self._hello, str(self.address), power=self._power)
         except OSError as fault:
             _log.warning(
                 "anchorlib: no spool can be made in %s (%s); records wait in memory (%d MiB at "

@@ -4,7 +4,7 @@
                   ▲            │
                   └──restart───┘   what the collector has already is confirmed equal, and goes
 
-Where frames wait is a choice: `MemoryFrames` here, a spool on disk in `anchorlib.sinks`. No thread
+Where frames wait is a choice: `MemoryFrames` here, a spool on disk in `anchorlib.spool`. No thread
 and no network: whoever owns an outbox holds a lock around it and carries the bytes.
 """
 

@@ -25,6 +25,6 @@ def parse_seconds(text: str, option: str) -> float:
 
 def parse_size(text: str, option: str) -> int:
     """A size: `500GB`, `10GiB`, `1048576`. Raises OptionError."""
-    from anchorlib.sinks import parse_bytes
+    from anchorlib.spool import parse_bytes
 
     return parse_bytes(text, option)

@@ -29,7 +29,7 @@ def storage(store: str) -> Iterator[Finding]:
 
 def spools(store: str) -> Iterator[Finding]:
     """What waits on this machine to be delivered to a collector."""
-    from anchorlib.sinks import spool_room, spools_here
+    from anchorlib.spool import spool_room, spools_here
 
     if "://" in store:
         try:

@@ -141,7 +141,7 @@ def _selectors(text: str) -> None:
 
 
 def _limit(_: str) -> None:
-    from anchorlib.sinks import spool_room
+    from anchorlib.spool import spool_room
 
     spool_room()
 

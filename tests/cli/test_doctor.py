@@ -16,7 +16,7 @@ from anchor_server import Collector
 from anchorlib.record import Edges, Flag, Gap, Parent
 from anchorlib.store import Writer
 from anchorlib.summary import SCANS
-from tests.anchorlib.sinks.spooling import Written
+from tests.anchorlib.spool.spooling import Written
 from tests.cli.made import HOSTILE, anchor, make_run, record
 from tests.writing import put
 

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "ui": "it serves until it is stopped: page/test_served.py",
     "noise": "it runs a training: cli/test_noise.py",
     "import": "it takes folders of dumps: cli/test_import.py",
-    "push": "it takes a spool, and writes to /archive: anchorlib/sinks/test_spool.py",
+    "push": "it takes a spool, and writes to /archive: anchorlib/spool/test_delivery.py",
 }
 """Commands whose examples need more than stored runs, and where they run."""
 

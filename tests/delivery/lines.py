@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from anchorlib.record import Coordinates, Record
+from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.sinks.spool_delivery import Delivered, deliver
+from anchorlib.spool.delivery import Delivered, deliver
 from anchorlib.summary import summarise
 from tests.server.pushing import stored
 
@@ -48,7 +49,8 @@ def check_store(store: Path, least: int, most: int = 600, run: str = "run1", ran
 
 def sink_to(address: str, place: Path, **options) -> RemoteSink:
     """A sink whose spool is below `place`."""
-    return RemoteSink(f"grpc://{address}", "run1", 0, {"seed": 1}, spool=place, **options)
+    told = RunOptions("run1", 0, {"seed": 1}, **options)
+    return RemoteSink(f"grpc://{address}", told, spool=place)
 
 
 def push(folder: Path, to: object, patience: float = 20.0) -> Delivered:

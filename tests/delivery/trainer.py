@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anchorlib.block import block_of
-from anchorlib.sinks import remote, spool
-from anchorlib.sinks.spool_disk import Disk
+from anchorlib.sinks import RunOptions, remote
+from anchorlib.spool import make_spool
+from anchorlib.spool.disk import Disk
 from tests.delivery.lines import numbered
 
 FAILPOINTS = ("write", "half", "create", "remove", "sync", "folder")
@@ -76,17 +77,19 @@ def main(arguments: Sequence[str]) -> int:
         disk = MortalDisk(name, int(count))
 
     def make(*given, **options):
-        return spool.make_spool(*given, disk=disk, segment_bytes=40_000, **options)
+        return make_spool(*given, disk=disk, segment_bytes=40_000, **options)
 
     remote.make_spool = make  # type: ignore[assignment]
     sink = remote.RemoteSink(
         f"grpc://{address}",
-        "run1",
-        0,
-        {"seed": 1},
-        resume=int(first) > 0,
+        RunOptions(
+            "run1",
+            0,
+            {"seed": 1},
+            resume=int(first) > 0,
+            durability="power" if chance.random() < 0.3 or point == ["power"] else "process",
+        ),
         spool=Path(place),
-        power=chance.random() < 0.3 or point == ["power"],
     )
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     number = int(first)

@@ -14,6 +14,7 @@ from anchor_server import allow_files, serve
 from anchor_server import collector as collector_module
 from anchorlib.block import block_of
 from anchorlib.record import Edges, Gap
+from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Kind, PushRequest, sealed
@@ -97,7 +98,7 @@ def test_a_trainer_that_rests_loses_nothing_and_does_not_come_back_for_nothing(
     caplog.set_level(logging.INFO)
     records = [record(step) for step in range(4)]
     with serve(tmp_path, idle_timeout=0.3) as collector:
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         for number, one in enumerate(records):
             sink.put(block_of([one]))
             with eventually() as now:  # it rests until its stream was ended
@@ -120,7 +121,7 @@ def test_a_trainer_that_rests_loses_nothing_and_does_not_come_back_for_nothing(
 
 def test_a_trainer_that_rests_can_be_closed_and_ends_at_once(tmp_path):
     with serve(tmp_path, idle_timeout=0.2) as collector:
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         sink.put(block_of([record(0)]))
         with eventually() as now:
             while not collector.tally.refused["idle"]:

@@ -22,6 +22,7 @@ from anchor_server.ports import listener
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
 from anchorlib.record import Gap
+from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import DURABILITY_POWER, DURABILITY_PROCESS
@@ -100,7 +101,7 @@ def test_statements_wait_for_room_as_records_do_and_are_all_there_when_there_is_
     monkeypatch.setattr("anchorlib.store.budget.RECHECK_SECONDS", -1.0)  # asks each time
     lost = [Gap(f"t{number}", "grad", "all", "line full", 2, 0, 1) for number in range(300)]
     with small_disk(tmp_path / "disk", 8 * MIB) as disk, serve(disk / "store") as collector:
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         sink.put(block_of([record(0)]))
         sink.flush().wait(20)
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize

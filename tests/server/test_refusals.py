@@ -18,8 +18,9 @@ from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError
-from anchorlib.sinks import sending
+from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
+from anchorlib.spool import sending
 from anchorlib.wire import Kind, PushRequest, ReaderClient, sealed
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.delivery.lines import eventually
@@ -132,7 +133,7 @@ def test_an_attempt_waits_for_the_one_before_it_whatever_the_words_are(tmp_path)
     with serve(tmp_path) as collector, Pusher(collector.address, writer_id=OTHER) as holder:
         assert holder.reply().HasField("resume")
         collector._ranks._patience = 0.05
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0, resume=True)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0, resume=True))
         sink.put(block_of([record(0)]))
         with eventually() as now:
             while collector.tally.refused["busy"] < 2:
@@ -147,7 +148,7 @@ def test_an_attempt_waits_for_the_one_before_it_whatever_the_words_are(tmp_path)
 def test_a_run_that_exists_is_refused_whatever_the_words_are(tmp_path):
     with serve(tmp_path) as collector:
         closed_run(collector.address)
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         sink.put(block_of([record(0)]))
         with pytest.raises(CollectorError) as caught:
             sink.flush().wait(20)
@@ -176,7 +177,7 @@ def test_a_trainer_comes_ever_more_seldom_to_a_full_disk_and_both_say_so_once(
 ):
     full = full_disk(monkeypatch)
     with serve(tmp_path) as collector:
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         sink.put(block_of([record(0), record(1)]))
         with eventually() as now:
             while len(pauses) < 12:
@@ -196,7 +197,7 @@ def test_a_trainer_comes_ever_more_seldom_to_a_full_disk_and_both_say_so_once(
 def test_pauses_begin_anew_once_a_record_was_committed(tmp_path, monkeypatch, pauses):
     full = full_disk(monkeypatch)
     with serve(tmp_path) as collector:
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         for step in range(2):
             full[0] = True
             pauses.clear()

@@ -11,9 +11,8 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture.opening import open_session
-from anchorlib.capture.settings import settings
+from anchorlib.capture.settings import Options, settings
 from anchorlib.sinks import MemorySink
-from tests.recording import DEFAULTS
 
 _STEPS = 20_000
 _STEPS_BETWEEN = 2500
@@ -34,7 +33,7 @@ def soak():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(10)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    session = open_session(settings("soak", **DEFAULTS), Nowhere())
+    session = open_session(settings(Options("soak")), Nowhere())
     marks = []
     with session:
         session.watch(model, tensors=["?"], optimizer=optimizer)

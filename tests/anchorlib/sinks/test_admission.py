@@ -12,7 +12,7 @@ import anchorlib
 from anchor_server import serve
 from anchorlib.record import Coordinates, Edges, Gap, Parent, Record
 from anchorlib.recorder import thread_queue
-from anchorlib.sinks import MemorySink
+from anchorlib.sinks import MemorySink, RunOptions
 from anchorlib.sinks.embedded import EmbeddedSink
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import Writer
@@ -75,7 +75,7 @@ def test_a_collector_gets_every_record_but_those_that_do_not_fit(tmp_path):
         address = f"grpc://{collector.address}"
         for number, misfit in enumerate(MISFITS.values()):
             run = f"run{number}"
-            queue = drained(RemoteSink(address, run, 0), batch(misfit))
+            queue = drained(RemoteSink(address, RunOptions(run, 0)), batch(misfit))
             found = anchorlib.open_run(run, tmp_path)
             assert found["x@grad"].columns["step"].tolist() == [0, 1, 2]
             assert (queue.lost, queue.dropped, found.state) == (1, 1, "closed")
@@ -84,7 +84,7 @@ def test_a_collector_gets_every_record_but_those_that_do_not_fit(tmp_path):
 
 def test_a_gap_of_no_mode_is_taken_by_a_collector(tmp_path):
     with serve(tmp_path, bind="127.0.0.1:0") as collector:
-        sink = RemoteSink(f"grpc://{collector.address}", "run1", 0)
+        sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))
         queue = thread_queue(sink, limit_bytes=1 << 20, on_full="block")
         queue.gap(Gap("w", "opt.old_dirs", "", "optimizer state of type list", 2, 0, 1))
         put(queue, SOUND)

@@ -7,32 +7,18 @@ import pytest
 from anchor_server import Collector
 from anchorlib.record import Edges
 from anchorlib.recorder import thread_queue
-from anchorlib.sinks import MemorySink, SinkOptions, open_sink
+from anchorlib.sinks import MemorySink, RunOptions, open_sink
 from anchorlib.store import LocalLocation, RankReader
 
 EDGES = [Edges(f"h{n}", "train", 0, 0, (2,)) for n in range(3)]
-
-
-def options(**changed):
-    given = {
-        "run": "run1",
-        "rank": 0,
-        "header": {},
-        "resume": False,
-        "overwrite": False,
-        "on_full": "block",
-        "limit_bytes": 1 << 20,
-        "max_bytes": None,
-        "fsync": False,
-    }
-    return SinkOptions(**given | changed)
 
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_embedded_and_remote_sinks_store_the_same_edges(tmp_path, remote):
     with Collector(tmp_path / "there", bind="127.0.0.1:0") as collector:
         store = tmp_path / ("there" if remote else "here")
-        sink = open_sink(f"grpc://{collector.address}" if remote else str(store), options())
+        address = f"grpc://{collector.address}" if remote else str(store)
+        sink = open_sink(address, RunOptions("run1", 0))
         sink.edges(EDGES[:2])
         sink.flush().wait(20)
         sink.edges(EDGES[1:])

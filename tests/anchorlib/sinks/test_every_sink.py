@@ -19,7 +19,7 @@ from anchorlib.errors import AnchorError
 from anchorlib.reading import open_run
 from anchorlib.record import Edges, Gap, Parent
 from anchorlib.recorder import thread_queue
-from anchorlib.sinks import MemorySink, Sink, SinkOptions, open_sink
+from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.store.lock import is_locked, lock_path
 from tests.anchorlib.store.records import filled, floats, record
@@ -58,10 +58,6 @@ def memory(_folder: Path) -> Iterator[Opened]:
     yield sink, arrived
 
 
-def options() -> SinkOptions:
-    return SinkOptions("run1", 0, {}, False, False, "block", 1 << 26, None, False)
-
-
 def stored(folder: Path) -> Arrived:
     run = open_run("run1", folder)
     found = [one for info in run.tensors() for one in run.series(info.name, info.kind).records()]
@@ -76,14 +72,17 @@ def stored(folder: Path) -> Arrived:
 
 @contextmanager
 def embedded(folder: Path) -> Iterator[Opened]:
-    yield open_sink(str(folder), options()), lambda: stored(folder)
+    yield open_sink(str(folder), RunOptions("run1", 0, on_full="block")), lambda: stored(folder)
     assert not is_locked(lock_path(folder, "run1", 0))  # each test closes its sink
 
 
 @contextmanager
 def remote(folder: Path) -> Iterator[Opened]:
     with serve(folder) as collector:
-        yield open_sink(f"grpc://{collector.address}", options()), lambda: stored(folder)
+        yield (
+            open_sink(f"grpc://{collector.address}", RunOptions("run1", 0, on_full="block")),
+            lambda: stored(folder),
+        )
 
 
 @pytest.fixture(params=[memory, embedded, remote], ids=lambda kind: kind.__name__)

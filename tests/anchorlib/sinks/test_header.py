@@ -8,11 +8,10 @@ import pytest
 
 from anchor_server import Collector
 from anchorlib.recorder import thread_queue
-from anchorlib.sinks import MemorySink, open_sink
+from anchorlib.sinks import MemorySink, RunOptions, open_sink
 from anchorlib.sinks.remote import RemoteSink
-from anchorlib.sinks.spool_delivery import deliver
+from anchorlib.spool.delivery import deliver
 from anchorlib.store import LocalLocation, RankReader
-from tests.anchorlib.sinks.test_edges import options
 
 
 def header(store):
@@ -24,7 +23,7 @@ def test_embedded_and_remote_sinks_add_to_the_header(tmp_path, remote):
     with Collector(tmp_path / "there", bind="127.0.0.1:0") as collector:
         store = tmp_path / ("there" if remote else "here")
         address = f"grpc://{collector.address}" if remote else str(store)
-        sink = open_sink(address, options(header={"a": 1, "b": 2}))
+        sink = open_sink(address, RunOptions("run1", 0, {"a": 1, "b": 2}))
         for entries in ({"b": 3}, {"c": None}, {"b": 4, "c": [1]}, {"b": 3}):
             sink.header(entries)
         assert sink.close(20) == 0
@@ -34,7 +33,9 @@ def test_embedded_and_remote_sinks_add_to_the_header(tmp_path, remote):
 
 
 def test_what_a_spool_keeps_of_the_header_is_delivered_in_order(tmp_path, caplog):
-    sink = RemoteSink("grpc://127.0.0.1:1", "run1", 0, {"b": 0}, spool=tmp_path / "spool")
+    sink = RemoteSink(
+        "grpc://127.0.0.1:1", RunOptions("run1", 0, {"b": 0}), spool=tmp_path / "spool"
+    )
     for value in (1, 2, 1):
         sink.header({"b": value})
     sink.close(0)

@@ -24,8 +24,9 @@ from anchor_server.stream import Stream
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, FlushTimeoutError
 from anchorlib.record import Flag, Gap
-from anchorlib.sinks import earlier, spool_delivery
+from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
+from anchorlib.spool import delivery, earlier
 from anchorlib.store import LocalLocation, RankReader, Writer
 from anchorlib.wire import Failure, Kind
 from tests.server.pushing import expected, record, stored
@@ -34,7 +35,7 @@ from tests.writing import put
 
 def sink_to(collector: Collector | str, **options) -> RemoteSink:
     address = collector if isinstance(collector, str) else collector.address
-    return RemoteSink(f"grpc://{address}", "run1", 0, {"seed": 1}, **options)
+    return RemoteSink(f"grpc://{address}", RunOptions("run1", 0, {"seed": 1}, **options))
 
 
 def reader(store: Path) -> RankReader:
@@ -222,7 +223,7 @@ def test_a_run_that_exists_is_resumed_or_overwritten_when_asked(tmp_path, choice
 
 
 def test_a_full_line_drops_values_then_everything_and_counts_both(tmp_path, nowhere):
-    sink = sink_to(nowhere, limit_bytes=20_000)
+    sink = sink_to(nowhere, queue_bytes=20_000)
     records = [record(step, size=1000) for step in range(100)]
     for one in records:
         sink.put(block_of([one]))
@@ -243,14 +244,14 @@ def test_a_full_line_drops_values_then_everything_and_counts_both(tmp_path, nowh
 
 def test_a_record_larger_than_the_memory_is_sent_when_it_is_alone(tmp_path):
     with serve(tmp_path) as collector:
-        sink = sink_to(collector, limit_bytes=1000)
+        sink = sink_to(collector, queue_bytes=1000)
         sink.put(block_of([record(0, size=10_000)]))
         assert sink.close(20) == 0
     assert len(stored(tmp_path)) == 1
 
 
 def test_block_waits_until_there_is_room(tmp_path, nowhere):
-    sink = sink_to(nowhere, on_full="block", limit_bytes=20_000)
+    sink = sink_to(nowhere, on_full="block", queue_bytes=20_000)
     records = [record(step, size=1000) for step in range(30)]
     puts = threading.Thread(target=lambda: [sink.put(block_of([one])) for one in records])
     puts.start()
@@ -264,7 +265,7 @@ def test_block_waits_until_there_is_room(tmp_path, nowhere):
 
 
 def test_a_put_that_waits_ends_when_the_sink_is_closed(nowhere):
-    sink = sink_to(nowhere, on_full="block", limit_bytes=1000)
+    sink = sink_to(nowhere, on_full="block", queue_bytes=1000)
     blocks = [block_of([record(step, 1000)]) for step in range(3)]
     puts = threading.Thread(target=lambda: [sink.put(block) for block in blocks])
     puts.start()
@@ -302,7 +303,8 @@ def _use_in_child(sink: RemoteSink) -> None:
 def test_several_ranks_join_one_run(tmp_path):
     records = [record(step) for step in range(100)]
     with serve(tmp_path) as collector:
-        sinks = [RemoteSink(f"grpc://{collector.address}", "run1", rank) for rank in range(3)]
+        address = f"grpc://{collector.address}"
+        sinks = [RemoteSink(address, RunOptions("run1", rank)) for rank in range(3)]
         for sink in sinks:
             sink.put(block_of(records))
         assert [sink.close(20) for sink in sinks] == [0, 0, 0]
@@ -366,7 +368,7 @@ def test_what_was_left_is_given_up_after_refusals_in_a_row_alone(nowhere, monkey
         def cancel(self) -> None:
             pass
 
-    monkeypatch.setattr(spool_delivery, "Delivery", Begun)
+    monkeypatch.setattr(delivery, "Delivery", Begun)
     monkeypatch.setattr(earlier, "_FIRST_PAUSE", 0.0)
     sink = sink_to(nowhere)
     script[:] = [refused, refused, refused, refused, away, refused, refused, refused, refused, None]

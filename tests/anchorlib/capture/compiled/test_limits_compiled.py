@@ -10,7 +10,7 @@ from anchorlib import EveryN, UnsupportedError, anchor
 from anchorlib.capture import hooks, recorder
 from anchorlib.capture.compiled import tracing
 from anchorlib.capture.opening import active_session, open_session
-from anchorlib.capture.settings import settings
+from anchorlib.capture.settings import Options, settings
 from anchorlib.sinks import MemorySink
 from tests.anchorlib.capture.compiled.observing import (
     BACKENDS,
@@ -21,7 +21,7 @@ from tests.anchorlib.capture.compiled.observing import (
     said,
     weight,
 )
-from tests.recording import DEFAULTS, recording
+from tests.recording import recording
 
 pytestmark = QUIET
 
@@ -199,7 +199,7 @@ def test_code_that_is_compiled_but_never_run_is_reported_at_the_end(caplog):
 
 def test_what_the_first_anchor_starts_may_be_compiled(monkeypatch):
     sink = MemorySink()
-    hooks.arm(lambda: open_session(settings("memory", **DEFAULTS), sink) and None)
+    hooks.arm(lambda: open_session(settings(Options("memory")), sink) and None)
     try:
         torch.compile(simple, fullgraph=True, backend="aot_eager")(X, weight()).backward()
         session = active_session()

@@ -10,9 +10,9 @@ import pytest
 
 from anchor_server import serve
 from anchorlib.block import block_of
-from anchorlib.sinks.spool_format import Stored, entries, kind_of
+from anchorlib.spool.format import Stored, entries, kind_of
 from anchorlib.store import LocalLocation, RankReader
-from tests.anchorlib.sinks.spooling import (
+from tests.anchorlib.spool.spooling import (
     Written,
     good_records,
     segments,

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
 from anchorlib.names import escape
-from anchorlib.sinks.sending import Sender
-from anchorlib.sinks.spool import OwnedSpool
-from anchorlib.sinks.spool_directory import to_directory
-from anchorlib.sinks.spool_load import Delivered, Load
-from anchorlib.sinks.spool_past import past_attempts
-from anchorlib.sinks.spool_place import SpoolLabel, spools_of
-from anchorlib.sinks.spool_target import Target
+from anchorlib.spool.directory import to_directory
+from anchorlib.spool.load import Delivered, Load
+from anchorlib.spool.past import past_attempts
+from anchorlib.spool.place import SpoolLabel, spools_of
+from anchorlib.spool.sending import Sender
+from anchorlib.spool.spools import OwnedSpool
+from anchorlib.spool.target import Target
 from anchorlib.wire import Credentials, Hello, Outbox, PushReply, is_address, parse_address
 
 __all__ = ["Delivered", "Delivery", "deliver", "left_spools"]

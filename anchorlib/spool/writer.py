@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from anchorlib.names import escape
 from anchorlib.record import Gap
-from anchorlib.sinks.spool_format import OPEN, header
-from anchorlib.sinks.spool_segments import Segment, Segments, segment_name
+from anchorlib.spool.format import OPEN, header
+from anchorlib.spool.segments import Segment, Segments, segment_name
 from anchorlib.wire import Buffer, Encoded, close_request, gap_requests
 
 __all__ = ["SEGMENT_SIZE", "SegmentSize", "SpoolWriter"]

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 
 from anchorlib.names import escape
 from anchorlib.record import UNKNOWN, Gap
-from anchorlib.sinks.spool_holes import Holes
-from anchorlib.sinks.spool_reading import FrameReader
-from anchorlib.sinks.spool_segments import Segments
-from anchorlib.sinks.spool_writer import SpoolWriter
+from anchorlib.spool.holes import Holes
+from anchorlib.spool.reader import FrameReader
+from anchorlib.spool.segments import Segments
+from anchorlib.spool.writer import SpoolWriter
 from anchorlib.wire import Encoded, FrameError, Held, held_frame, renumbered
 
 __all__ = ["SpoolFrames"]

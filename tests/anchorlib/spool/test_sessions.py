@@ -13,7 +13,7 @@ from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
-from tests.anchorlib.sinks.spooling import (
+from tests.anchorlib.spool.spooling import (
     segments,
     warnings_in,
 )
@@ -147,7 +147,7 @@ def test_where_no_spool_can_be_made_records_wait_in_memory(tmp_path, caplog):
 @pytest.mark.parametrize("fsync", [True, False])
 def test_a_collector_that_promises_less_than_was_asked_for_is_told_of_once(tmp_path, caplog, fsync):
     with serve(tmp_path / "store", fsync=fsync) as collector:
-        sink = sink_to(collector.address, tmp_path / "spools", power=True)
+        sink = sink_to(collector.address, tmp_path / "spools", durability="power")
         for number in range(5):
             sink.put(block_of([numbered(number)]))
             sink.flush().wait(20)
@@ -182,7 +182,8 @@ def test_the_spools_header_holds_no_token(tmp_path, nowhere, monkeypatch):
 
 def test_the_spool_is_no_dependency_of_the_import():
     code = (
-        "import sys, anchorlib.sinks; print(sorted({'grpc', 'zarr', 'torch'} & set(sys.modules)))"
+        "import sys, anchorlib.sinks, anchorlib.spool; "
+        "print(sorted({'grpc', 'zarr', 'torch'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

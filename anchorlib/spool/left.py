@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchorlib.sinks.spool_place import LOCK, SpoolLabel, is_spool, limit_of, spool_place
+from anchorlib.spool.place import LOCK, SpoolLabel, is_spool, limit_of, spool_place
 
 __all__ = ["LeftSpool", "SpoolRoom", "spool_room", "spools_here"]
 

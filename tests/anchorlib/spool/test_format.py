@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.errors import OptionError
-from anchorlib.sinks.spool_format import OPEN, Damaged, Stored, entries, header
-from anchorlib.sinks.spool_place import limit_of, parse_bytes, spool_place
+from anchorlib.spool.format import OPEN, Damaged, Stored, entries, header
+from anchorlib.spool.place import limit_of, parse_bytes, spool_place
 
 
 @pytest.mark.parametrize(

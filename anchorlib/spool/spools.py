@@ -18,13 +18,13 @@ from typing import Self
 
 from anchorlib.errors import RunBusyError, StoreError
 from anchorlib.names import escape
-from anchorlib.sinks.spool_disk import Disk
-from anchorlib.sinks.spool_frames import SpoolFrames
-from anchorlib.sinks.spool_holes import Holes
-from anchorlib.sinks.spool_place import LABEL, SpoolLabel, SpoolLock, limit_of
-from anchorlib.sinks.spool_reading import SpoolNotes, read_notes
-from anchorlib.sinks.spool_segments import Segments
-from anchorlib.sinks.spool_writer import SEGMENT_SIZE, SegmentSize, SpoolWriter
+from anchorlib.spool.disk import Disk
+from anchorlib.spool.frames import SpoolFrames
+from anchorlib.spool.holes import Holes
+from anchorlib.spool.place import LABEL, SpoolLabel, SpoolLock, limit_of
+from anchorlib.spool.reader import SpoolNotes, read_notes
+from anchorlib.spool.segments import Segments
+from anchorlib.spool.writer import SEGMENT_SIZE, SegmentSize, SpoolWriter
 from anchorlib.wire import Encoder, Hello, PushRequest, sealed
 
 __all__ = ["OwnedSpool", "WrittenSpool", "make_spool"]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from anchorlib.block import block_of
 from anchorlib.record import Record
-from anchorlib.sinks.spool import OwnedSpool, make_spool
-from anchorlib.sinks.spool_disk import Disk
-from anchorlib.sinks.spool_load import Load
-from anchorlib.sinks.spool_target import Target
+from anchorlib.spool.disk import Disk
+from anchorlib.spool.load import Load
+from anchorlib.spool.spools import OwnedSpool, make_spool
+from anchorlib.spool.target import Target
 from anchorlib.wire import (
     PROTOCOL,
     Ack,

@@ -11,14 +11,14 @@ import pytest
 from anchorlib.block import block_of
 from anchorlib.errors import RunBusyError
 from anchorlib.record import Edges, Gap
-from anchorlib.sinks.spool import OwnedSpool
-from anchorlib.sinks.spool_load import Load
-from anchorlib.sinks.spool_segments import Segments
-from anchorlib.sinks.spool_target import Target
-from anchorlib.sinks.spool_writer import SegmentSize, SpoolWriter
+from anchorlib.spool.load import Load
+from anchorlib.spool.segments import Segments
+from anchorlib.spool.spools import OwnedSpool
+from anchorlib.spool.target import Target
+from anchorlib.spool.writer import SegmentSize, SpoolWriter
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Encoded
-from tests.anchorlib.sinks.spooling import (
+from tests.anchorlib.spool.spooling import (
     LazyDisk,
     Taker,
     Written,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from anchorlib.record import Gap
-from anchorlib.sinks.spool_format import OPEN, Damaged, Stored, kind_of
-from anchorlib.sinks.spool_holes import Holes, Overlooked
-from anchorlib.sinks.spool_segments import Segment, SegmentReader, Segments
+from anchorlib.spool.format import OPEN, Damaged, Stored, kind_of
+from anchorlib.spool.holes import Holes, Overlooked
+from anchorlib.spool.segments import Segment, SegmentReader, Segments
 from anchorlib.wire import (
     Encoded,
     Framed,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
-from anchorlib.sinks.sending import Sender
-from anchorlib.sinks.spool_target import Target
+from anchorlib.spool.sending import Sender
+from anchorlib.spool.target import Target
 from anchorlib.wire import Address, Credentials, Hello, Kind
 
 if TYPE_CHECKING:
-    from anchorlib.sinks.spool import OwnedSpool
-    from anchorlib.sinks.spool_delivery import Delivery
+    from anchorlib.spool.delivery import Delivery
+    from anchorlib.spool.spools import OwnedSpool
 
 __all__ = ["Earlier"]
 
@@ -54,7 +54,7 @@ class Earlier:
 
     def deliver(self, place: Path) -> None:
         """All that is left below `place`, oldest first; a spool that cannot be is told of."""
-        from anchorlib.sinks.spool_delivery import left_spools  # it needs the store
+        from anchorlib.spool.delivery import left_spools  # it needs the store
 
         for work in left_spools(place, self._hello, str(self._address)):
             try:
@@ -93,7 +93,7 @@ class Earlier:
 
         Raises CollectorError for a collector that refuses again and again.
         """
-        from anchorlib.sinks.spool_delivery import Delivery
+        from anchorlib.spool.delivery import Delivery
 
         pause, refusals = _FIRST_PAUSE, 0
         while not self._sender.finished:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from anchorlib.sinks.spool_disk import Disk
-from anchorlib.sinks.spool_format import HEADER_BYTES, Damaged, Stored, checked, entry_at, next_good
+from anchorlib.spool.disk import Disk
+from anchorlib.spool.format import HEADER_BYTES, Damaged, Stored, checked, entry_at, next_good
 
 __all__ = ["Segment", "SegmentReader", "Segments", "segment_name"]
 

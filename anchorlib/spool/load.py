@@ -11,10 +11,10 @@ from anchorlib.claims import claim_of
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.record import Gap
-from anchorlib.sinks.spool import OwnedSpool
-from anchorlib.sinks.spool_frames import SpoolFrames
-from anchorlib.sinks.spool_past import PastAttempt, heir_among
-from anchorlib.sinks.spool_target import Target
+from anchorlib.spool.frames import SpoolFrames
+from anchorlib.spool.past import PastAttempt, heir_among
+from anchorlib.spool.spools import OwnedSpool
+from anchorlib.spool.target import Target
 from anchorlib.wire import Hello, Link
 
 __all__ = ["Delivered", "Load"]

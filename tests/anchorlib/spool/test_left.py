@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from anchorlib.errors import OptionError
-from anchorlib.sinks import spool_room, spools_here
-from anchorlib.sinks.spool_place import LABEL
-from tests.anchorlib.sinks.spooling import Written, segments
+from anchorlib.spool import spool_room, spools_here
+from anchorlib.spool.place import LABEL
+from tests.anchorlib.spool.spooling import Written, segments
 
 
 def test_a_spool_says_what_it_is_of_how_much_and_who_owns_it(tmp_path):

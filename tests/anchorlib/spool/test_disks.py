@@ -14,10 +14,11 @@ import pytest
 from anchor_server import serve
 from anchorlib.block import block_of
 from anchorlib.record import Coordinates, Record
+from anchorlib.sinks import RunOptions
 from anchorlib.sinks.remote import RemoteSink
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.summary import summarise
-from tests.anchorlib.sinks.spooling import (
+from tests.anchorlib.spool.spooling import (
     FailingDisk,
     Taker,
     Written,
@@ -179,7 +180,7 @@ def test_a_real_disk_that_is_full_costs_nothing_while_memory_lasts(tmp_path, mon
         pytest.skip("no tmpfs can be mounted here")
     try:
         port = free_port()
-        sink = RemoteSink(f"grpc://127.0.0.1:{port}", "run1", 0, spool=small)
+        sink = RemoteSink(f"grpc://127.0.0.1:{port}", RunOptions("run1", 0), spool=small)
         for number in range(400):
             sink.put(block_of([numbered(number, 3000)]))
         assert sink._spool.frames.spilling or sink.dropped

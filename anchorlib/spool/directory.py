@@ -10,10 +10,10 @@ from pathlib import Path
 
 from anchorlib.errors import RunExistsError
 from anchorlib.names import escape
-from anchorlib.sinks.spool import OwnedSpool
-from anchorlib.sinks.spool_load import Delivered, Load
-from anchorlib.sinks.spool_past import past_attempts
-from anchorlib.sinks.spool_target import Target
+from anchorlib.spool.load import Delivered, Load
+from anchorlib.spool.past import past_attempts
+from anchorlib.spool.spools import OwnedSpool
+from anchorlib.spool.target import Target
 from anchorlib.store import Writer
 from anchorlib.wire import (
     OTHERS,

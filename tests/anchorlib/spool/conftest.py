@@ -1,0 +1,10 @@
+"""Spools of these tests go where the tests' other files go."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_spools(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANCHOR_SPOOL", str(tmp_path / "spools"))
