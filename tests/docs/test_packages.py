@@ -172,8 +172,11 @@ def test_the_wheel_says_what_it_is(made):
 
 
 @pytest.mark.slow
-def test_every_package_imports_from_the_wheel(installed, tmp_path):
+def test_every_package_imports_from_the_wheel(made, installed, tmp_path):
     run(installed / "python", "-c", EVERY_IMPORT, cwd=tmp_path)
+    [wheel] = made.glob("*.whl")
+    if COMPILED in contents(wheel):
+        run(installed / "python", "-c", "import anchorlib.recorder._put", cwd=tmp_path)
 
 
 @pytest.mark.slow
