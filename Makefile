@@ -55,9 +55,9 @@ proto: .proto-venv/.ready  ## rewrite anchorlib/wire/v1 from proto/
 	  $$(find proto -name '*.proto')
 
 clean:
-	rm -rf .venv .proto-venv anchors gradients.png demo.html docs/_build dist
+	rm -rf .venv .proto-venv anchors gradients.png demo.html docs/_build dist anchorlib/recorder/*.so
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: pyproject.toml constraints.txt hatch_build.py anchorlib/recorder/_put.c
 	@command -v $(PYTHON) >/dev/null || { echo "anchorlib: $(PYTHON) is not installed; say which Python to use: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --upgrade pip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +24,17 @@ from anchor_cli.main import app
 from tests.docs.blocks import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PURE = f"anchorlib-{anchorlib.__version__}-py3-none-any.whl"
+BUILD = "from hatchling.build import build_wheel; build_wheel({!r})"
+# What `pip install -e` has hatchling do first; the rest takes a package that it would fetch.
+EDITABLE = """
+from hatchling.builders.wheel import WheelBuilder
+builder = WheelBuilder(".")
+data = builder.get_default_build_data()
+builder.set_build_data_defaults(data)
+for hook in builder.get_build_hooks("dist").values():
+    hook.initialize("editable", data)
+"""
 PACKAGES = {"anchorlib": ROOT, "anchor_server": ROOT / "server", "anchor_cli": ROOT / "cli"}
 EVERY_IMPORT = """
 import importlib, pathlib, pkgutil, sys
@@ -33,6 +45,10 @@ for package in (anchorlib, anchor_server, anchor_cli):
         if module.ispkg:
             importlib.import_module(module.name)
 """
+
+
+# The compiled put of this Python, where it is built; it is not a source.
+COMPILED = f"anchorlib/recorder/_put{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def run(*command, **options):
@@ -49,8 +65,20 @@ def sources():
         path.relative_to(root).as_posix()
         for name, root in PACKAGES.items()
         for path in (root / name).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
     }
+
+
+def contents(wheel):
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def unpacked(made, folder):
+    """The sdist's tree."""
+    [sdist] = made.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / sdist.name.removesuffix(".tar.gz")
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +108,45 @@ def installed(made, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(made):
     [wheel] = made.glob("*.whl")
-    assert wheel.name == f"anchorlib-{anchorlib.__version__}-py3-none-any.whl"
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == sources()
+    names = contents(wheel)
+    assert names - {COMPILED} == sources()
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert any(name.startswith("anchorlib/report/assets/") for name in names)
+
+
+@pytest.mark.slow
+def test_a_wheel_with_the_compiled_put_is_for_this_python_and_machine_alone(made):
+    [wheel] = made.glob("*.whl")
+    is_pure = wheel.name == PURE
+    assert is_pure == (COMPILED not in contents(wheel))
+    assert is_pure or wheel.name.startswith(f"anchorlib-{anchorlib.__version__}-cp3")
+    if shutil.which("cc"):
+        assert not is_pure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "variables",
+    [{"ANCHORLIB_NO_EXTENSION": "1"}, {"CC": sys.executable}, {"PATH": "/nowhere", "CC": ""}],
+    ids=["unwanted", "a compiler that fails", "no compiler"],
+)
+def test_where_nothing_is_compiled_the_wheel_is_pure_and_has_all_the_rest(
+    made, tmp_path, monkeypatch, variables
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    run(sys.executable, "-c", BUILD.format(str(tmp_path)), cwd=unpacked(made, tmp_path))
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name == PURE
+    assert contents(wheel) == sources()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler here")
+def test_an_editable_installation_has_the_compiled_put_in_the_tree(made, tmp_path):
+    tree = unpacked(made, tmp_path)
+    run(sys.executable, "-c", EDITABLE, cwd=tree)
+    assert (tree / COMPILED).is_file()
 
 
 @pytest.mark.slow
@@ -110,8 +172,11 @@ def test_the_wheel_says_what_it_is(made):
 
 
 @pytest.mark.slow
-def test_every_package_imports_from_the_wheel(installed, tmp_path):
+def test_every_package_imports_from_the_wheel(made, installed, tmp_path):
     run(installed / "python", "-c", EVERY_IMPORT, cwd=tmp_path)
+    [wheel] = made.glob("*.whl")
+    if COMPILED in contents(wheel):
+        run(installed / "python", "-c", "import anchorlib.recorder._put", cwd=tmp_path)
 
 
 @pytest.mark.slow
