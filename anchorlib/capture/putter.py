@@ -18,8 +18,7 @@ from anchorlib.recorder.layout import CONTROL_BYTES, VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Buffer
-
+    from anchorlib.recorder import Ring
     from anchorlib.recorder._put import Putter
 
 __all__ = ["compiled_putter", "layout_key"]
@@ -28,28 +27,21 @@ _TESTED = "2.13.0"
 _DTYPES = tuple(sorted(_QUICK, key=str))
 
 
-def compiled_putter(
-    ring: Buffer,
-    *,
-    slots: int,
-    payload_at: int,
-    payload_bytes: int,
-    room: int,
-) -> Putter | None:
+def compiled_putter(ring: Ring, room: int) -> Putter | None:
     """What puts ordinary arrays into `ring`; None where only the put in Python can.
 
-    slots, payload_at, payload_bytes: where the ring's parts are. room: the bytes of payload that
-    records may use. The memory stays borrowed until the putter is deleted.
+    room: the bytes of payload that records may use. The memory stays borrowed until the putter is
+    deleted.
     """
     compiled = _compiled()
     if compiled is None:
         return None
     return compiled.Putter(  # type: ignore[no-any-return]
-        ring,
-        slots=slots,
+        ring.memory,
+        slots=ring.slot_count,
         slots_at=CONTROL_BYTES,
-        payload_at=payload_at,
-        payload_bytes=payload_bytes,
+        payload_at=ring.payload_at,
+        payload_bytes=ring.payload_bytes,
         room=room,
         exchange=torch.Tensor.__dlpack_c_exchange_api__,
         tensors=_PLAIN,

@@ -16,10 +16,12 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.parts import placements, plain_inside, tensor_parts
+from anchorlib.capture.putter import compiled_putter, layout_key
 from anchorlib.capture.snapshot import (
     Snapshot,
     TorchArithmetic,
     dtype_name,
+    is_for_many,
     is_plain,
     plain,
     quick_place,
@@ -45,6 +47,7 @@ class Recorder:
         self._arithmetic = TorchArithmetic()
         self._lock = queue.lock
         self._put = queue.put
+        queue.put_by(compiled_putter)
         self._streams: dict[tuple[str, str, str, str], Stream] = {}
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
@@ -94,6 +97,24 @@ class Recorder:
 
         None of any other, which is left to `observe`.
         """
+        key, queue = stream.key, self._queue
+        if key is not None and note is NO_NOTE:
+            with self._lock:
+                putter = queue.putter
+                if putter is not None:
+                    order = self._order
+                    nbytes = putter.put(x, stream.number, stream.layout, key, at, order)
+                    if nbytes is not None and nbytes >= 0:
+                        self._order = order + 1
+                        stream.records += 1
+                        stream.last_step = at[0]
+                        queue.placed(nbytes)
+                        return stream.shape
+        return self._place_in_python(stream, at, x, note)
+
+    def _place_in_python(
+        self, stream: Stream, at: At, x: torch.Tensor, note: Note
+    ) -> torch.Size | None:
         found = quick_place(x)
         if found is None:
             return None
@@ -191,6 +212,9 @@ class Recorder:
                 stream.name, stream.kind, stream.mode, stream.phase, keeps=stream.values
             )
         stream.layout = self._queue.layout(dtype_name(dtype), tuple(shape))
+        known = stream.number >= 0 and stream.layout >= 0
+        large = is_for_many(shape.numel() * dtype.itemsize)
+        stream.key = layout_key(dtype, shape) if known and not large else None
 
     def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
         """Count an observation of no particular mode that could not be recorded."""

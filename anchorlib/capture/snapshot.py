@@ -23,6 +23,7 @@ __all__ = [
     "Snapshot",
     "TorchArithmetic",
     "dtype_name",
+    "is_for_many",
     "is_plain",
     "plain",
     "quick_place",
@@ -129,11 +130,16 @@ def quick_place(x: torch.Tensor) -> QuickPlace | None:
         ):
             shape = x.shape  # first: nested tensors have memory, but no shape
             nbytes = x.nbytes
-            if nbytes < _MANY_BYTES or torch.get_num_threads() == 1:
+            if not is_for_many(nbytes):
                 return address, dtype, shape, nbytes
     except RuntimeError:
         pass
     return None
+
+
+def is_for_many(nbytes: int) -> bool:
+    """Whether a copy is so large that torch makes it with all its threads."""
+    return nbytes >= _MANY_BYTES and torch.get_num_threads() > 1
 
 
 def values_writer(x: torch.Tensor) -> Callable[[int], None]:

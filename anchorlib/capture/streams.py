@@ -58,8 +58,19 @@ class Stream:
     """
 
     __slots__ = (
-        *("at_once", "dtype", "fold", "holds", "kind", "last_step", "layout", "mode", "name"),
-        *("note", "number", "order", "phase", "placements", "records", "seen", "shape", "values"),
+        *("at_once", "dtype", "fold", "holds", "key", "kind", "last_step", "layout", "mode"),
+        *(
+            "name",
+            "note",
+            "number",
+            "order",
+            "phase",
+            "placements",
+            "records",
+            "seen",
+            "shape",
+            "values",
+        ),
     )
 
     def __init__(
@@ -69,6 +80,7 @@ class Stream:
         self.kind = kind
         self.phase = phase
         self.number = self.layout = -1  # of the queue's; the layout that of the last record
+        self.key: bytes | None = None  # of that layout, for the compiled put
         self.mode = str(mode)
         self.values = not isinstance(mode, Summary)
         self.at_once = isinstance(mode, All | Summary)  # each observation is a record

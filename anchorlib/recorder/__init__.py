@@ -30,6 +30,7 @@ from anchorlib.sinks import OnFull, RunOptions, Sink, open_writer
 __all__ = [
     "Place",
     "RecordQueue",
+    "Ring",
     "Source",
     "default_place",
     "process_queue",

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as Late
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
 from anchorlib.record import UNKNOWN, Edges, Gap
-from anchorlib.recorder.layout import SlotKind, Word
+from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
 from anchorlib.recorder.losses import LATE, Losses
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
 from anchorlib.recorder.statements import Statements
@@ -29,12 +29,14 @@ from anchorlib.recorder.told import layout_definition, statement, stream_definit
 from anchorlib.recorder.worker import Worker
 from anchorlib.sinks import OnFull, check_edges, statable
 
+if TYPE_CHECKING:
+    from anchorlib.recorder._put import Putter
+
 __all__ = ["RecordQueue", "Source", "ring_size"]
 
 # So much does not wait for company, where the queue has room for four times as much: each time the
 # drain begins, something else does not run.
 _WAKE_BYTES: Final = 16 << 20
-_SLOTS_SHARE: Final = 2  # nor half the slots
 _RESERVE: Final = 8  # of the room, kept for records of which the summary alone will be stored
 _TOLD_BYTES: Final = 1 << 20  # room beside the limit, for definitions and statements
 _SAY_SECONDS: Final = 0.05  # between two statements of gaps and lineage
@@ -81,6 +83,7 @@ class RecordQueue:
     even they find no room, the record is left out.
 
     lock: guards all of it; who makes records may hold it while it does.
+    putter: places ordinary records in the ring, where one was compiled; None once the queue closes.
     """
 
     def __init__(self, ring: Ring, worker: Worker, *, limit_bytes: int, on_full: OnFull) -> None:
@@ -88,9 +91,8 @@ class RecordQueue:
         self._limit = aligned(limit_bytes)
         reserve = 0 if on_full == "block" else self._limit // _RESERVE
         self._room = self._limit - reserve
-        self._urgent = min(_WAKE_BYTES, max(1, limit_bytes // 4))
-        self._many = ring.slot_count // _SLOTS_SHARE
-        self._rung = self._rung_slot = 0  # the position and slot up to which the drain was woken
+        self._urgent = min(_WAKE_BYTES, max(1, limit_bytes // 4), ring.slot_count * SLOT_BYTES)
+        self._since = 0  # bytes placed since the drain was woken, or needed no waking
         self._on_full = on_full
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
@@ -99,6 +101,7 @@ class RecordQueue:
         self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
         self._taken = 0
         self._closing = False
+        self.putter: Putter | None = None
         self._full_error: str | None = None
         self._statements = Statements()
         self._losses = Losses(self._statements, worker.warn)
@@ -107,6 +110,10 @@ class RecordQueue:
         self._last_told = -1  # the slot of the last statement
         self._stuck = 0  # records that waited behind an operation which never ended
         self.blocked_seconds = 0.0
+
+    def put_by(self, make: Callable[[Ring, int], Putter | None]) -> None:
+        """Let `make` make a putter for the ring and its room; None where it cannot."""
+        self.putter = make(self._ring, self._room)
 
     # -- definitions
 
@@ -173,20 +180,23 @@ class RecordQueue:
         else:
             source(producer.address(pos))
         try:
-            n = producer.publish(pos, nbytes, stream, layout, at, order, scale, flags, count)
+            producer.publish(pos, nbytes, stream, layout, at, order, scale, flags, count)
         except (struct.error, OverflowError) as fault:
             self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
             return
-        self._taken += 1
-        end = pos + nbytes
-        if end - self._rung >= self._urgent or n - self._rung_slot >= self._many:
-            self._wake_if_due(end, n)
+        self.placed(nbytes)
 
-    def _wake_if_due(self, end: int, slot: int) -> None:
-        held = self._producer.held
-        self._rung, self._rung_slot = end - held, self._ring[Word.CONSUMED]
-        if held >= self._urgent or slot - self._rung_slot >= self._many:
-            self._rung, self._rung_slot = end, slot
+    def placed(self, nbytes: int) -> None:
+        """A record of `nbytes` is in the ring; `lock` is held."""
+        self._taken += 1
+        self._since = since = self._since + nbytes + SLOT_BYTES
+        if since >= self._urgent:
+            self._wake_if_due()
+
+    def _wake_if_due(self) -> None:
+        self._since = held = self._producer.held
+        if held >= self._urgent:
+            self._since = 0
             self._worker.wake()
 
     def _put_full(self, put: _Put) -> None:
@@ -375,7 +385,7 @@ class RecordQueue:
         """
         with self.lock:
             self._closing = True
-            self._room = -1
+            self._room, self.putter = -1, None
             self._changed.notify_all()
             self._say(timeout)
             asked = self._worker.ask("close", self._ring[Word.PUBLISHED], timeout)
