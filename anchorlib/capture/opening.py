@@ -60,8 +60,7 @@ def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
     if not settings.recording:
         sink = MemorySink()  # it is given nothing
     options = _options(settings)
-    in_process = sink is None and settings.recorder == "process" and "://" not in settings.store
-    if in_process:
+    if sink is None and settings.recorder == "process":
         return process_queue(settings.store, options)
     return thread_queue(
         sink or open_sink(settings.store, options),

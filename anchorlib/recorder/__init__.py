@@ -20,12 +20,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from anchorlib.recorder.plan import Plan, open_plan
+from anchorlib.recorder.plan import Plan
 from anchorlib.recorder.process import RecorderProcess
 from anchorlib.recorder.queue import RecordQueue, Source, ring_size
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.thread import RecorderThread
-from anchorlib.sinks import OnFull, RunOptions, Sink, open_writer
+from anchorlib.sinks import (
+    EmbeddedSink,
+    OnFull,
+    RunOptions,
+    Sink,
+    check_collector,
+    open_sink,
+    open_writer,
+)
+from anchorlib.store import RankLock
 
 __all__ = [
     "Place",
@@ -71,19 +80,12 @@ def thread_queue(
 
 
 def process_queue(store: str, options: RunOptions) -> RecordQueue:
-    """A queue that a process of its own drains into the directory `store`.
+    """A queue that a process of its own drains into `store`: a directory, or a collector's URL.
 
     A thread of this process where the system refuses one, which is said. Raises what opening the
-    store raises.
+    store raises; a collector is not waited for.
     """
-    secret = os.urandom(16)
-    lock = open_writer(Path(store), options, secret).hand_over()
-    plan = Plan(
-        str(Path(store).absolute()),  # a later chdir leaves it where it is
-        replace(options, header={}),  # the attempt has it already
-        ring_size(options.queue_bytes),
-        secret.hex(),
-    )
+    plan, lock = _planned(store, options)
     try:
         worker = RecorderProcess(plan, lock)
     except OSError as fault:
@@ -92,9 +94,27 @@ def process_queue(store: str, options: RunOptions) -> RecordQueue:
             "records instead",
             fault,
         )
-        return thread_queue(
-            open_plan(plan, lock)[0], limit_bytes=options.queue_bytes, on_full=options.on_full
-        )
+        sink = _sink_instead(plan, lock)
+        return thread_queue(sink, limit_bytes=options.queue_bytes, on_full=options.on_full)
     return RecordQueue(
         worker.ring, worker, limit_bytes=options.queue_bytes, on_full=options.on_full
     )
+
+
+def _planned(store: str, options: RunOptions) -> tuple[Plan, RankLock | None]:
+    payload = ring_size(options.queue_bytes)
+    if "://" in store:
+        check_collector(store)
+        return Plan(store, options, payload, ()), None
+    secret = os.urandom(16)
+    lock = open_writer(Path(store), options, secret).hand_over()
+    options = replace(options, header={})  # the attempt has it already
+    # A later chdir leaves the store where it is.
+    return Plan(str(Path(store).absolute()), options, payload, (secret.hex(),)), lock
+
+
+def _sink_instead(plan: Plan, lock: RankLock | None) -> Sink:
+    if lock is None:
+        return open_sink(plan.store, plan.options)
+    secret = bytes.fromhex(plan.writers[-1])
+    return EmbeddedSink(open_writer(Path(plan.store), plan.options, secret, lock))

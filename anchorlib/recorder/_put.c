@@ -25,9 +25,9 @@
 
 /* -- the ring, as layout.py has it */
 
-enum { LAYOUT_VERSION = 1, CONTROL_BYTES = 4096, WORD_BYTES = 64, ALIGNMENT = 64 };
+enum { LAYOUT_VERSION = 2, CONTROL_BYTES = 4096, WORD_BYTES = 64, ALIGNMENT = 64 };
 enum word { PUBLISHED = 1, WRITTEN = 2, FLOOR = 3, CONSUMED = 4, MARKS = 5 };
-enum mark { MARK_CONSUMED = 0, MARK_FREED = 1, MARK_WORDS = 4 };
+enum mark { MARK_CONSUMED = 0, MARK_FREED = 1, MARK_WORDS = 7 };
 
 struct slot {
     int64_t time_ns, step;

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from anchorlib.recorder.told import edges_of, gaps_of
 from anchorlib.sinks import Admission, Sink
 from anchorlib.summary import figures_of
 
-__all__ = ["Drain"]
+__all__ = ["Before", "Drain"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -35,26 +35,34 @@ _BATCH_BYTES: Final = 8 << 20
 _FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What the drains before this one have left.
+
+    known: definitions in slots that they have consumed.
+    drains: how many there were.
+    ahead: records behind those slots that a sink has already.
+    lost: records that were lost with them.
+    """
+
+    known: Known = field(default_factory=Known)
+    drains: int = 0
+    ahead: int = 0
+    lost: int = 0
+
+
 class Drain:
     """Empties `ring` into `sink`.
 
-    known: definitions in slots that were consumed before this drain began.
-    stored: records that the sink has already; None where nothing was consumed before.
+    before: where it takes over from another drain, what that one has left.
     """
 
-    def __init__(
-        self,
-        ring: Ring,
-        sink: Sink,
-        host: Host,
-        known: Known | None = None,
-        stored: int | None = None,
-    ) -> None:
+    def __init__(self, ring: Ring, sink: Sink, host: Host, before: Before | None = None) -> None:
+        before = before or Before()
         self._ring, self._sink, self._host = ring, sink, host
-        self._known = known or Known()
-        self.done, self._freed, self._records, self._stored = ring.mark()
-        # The last drain was ended between the sink's commit and its mark.
-        self._skip = 0 if stored is None else max(0, stored - self._stored)
+        self._known = before.known
+        self.done, self._freed, self._records, self._stored, *_ = ring.mark()
+        self._ahead, self._number, self._own = before.ahead, before.drains, 0
         self._admission = Admission()
         self._statements = Statements()
         self._losses = Losses(self._statements, host.warn)
@@ -62,6 +70,8 @@ class Drain:
         self.closed = False
         self._revoked = False
         self._late = 0  # lost because the session closed
+        self._losses.records = before.lost
+        self._mark()
 
     def revoke(self) -> None:
         """Any thread may call it: what is not in the sink is lost, and its owner closes it."""
@@ -110,10 +120,14 @@ class Drain:
             self._freed = int(last["pos"]) + aligned(int(last["nbytes"]))
         self.done += len(heads)
         self._records += len(records)
-        self._ring.advance(self.done, self._freed, self._records, self._stored)
+        self._mark()
         for number in heads["pos"][kinds == SlotKind.OUTSIDE].tolist():
             self._host.give_back(number)
         return True
+
+    def _mark(self) -> None:
+        counted = (self._records, self._stored, self._ahead, self._number, self._own)
+        self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
         """The next slots, copied."""
@@ -210,8 +224,8 @@ class Drain:
         for misfit in block.misfits:
             self._losses.leave_out(misfit)
         block = replace(block, misfits=())
-        skipped = min(self._skip, len(block))
-        self._skip -= skipped
+        skipped = min(self._ahead, len(block))
+        self._ahead -= skipped
         try:
             self._sink.put(block.only(np.arange(len(block)) >= skipped) if skipped else block)
         except Exception as fault:  # noqa: BLE001  # the sink boundary: counted, told, no further
@@ -221,6 +235,7 @@ class Drain:
                 self._losses.lose_by(self._named(heads), fault)
             return
         self._stored += len(block)
+        self._own += len(block) - skipped
         bare = heads["flags"] >> KIND_SHIFT == SlotKind.BARE
         for series, step, nbytes in self._named(heads[bare]):
             if nbytes:

@@ -31,7 +31,7 @@ __all__ = [
     "Word",
 ]
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAGIC: Final = 0x414E4348_00000000 | VERSION  # "ANCH", then the version
 
 CONTROL_BYTES: Final = 4096
@@ -51,27 +51,31 @@ class Word(IntEnum):
     FLOOR = 3  # all payload before it is free, whatever the marks say
     # The consumer's.
     CONSUMED = 4  # slots that are in the sink
-    MARKS = 5  # two marks of four words each, see `Mark`
-    RECORDS = 13  # records that have left the ring
-    LOST = 14  # records that were lost, by the drain or by the sink
-    BARE = 15  # records kept without their values
-    LOST_BYTES = 16  # bytes of values of both
-    GAPS = 17  # series with a gap, each reason counted for itself
-    WAITING = 18  # records that the sink has and has not delivered
-    RETRIES = 19  # of the sink's deliveries
+    MARKS = 5  # two marks, see `Mark`
+    RECORDS = 19  # records that have left the ring
+    LOST = 20  # records that were lost, by the drain or by the sink
+    BARE = 21  # records kept without their values
+    LOST_BYTES = 22  # bytes of values of both
+    GAPS = 23  # series with a gap, each reason counted for itself
+    WAITING = 24  # records that the sink has and has not delivered
+    RETRIES = 25  # of the sink's deliveries
+    ACTIVE = 26  # which of the marks holds, 0 or 1
 
 
 class Mark(IntEnum):
     """The words of a mark: what is true when so many slots are consumed.
 
-    The consumer writes the mark that does not say `CONSUMED`, whole, then `CONSUMED`: killed at any
-    moment it leaves one mark that holds.
+    The consumer writes the mark that does not hold, whole, then says in `ACTIVE` that it does, then
+    tells the producer by `CONSUMED`: killed at any moment it leaves one mark that holds.
     """
 
     CONSUMED = 0
     FREED = 1  # the position up to which the payload may be written again
     RECORDS = 2  # records among these slots
-    STORED = 3  # those of them that the sink has taken
+    STORED = 3  # those of them that a sink has taken
+    AHEAD = 4  # records behind these slots that a sink has nevertheless
+    DRAIN = 5  # which drain wrote this: the first is 0, each one that takes over adds 1
+    OWN = 6  # records that the sink of this drain has taken
 
 
 class SlotKind(IntEnum):

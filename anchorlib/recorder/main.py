@@ -7,7 +7,6 @@ record that it published is in the sink.
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import mmap
 import os
@@ -23,7 +22,6 @@ from typing import Any, Final
 
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
-from anchorlib.recorder.known import Known
 from anchorlib.recorder.plan import Plan, open_plan
 from anchorlib.recorder.ring import Ring
 from anchorlib.recorder.talk import Talk, fault_told
@@ -167,11 +165,8 @@ def main(arguments: Sequence[str]) -> None:
     log = logging.getLogger("anchorlib")
     log.addHandler(Forwarding(talk, host))
     log.setLevel(logging.INFO)
-    known = Known()
-    for text in plan.definitions:
-        known.define(json.loads(text))
-    sink, stored = open_plan(plan, RankLock.adopted(*lock) if lock else None)
-    host.drain = Drain(ring, sink, host, known, stored)
+    sink, before = open_plan(plan, ring, RankLock.adopted(*lock) if lock else None)
+    host.drain = Drain(ring, sink, host, before)
     threading.Thread(target=host.listen, name="anchorlib-listener", daemon=True).start()
     host.run(trainer)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from anchorlib.block import RowBlock
-from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_sink, open_writer
+from anchorlib.recorder.drain import Before
+from anchorlib.recorder.known import Known
+from anchorlib.recorder.layout import Mark, Word
+from anchorlib.recorder.ring import Ring
+from anchorlib.sinks import EmbeddedSink, MemorySink, RunOptions, Sink, open_writer
+from anchorlib.spool import spool_place
 from anchorlib.store import RankLock
 
 __all__ = ["Plan", "in_memory", "open_plan"]
@@ -17,16 +22,20 @@ __all__ = ["Plan", "in_memory", "open_plan"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where records go, and how to go on where another recorder ended.
+    """Where records go, and how to go on where other recorders ended.
 
-    payload: the ring's. writer: the secret of this rank's writer, in hex.
+    payload: the ring's.
+    writers: secrets, in hex: of a directory's writer, the one; of those who spool for a collector,
+        one for each recorder so far, this one the last.
+    drains: recorders before this one.
     definitions: those in slots that were consumed already, in order.
     """
 
     store: str
     options: RunOptions
     payload: int
-    writer: str
+    writers: tuple[str, ...]
+    drains: int = 0
     definitions: tuple[str, ...] = ()
 
     def document(self) -> bytes:
@@ -38,8 +47,9 @@ class Plan:
         """The plan in the memory of `descriptor`, which is closed."""
         with os.fdopen(descriptor, "rb") as file:
             told: dict[str, Any] = json.load(file)
-        options = RunOptions(**told.pop("options"))
-        return cls(**{**told, "options": options, "definitions": tuple(told["definitions"])})
+        told["options"] = RunOptions(**told["options"])
+        told |= {name: tuple(told[name]) for name in ("writers", "definitions")}
+        return cls(**told)
 
 
 class Unopened(MemorySink):
@@ -54,18 +64,47 @@ class Unopened(MemorySink):
         raise self._fault
 
 
-def open_plan(plan: Plan, lock: RankLock | None) -> tuple[Sink, int | None]:
-    """The sink of a plan, and how many records it has already (None: none). Raises nothing.
+def open_plan(plan: Plan, ring: Ring, lock: RankLock | None) -> tuple[Sink, Before]:
+    """The sink of a plan, and what drains before this one have left. Raises nothing.
 
     lock: of the rank, held already; None for a collector's.
     """
+    known = Known()
+    for text in plan.definitions:
+        known.define(json.loads(text))
+    before = Before(known, plan.drains)
     try:
         if lock is None:
-            return open_sink(plan.store, plan.options), None
-        writer = open_writer(Path(plan.store), plan.options, bytes.fromhex(plan.writer), lock)
+            return _open_remote(plan, ring, before)
+        return _open_embedded(plan, ring, before, lock)
     except Exception as fault:  # noqa: BLE001  # each record then says why it was lost
-        return Unopened(fault), None
-    return EmbeddedSink(writer), writer.committed
+        return Unopened(fault), before
+
+
+def _open_embedded(plan: Plan, ring: Ring, before: Before, lock: RankLock) -> tuple[Sink, Before]:
+    secret = bytes.fromhex(plan.writers[-1])
+    writer = open_writer(Path(plan.store), plan.options, secret, lock)
+    # A drain may have been ended between the sink's commit and its mark.
+    ahead = max(0, writer.committed - ring.mark()[Mark.STORED])
+    return EmbeddedSink(writer), replace(before, ahead=ahead)
+
+
+def _open_remote(plan: Plan, ring: Ring, before: Before) -> tuple[Sink, Before]:
+    from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
+    from anchorlib.spool import spooled_by
+
+    options, place = plan.options, spool_place()
+    if before.drains:  # what the others left in their spools comes first
+        options = replace(options, resume=True, overwrite=False)
+        mark = ring.mark()
+        last = plan.writers[mark[Mark.DRAIN]]
+        spooled = spooled_by(place, options.run, options.rank, last)
+        doubt = 0 if spooled is None else max(0, spooled - mark[Mark.OWN])
+        # Without a spool, what waited in the memory of a process went with it.
+        lost = ring[Word.WAITING] if spooled is None else 0
+        before = replace(before, ahead=mark[Mark.AHEAD] + doubt, lost=lost)
+    secret = bytes.fromhex(plan.writers[-1])
+    return RemoteSink(plan.store, options, spool=place, writer_id=secret), before
 
 
 def in_memory(document: bytes) -> int:

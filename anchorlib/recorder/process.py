@@ -9,7 +9,6 @@ after three deaths a thread of the trainer drains the ring.
 
 from __future__ import annotations
 
-import json
 import logging
 import mmap
 import os
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from anchorlib.recorder.asks import Asked
-from anchorlib.recorder.known import Known
 from anchorlib.recorder.layout import Mark
 from anchorlib.recorder.plan import Plan, in_memory, open_plan
 from anchorlib.recorder.ring import SLOTS, Ring, ring_bytes, shared_memory
@@ -76,7 +74,8 @@ class RecorderProcess:
         """Start a recorder that goes on where the ring's marks say."""
         options = self._plan.options
         name = f"anchor-recorder {options.run} rank {options.rank}"
-        document = replace(self._plan, definitions=self._consumed()).document()
+        self._plan = self._successor()
+        document = self._plan.document()
         with ExitStack() as ours_no_more:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours_no_more.callback(theirs.close)
@@ -101,10 +100,15 @@ class RecorderProcess:
             talk.send({"ask": asdict(ask)})
         return child, talk
 
-    def _consumed(self) -> tuple[str, ...]:
-        """The definitions that a drain which begins now finds no slot of."""
+    def _successor(self) -> Plan:
+        """The plan of the recorder that begins now."""
+        plan = self._plan
         consumed = self.ring.mark()[Mark.CONSUMED]
-        return tuple(text for slot, text in self._definitions if slot < consumed)
+        known = tuple(text for slot, text in self._definitions if slot < consumed)
+        writers = plan.writers
+        if self._lock is None:  # each has a spool of its own
+            writers += (os.urandom(16).hex(),)
+        return replace(plan, drains=self._deaths, definitions=known, writers=writers)
 
     # -- as the queue's worker
 
@@ -226,13 +230,9 @@ class RecorderProcess:
             "another one" if another else "a thread of this process",
         )
         if not another:
-            known = Known()
-            for text in self._consumed():
-                known.define(json.loads(text))
-            sink, stored = open_plan(self._plan, self._lock)
-            self._instead = RecorderThread(
-                self.ring, sink, asked=self._asked, known=known, stored=stored
-            )
+            self._plan = self._successor()
+            sink, before = open_plan(self._plan, self.ring, self._lock)
+            self._instead = RecorderThread(self.ring, sink, asked=self._asked, before=before)
         return another
 
 

@@ -10,6 +10,8 @@ import ctypes
 import mmap
 import os
 import time
+from array import array
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -67,6 +69,11 @@ def ring_bytes(slots: int, payload: int) -> int:
     return _payload_at(slots) + payload
 
 
+def _mark_words(which: int) -> slice:
+    first = Word.MARKS + which * len(Mark)
+    return slice(first * WORD_STRIDE, (first + len(Mark)) * WORD_STRIDE, WORD_STRIDE)
+
+
 def _payload_at(slots: int) -> int:
     return CONTROL_BYTES + -(-slots * SLOT_BYTES // _PAGE) * _PAGE
 
@@ -104,23 +111,18 @@ class Ring:
     def mark(self) -> tuple[int, ...]:
         """The mark that holds now: an entry for each of `Mark`."""
         while True:
-            consumed = self[Word.CONSUMED]
-            for first in (Word.MARKS, Word.MARKS + len(Mark)):
-                words = self.words[first * WORD_STRIDE : (first + len(Mark)) * WORD_STRIDE]
-                mark = tuple(words[::WORD_STRIDE])
-                # Only after CONSUMED has moved on does the consumer write this mark again.
-                if mark[Mark.CONSUMED] == consumed == self[Word.CONSUMED]:
-                    return mark
+            active = self[Word.ACTIVE]
+            mark = tuple(self.words[_mark_words(active)])
+            if self[Word.ACTIVE] == active:  # it is not being written again
+                return mark
 
-    def advance(self, consumed: int, freed: int, records: int, stored: int) -> None:
-        """The consumer has come so far."""
-        second = Word.MARKS + len(Mark)
-        at_first = self.words[Word.MARKS * WORD_STRIDE] != self[Word.CONSUMED]
-        first = Word.MARKS if at_first else second
-        for word, value in enumerate((consumed, freed, records, stored), first):
-            self.words[word * WORD_STRIDE] = value
-        self[Word.RECORDS] = records
-        self[Word.CONSUMED] = consumed
+    def advance(self, mark: Sequence[int]) -> None:
+        """The consumer has come so far; the entries are those of `Mark`."""
+        other = 1 - self[Word.ACTIVE]
+        self.words[_mark_words(other)] = memoryview(array("Q", mark))
+        self[Word.ACTIVE] = other
+        self[Word.RECORDS] = mark[Mark.RECORDS]
+        self[Word.CONSUMED] = mark[Mark.CONSUMED]
 
     def give_back(self) -> None:
         """Nobody reads or writes records any more: the system gets their memory back."""
@@ -161,7 +163,8 @@ class Producer:
         published, pos, consumed = words[_PUBLISHED], words[_WRITTEN], words[_CONSUMED]
         over = pos % size
         if consumed != self._consumed:
-            self._consumed, self._freed, *_ = self._ring.mark()
+            mark = self._ring.mark()
+            self._consumed, self._freed = mark[Mark.CONSUMED], mark[Mark.FREED]
         if over and consumed == published:  # empty: begin again, where pages are warm
             pos += size - over
             words[_FLOOR] = pos

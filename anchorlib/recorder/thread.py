@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from anchorlib.recorder.asks import Answer, Ask, Asked
-from anchorlib.recorder.drain import Drain
-from anchorlib.recorder.known import Known
+from anchorlib.recorder.drain import Before, Drain
 from anchorlib.recorder.ring import Ring
 from anchorlib.sinks import Flushing, Sink
 
@@ -29,25 +28,24 @@ class RecorderThread:
     """A worker, and the host of its drain.
 
     on_start: called first in the thread.
-    asked, known, stored: what a recorder process that ended has left, see `Drain`.
+    asked, before: what a recorder process that ended has left.
     """
 
-    def __init__(  # the last three go together
+    def __init__(
         self,
         ring: Ring,
         sink: Sink,
         on_start: Callable[[], None] = lambda: None,
         *,
         asked: Asked | None = None,
-        known: Known | None = None,
-        stored: int | None = None,
+        before: Before | None = None,
     ) -> None:
         self._bell = threading.Event()
         self._asked = asked or Asked()
         self._lent: dict[int, np.ndarray[Any, Any]] = {}
         self._ended = False
         self._on_start = on_start
-        self._drain = Drain(ring, sink, self, known, stored)
+        self._drain = Drain(ring, sink, self, before)
         for ask in self._asked.pending:
             self._drain.asks.add(ask)
         self._thread = threading.Thread(target=self._run, name="anchorlib-drain", daemon=True)

@@ -17,7 +17,7 @@ from anchorlib.sinks.admission import Admission, check_edges, statable
 from anchorlib.sinks.base import DONE, Flushing, OnFull, Sink
 from anchorlib.sinks.embedded import EmbeddedSink, open_writer
 from anchorlib.sinks.memory import MemorySink
-from anchorlib.sinks.opening import open_sink
+from anchorlib.sinks.opening import check_collector, open_sink
 from anchorlib.sinks.options import QUEUE_BYTES, Durability, RunOptions
 from anchorlib.sinks.pushing import push
 
@@ -32,6 +32,7 @@ __all__ = [
     "OnFull",
     "RunOptions",
     "Sink",
+    "check_collector",
     "check_edges",
     "open_sink",
     "open_writer",

@@ -7,9 +7,10 @@ from pathlib import Path
 from anchorlib.errors import OptionError
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.options import RunOptions
-from anchorlib.spool import spool_place
+from anchorlib.spool import spool_place, spool_room
+from anchorlib.wire import Credentials, check_credentials, parse_address
 
-__all__ = ["open_sink"]
+__all__ = ["check_collector", "open_sink"]
 
 
 def open_sink(store: str, options: RunOptions) -> Sink:
@@ -24,10 +25,25 @@ def open_sink(store: str, options: RunOptions) -> Sink:
 
         return EmbeddedSink(open_writer(Path(store), options))
     if scheme in ("grpc", "grpcs"):
-        import anchorlib.wire  # noqa: F401  # the first to load gRPC, as `loading` says
         from anchorlib.sinks.remote import RemoteSink  # gRPC is loaded where it is used
 
         return RemoteSink(store, options, spool=spool_place())
-    raise OptionError(
+    raise _unknown(store)
+
+
+def check_collector(store: str) -> None:
+    """Whether a sink for this URL could be opened, without gRPC, and without asking anybody.
+
+    Raises OptionError for an address, a certificate, a token or an ANCHOR_SPOOL_LIMIT that cannot
+    be.
+    """
+    if store.partition("://")[0] not in ("grpc", "grpcs"):
+        raise _unknown(store)
+    check_credentials(parse_address(store), Credentials.from_environment())
+    spool_room()
+
+
+def _unknown(store: str) -> OptionError:
+    return OptionError(
         f"a store is a directory, grpc://host:port or grpcs://host:port; {store!r} is none of them"
     )

@@ -104,6 +104,8 @@ class RemoteSink:
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
         self._process = os.getpid()
         self._undelivered: int | None = None
+        self._wanted = -1  # the last flush that was asked for
+        self._revoked = False
         self._place = spool
         self._power = options.power
         self._spool = None if spool is None else self._make_spool(spool)
@@ -238,9 +240,9 @@ class RemoteSink:
         if self._forked:
             return DONE
         with self._changed:
-            wanted = self._outbox.flush()
+            self._wanted = self._outbox.flush()
             self._changed.notify_all()
-        return _Published(self._await_published, wanted)
+        return _Published(self._await_published, self._wanted)
 
     def _await_published(self, wanted: int, timeout: float | None) -> None:
         with self._changed:
@@ -259,7 +261,7 @@ class RemoteSink:
     def revoke(self) -> None:
         """`put` waits for room no longer, and leaves out what it has not taken yet."""
         with self._changed:
-            self._sender.closing = True
+            self._revoked = self._sender.closing = True
             self._changed.notify_all()
 
     def close(self, timeout: float) -> int:
@@ -282,7 +284,8 @@ class RemoteSink:
         with self._changed:
             self._sender.closing = True
             self._earlier.hurry()
-            self._outbox.close()
+            if not (self._revoked and self._is_delivered):  # then the run is given back as it is
+                self._outbox.close()
             self._changed.notify_all()
             silent = min(timeout, _SILENT_SECONDS)
             if not self._changed.wait_for(over, silent) and timeout > silent:
@@ -300,7 +303,7 @@ class RemoteSink:
         spool = self._spool
         if spool is None:
             return self._outbox.waiting
-        if self._outbox.closed:
+        if self._outbox.closed or self._is_delivered:
             spool.remove()
             return 0
         lost = spool.leave()
@@ -314,6 +317,11 @@ class RemoteSink:
                 self._push_line,
             )
         return lost
+
+    @property
+    def _is_delivered(self) -> bool:
+        """Whether the last thing that was asked for was a flush, and is done."""
+        return not self._outbox.waiting and 0 <= self._wanted <= self._outbox.flushed
 
     @property
     def _push_line(self) -> str:

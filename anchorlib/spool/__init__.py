@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anchorlib.spool.earlier import Earlier
     from anchorlib.spool.load import Delivered
     from anchorlib.spool.sending import Sender
-    from anchorlib.spool.spools import WrittenSpool, make_spool
+    from anchorlib.spool.spools import WrittenSpool, make_spool, spooled_by
 
 __all__ = [
     "Delivered",
@@ -43,6 +43,7 @@ __all__ = [
     "parse_bytes",
     "spool_place",
     "spool_room",
+    "spooled_by",
     "spools_here",
     "was_spool",
 ]
@@ -54,6 +55,7 @@ _LAZY = {
     "WrittenSpool": "spools",
     "deliver": "delivery",
     "make_spool": "spools",
+    "spooled_by": "spools",
 }
 
 

@@ -21,13 +21,13 @@ from anchorlib.names import escape
 from anchorlib.spool.disk import Disk
 from anchorlib.spool.frames import SpoolFrames
 from anchorlib.spool.holes import Holes
-from anchorlib.spool.place import LABEL, SpoolLabel, SpoolLock, limit_of
+from anchorlib.spool.place import LABEL, SpoolLabel, SpoolLock, limit_of, spools_of
 from anchorlib.spool.reader import SpoolNotes, read_notes
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.writer import SEGMENT_SIZE, SegmentSize, SpoolWriter
 from anchorlib.wire import Encoder, Hello, PushRequest, sealed
 
-__all__ = ["OwnedSpool", "WrittenSpool", "make_spool"]
+__all__ = ["OwnedSpool", "WrittenSpool", "make_spool", "spooled_by"]
 
 _SEGMENTS_A_LIMIT = 8  # so that a full spool gives way in parts
 _LEAST_SEGMENT = 1 << 16
@@ -235,3 +235,15 @@ def _sweep(place: Path) -> None:
                 work = OwnedSpool.take(folder)
                 shutil.rmtree(folder, ignore_errors=True)
                 work.release()
+
+
+def spooled_by(place: Path, run: str, rank: int, writer: str) -> int | None:
+    """How many records a writer, which is dead, has put into its spool; None where it had none.
+
+    writer: its secret, in hex. Of a spool from which all was delivered, 0.
+    """
+    for folder in spools_of(place, run, rank):
+        label = SpoolLabel.read(folder)
+        if label is not None and label.writer_id == writer:
+            return read_notes(Segments.found(folder)).end
+    return None

@@ -4,7 +4,8 @@
     zarr   ◀──────── ReaderClient ◀════════════════gRPC════ collector ◀───────── files
 
 address    URLs
-channel    channels, TLS, tokens
+credentials certificates, keys, tokens
+channel    channels
 loading    gRPC, kept from writing to stderr by itself
 framing    a frame as bytes, its payload in place
 encoder    records to frames
@@ -26,76 +27,81 @@ lineage    what values were computed from, as messages
 texts      what may name a series
 limits     what both ends agree on
 v1         generated from proto/
+
+Importing this package does not import gRPC: it comes with the first name that needs it.
 """
 
-# isort: off
-import anchorlib.wire.loading  # noqa: F401  # before anything else loads gRPC
+from __future__ import annotations
 
-# isort: on
-from anchorlib.wire.address import (
-    DEFAULT_PORT,
-    Address,
-    is_address,
-    is_loopback,
-    parse_address,
-)
-from anchorlib.wire.channel import KEEPALIVE_SECONDS, PING_SECONDS, Credentials, open_channel
-from anchorlib.wire.decoder import Decoder, Framed, parse_request
-from anchorlib.wire.encoder import Encoded, Encoder, frame_weights
-from anchorlib.wire.failures import Failure, failure
-from anchorlib.wire.framing import Buffer
-from anchorlib.wire.gaps import read_gaps
-from anchorlib.wire.health import ask_health
-from anchorlib.wire.holding import OTHERS, Doubt, Held, Link, doubts, held_frame
-from anchorlib.wire.kinds import KIND_KEY, Kind, code_of, kind_of
-from anchorlib.wire.limits import (
-    AHEAD_BYTES,
-    AHEAD_SHARE,
-    CONFIRMED_RECORDS,
-    DEFINED_BYTES,
-    FRAME_BYTES,
-    HANDSHAKE_SECONDS,
-    HEADER_BYTES,
-    HELLO_SECONDS,
-    IDLE_SECONDS,
-    LISTED_BYTES,
-    MESSAGE_BYTES,
-    PROTOCOL,
-    READ_BYTES,
-    RECORD_BYTES,
-    REST_SECONDS,
-    STALL_SECONDS,
-    STREAMS,
-    UNFINISHED_SHARE,
-    WINDOW,
-)
-from anchorlib.wire.lineage import read_header, read_lineage
-from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.numbering import Row, defined, first_of, renumbered
-from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
-from anchorlib.wire.private import check_private
-from anchorlib.wire.push import PushStream, writer_name
-from anchorlib.wire.reader import ReaderClient
-from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
-from anchorlib.wire.services import push_handler, reader_handler
-from anchorlib.wire.v1.collector_pb2 import (
-    DURABILITY_POWER,
-    DURABILITY_PROCESS,
-    Ack,
-    Closed,
-    Confirm,
-    Confirmed,
-    Flushed,
-    GetReply,
-    GetRequest,
-    Hello,
-    Lineage,
-    ListReply,
-    ListRequest,
-    PushReply,
-    PushRequest,
-    Resume,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anchorlib.wire.address import (
+        DEFAULT_PORT,
+        Address,
+        is_address,
+        is_loopback,
+        parse_address,
+    )
+    from anchorlib.wire.channel import KEEPALIVE_SECONDS, PING_SECONDS, open_channel
+    from anchorlib.wire.credentials import Credentials, check_credentials
+    from anchorlib.wire.decoder import Decoder, Framed, parse_request
+    from anchorlib.wire.encoder import Encoded, Encoder, frame_weights
+    from anchorlib.wire.failures import Failure, failure
+    from anchorlib.wire.framing import Buffer
+    from anchorlib.wire.gaps import read_gaps
+    from anchorlib.wire.health import ask_health
+    from anchorlib.wire.holding import OTHERS, Doubt, Held, Link, doubts, held_frame
+    from anchorlib.wire.kinds import KIND_KEY, Kind, code_of, kind_of
+    from anchorlib.wire.limits import (
+        AHEAD_BYTES,
+        AHEAD_SHARE,
+        CONFIRMED_RECORDS,
+        DEFINED_BYTES,
+        FRAME_BYTES,
+        HANDSHAKE_SECONDS,
+        HEADER_BYTES,
+        HELLO_SECONDS,
+        IDLE_SECONDS,
+        LISTED_BYTES,
+        MESSAGE_BYTES,
+        PROTOCOL,
+        READ_BYTES,
+        RECORD_BYTES,
+        REST_SECONDS,
+        STALL_SECONDS,
+        STREAMS,
+        UNFINISHED_SHARE,
+        WINDOW,
+    )
+    from anchorlib.wire.lineage import read_header, read_lineage
+    from anchorlib.wire.malformed import FrameError
+    from anchorlib.wire.numbering import Row, defined, first_of, renumbered
+    from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
+    from anchorlib.wire.private import check_private
+    from anchorlib.wire.push import PushStream, writer_name
+    from anchorlib.wire.reader import ReaderClient
+    from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
+    from anchorlib.wire.services import push_handler, reader_handler
+    from anchorlib.wire.v1.collector_pb2 import (
+        DURABILITY_POWER,
+        DURABILITY_PROCESS,
+        Ack,
+        Closed,
+        Confirm,
+        Confirmed,
+        Flushed,
+        GetReply,
+        GetRequest,
+        Hello,
+        Lineage,
+        ListReply,
+        ListRequest,
+        PushReply,
+        PushRequest,
+        Resume,
+    )
 
 __all__ = [
     "AHEAD_BYTES",
@@ -159,6 +165,7 @@ __all__ = [
     "Resume",
     "Row",
     "ask_health",
+    "check_credentials",
     "check_of",
     "check_private",
     "check_seal",
@@ -186,3 +193,45 @@ __all__ = [
     "sealed",
     "writer_name",
 ]
+
+_MODULES = {
+    "credentials": "Credentials check_credentials",
+    "address": "Address DEFAULT_PORT is_address is_loopback parse_address",
+    "channel": "KEEPALIVE_SECONDS PING_SECONDS open_channel",
+    "decoder": "Decoder Framed parse_request",
+    "encoder": "Encoded Encoder frame_weights",
+    "failures": "Failure failure",
+    "framing": "Buffer",
+    "gaps": "read_gaps",
+    "health": "ask_health",
+    "holding": "Doubt Held Link OTHERS doubts held_frame",
+    "kinds": "KIND_KEY Kind code_of kind_of",
+    "limits": (
+        "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
+        "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL "
+        "READ_BYTES RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE WINDOW"
+    ),
+    "lineage": "read_header read_lineage",
+    "malformed": "FrameError",
+    "numbering": "Row defined first_of renumbered",
+    "outbox": "Frames MemoryFrames Outbox close_request gap_requests",
+    "private": "check_private",
+    "push": "PushStream writer_name",
+    "reader": "ReaderClient",
+    "sealing": "DamagedError check_of check_seal sealed",
+    "services": "push_handler reader_handler",
+    "v1.collector_pb2": (
+        "Ack Closed Confirm Confirmed DURABILITY_POWER DURABILITY_PROCESS Flushed GetReply "
+        "GetRequest Hello Lineage ListReply ListRequest PushReply PushRequest Resume"
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOMES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'anchorlib.wire' has no attribute {name!r}")
+    value = getattr(import_module(f"anchorlib.wire.{module}"), name)
+    globals()[name] = value  # asked once
+    return value

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
 from anchorlib.errors import CollectorError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address
 from anchorlib.wire.kinds import Kind, kind_of
+from anchorlib.wire.loading import grpc
 
 __all__ = ["Failure", "failure"]
 

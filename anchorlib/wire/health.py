@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-import grpc
-
 from anchorlib.wire.address import Address
-from anchorlib.wire.channel import Credentials, open_channel
+from anchorlib.wire.channel import open_channel
+from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.failures import failure
+from anchorlib.wire.loading import grpc
 
 __all__ = ["ask_health"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-import grpc
+from anchorlib.wire.loading import grpc
 
 __all__ = ["KIND_KEY", "Kind", "code_of", "kind_of"]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 
-__all__: list[str] = []
+__all__ = ["grpc"]
 
 _GIVEN = os.environ.get("GRPC_VERBOSITY")
 os.environ["GRPC_VERBOSITY"] = _GIVEN or "ERROR"
 
-import grpc  # noqa: E402, F401  # loaded for its effect
+import grpc  # noqa: E402  # loaded here alone
 
 if _GIVEN is None:
     del os.environ["GRPC_VERBOSITY"]  # what this process starts decides for itself

@@ -9,16 +9,15 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import grpc
-
 from anchorlib.wire.limits import ANSWER_SECONDS
+from anchorlib.wire.loading import grpc
 from anchorlib.wire.outbox import Outbox
 from anchorlib.wire.sealing import sealed
 from anchorlib.wire.services import parse_reply, push_call
 from anchorlib.wire.v1.collector_pb2 import Hello, PushRequest
 
 if TYPE_CHECKING:
-    from anchorlib.wire.channel import Metadata
+    from anchorlib.wire.credentials import Metadata
 
 __all__ = ["PushStream", "writer_name"]
 

@@ -6,15 +6,15 @@ import os
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-import grpc
-
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
 from anchorlib.wire.address import Address, parse_address
-from anchorlib.wire.channel import Credentials, open_channel
+from anchorlib.wire.channel import open_channel
+from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.failures import Failure, failure
 from anchorlib.wire.kinds import Kind
 from anchorlib.wire.limits import READ_BYTES
+from anchorlib.wire.loading import grpc
 from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
 from anchorlib.wire.services import ReadCall, read_calls
 from anchorlib.wire.v1.collector_pb2 import GetReply, GetRequest, ListReply, ListRequest

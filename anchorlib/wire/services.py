@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-import grpc
-
+from anchorlib.wire.loading import grpc
 from anchorlib.wire.sealing import check_seal, sealed
 from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, PushReply
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -38,13 +39,13 @@ class Ring:
 
     def compiled(self):
         """A compiled putter for it."""
-        return compiled_putter(
-            self.memory,
-            slots=self.slots,
+        ring = SimpleNamespace(
+            memory=self.memory,
+            slot_count=self.slots,
             payload_at=self.payload_at,
             payload_bytes=self.payload,
-            room=self.room,
         )
+        return compiled_putter(ring, self.room)
 
     def put(self, x, layout_key=None, **told):
         """The compiled put of `x`, by its own layout unless another is given."""

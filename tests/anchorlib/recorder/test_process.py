@@ -96,13 +96,15 @@ def test_a_trainer_that_dies_before_its_recorder_runs_loses_nothing(store):
 @pytest.mark.parametrize("deaths", [1, 2, 4])
 def test_a_recorder_that_is_killed_costs_nothing_and_doubles_nothing(store, deaths, caplog):
     with start(store) as session:
+        worker = session._queue._worker
         for turn in range(deaths + 1):
             anchored(session, 500, first=500 * turn)
             if turn % 2:
                 session.flush()
-            if turn < deaths and session._queue._worker._instead is None:
-                os.kill(recorder_of(session), signal.SIGKILL)
-                until(lambda turn=turn: session._queue._worker._deaths > turn)
+            if turn < deaths and worker._instead is None:
+                killed = recorder_of(session)
+                os.kill(killed, signal.SIGKILL)
+                until(lambda dead=killed: worker._instead or worker._child.pid != dead)
     assert values(store) == [float(n) for n in range(500 * (deaths + 1))]
     assert session.counters.dropped == 0
     assert anchorlib.open_run("run1", store).state == "closed"
