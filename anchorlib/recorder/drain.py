@@ -70,8 +70,16 @@ class Drain:
         self.closed = False
         self._revoked = False
         self._late = 0  # lost because the session closed
-        self._losses.records = before.lost
+        if before.drains:
+            self._count_on(before.lost)
         self._mark()
+
+    def _count_on(self, lost: int) -> None:
+        """Go on with the counts of the drains before; a sink may know a part of them itself."""
+        ring, sink, losses = self._ring, self._sink, self._losses
+        losses.records = max(0, ring[Word.LOST] - sink.lost) + lost
+        losses.bare = max(0, ring[Word.BARE] - (sink.dropped - sink.lost))
+        losses.nbytes = max(0, ring[Word.LOST_BYTES] - sink.dropped_bytes)
 
     def revoke(self) -> None:
         """Any thread may call it: what is not in the sink is lost, and its owner closes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
 from anchor_cli.finding import Finding
@@ -17,11 +17,13 @@ __all__ = ["EMULATE", "TESTED_TORCH", "environment", "packages", "summaries", "w
 TESTED_TORCH = "2.13"
 SHOWN = ("torch", "numpy", "zarr", "grpcio", "protobuf")
 ON_FULL = ("block", "drop", "raise")
+RECORDERS = ("process", "thread")
 SECRETS = ("ANCHOR_TOKEN",)
 CREDENTIALS = ("TOKEN", "TOKEN_FILE", "CA_FILE", "CLIENT_CERT", "CLIENT_KEY")
 VARIABLES = (
     *("ANCHOR_STORE", "ANCHOR_RUN", "ANCHOR_TENSORS", "ANCHOR_RANKS", "ANCHOR_DISABLED"),
-    *("ANCHOR_ON_FULL", "ANCHOR_SPOOL", "ANCHOR_SPOOL_LIMIT", "ANCHOR_PERTURB", "ANCHOR_DEBUG"),
+    *("ANCHOR_ON_FULL", "ANCHOR_RECORDER", "ANCHOR_SPOOL", "ANCHOR_SPOOL_LIMIT"),
+    *("ANCHOR_PERTURB", "ANCHOR_DEBUG"),
     *(f"ANCHOR_{name}" for name in CREDENTIALS),
 )
 LAUNCHERS = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_PROCID")
@@ -129,9 +131,12 @@ def _whole_numbers(text: str) -> None:
         raise OptionError("it is a list of ranks, as 0,8")
 
 
-def _policy(text: str) -> None:
-    if text not in ON_FULL:
-        raise OptionError(f"choose one of {', '.join(ON_FULL)}")
+def _one_of(choices: Sequence[str]) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        if text not in choices:
+            raise OptionError(f"choose one of {', '.join(choices)}")
+
+    return check
 
 
 def _selectors(text: str) -> None:
@@ -149,7 +154,8 @@ def _limit(_: str) -> None:
 CHECKS = {
     "ANCHOR_RUN": check_run_name,
     "ANCHOR_RANKS": _whole_numbers,
-    "ANCHOR_ON_FULL": _policy,
+    "ANCHOR_ON_FULL": _one_of(ON_FULL),
+    "ANCHOR_RECORDER": _one_of(RECORDERS),
     "ANCHOR_TENSORS": _selectors,
     "ANCHOR_SPOOL_LIMIT": _limit,
 }

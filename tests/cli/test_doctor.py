@@ -29,6 +29,11 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture(autouse=True)
+def _no_recorder_is_asked_for(monkeypatch):
+    monkeypatch.delenv("ANCHOR_RECORDER")
+
+
 def doctor(*arguments):
     """The exit code, and (level, about) -> the finding."""
     done = anchor("doctor", *arguments, "--json")
@@ -113,6 +118,7 @@ def test_tokens_are_masked_wherever_they_may_stand(tmp_path, monkeypatch):
     ("name", "value"),
     [
         ("ANCHOR_ON_FULL", "explode"),
+        ("ANCHOR_RECORDER", "tape"),
         ("ANCHOR_RANKS", "0,first"),
         ("ANCHOR_TENSORS", "fc1,re:("),
         ("ANCHOR_SPOOL_LIMIT", "plenty"),

@@ -72,10 +72,10 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_a_store_that_cannot_drain_in_time_leaves_a_sound_unlocked_run_that_no_longer_changes(
     store, monkeypatch, caplog
 ):
-    session = anchorlib.start("run1", store=store)
+    session = anchorlib.start("run1", store=store, recorder="thread")
     anchorlib.anchor(torch.ones(8), "x")
     session.flush()
-    slow_disk(monkeypatch, 0.3)
+    slow_disk(monkeypatch, 0.2)
     for n in range(6000):
         anchorlib.anchor(torch.full((8,), float(n)), f"x{n % 50}")
     session.close(timeout=1)
@@ -115,7 +115,9 @@ def test_no_digest_is_computed_on_the_training_thread_where_values_are_dropped(s
         return figures_of(*arguments)
 
     monkeypatch.setattr("anchorlib.recorder.drain.figures_of", noted)
-    session = anchorlib.start("run1", store=store, on_full="drop", queue_bytes=1 << 16)
+    session = anchorlib.start(
+        "run1", store=store, on_full="drop", queue_bytes=1 << 16, recorder="thread"
+    )
     for n in range(20):
         anchorlib.anchor(torch.full((1000,), float(n)), "x")
     session.close()
