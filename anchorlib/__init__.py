@@ -11,12 +11,14 @@
 
     anchorlib.open_run("run1")["fc2.bias@grad"].values()      # (record, *shape)
 
-    errors    the error tree                    sinks     how records leave the training thread
-    dtypes    storage form of each dtype        wire      records as messages, and back
-    summary   digest, counts, log2 histogram    store     the zarr hierarchy: writer, reader
-    names     selectors and their meaning       query     answers from stored runs, pure numpy
-    record    the value that travels            reading   Run, Series: what users hold
-    modes     All, Sum, Final, EveryN, Summary  capture   the only torch: sessions and anchors
+    errors    the error tree                    wire      records as messages, and back
+    dtypes    storage form of each dtype        store     the zarr hierarchy: writer, reader
+    summary   digest, counts, log2 histogram    spool     records on disk until a collector has them
+    names     selectors and their meaning       sinks     where records go
+    record    what readers hand out             recorder  how records leave the training threads
+    block     records as columns                query     answers from stored runs, pure numpy
+    modes     All, Sum, Final, EveryN, Summary  reading   Run, Series: what users hold
+    capture   the only torch: sessions, anchors diagnosis where two runs part
     integrations  Lightning, Transformers, …    poptorch  PopTorch's own names over it
 
 Importing this package imports none of torch, zarr and grpc: they come with the first name that

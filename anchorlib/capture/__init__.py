@@ -1,9 +1,10 @@
 """Recording: the only part of anchorlib that knows torch.
 
 starting       start, tensor_names, auto-start     observer   values now, gradients later
-session        what users hold                     recorder   modes, records, the queue
+opening        the one active session              putter     the compiled put, if there is one
+session        what users hold                     recorder   modes, and records for the queue
 settings       arguments and environment           clock      step, pass, call, phase
-hooks          anchor                              snapshot   copies of tensors
+hooks          anchor                              snapshot   where a tensor's values are
 watching       models, optimizers, their names     printing   print_tensor
 modules        one model's outputs, parameters     header     what a run depends on
 optimizer      what happens around a step          choice     what a watch chose

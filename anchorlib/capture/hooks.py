@@ -176,5 +176,5 @@ def _compiled_observer() -> compiled.CompiledObserver | None:
 
 compiled.connect(_compiled_observer)
 
-# A DataLoader worker that the training process forked has no drain thread and must not record.
+# A DataLoader worker that the training process forked must not write into the ring it shares.
 os.register_at_fork(after_in_child=deactivate)
