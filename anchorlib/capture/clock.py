@@ -132,22 +132,34 @@ class Clock:
         opens: False for what is no part of the training, and begins no pass of it.
         phase: other than the one that this thread is in.
         """
+        if phase is None:
+            phase = self.phases.in_backward() if backward else self._own.thread.phase
+        passes = self._passes.get(phase)
+        if (
+            passes is None
+            or not passes.started
+            or (passes.gradient_seen and not backward)
+            or len(counters) > 1
+        ):
+            return self._count_first(counters, phase, backward=backward, opens=opens)
+        counter = counters[0]
+        calls = passes.calls
+        try:
+            n = next(calls[counter])
+        except KeyError:
+            n = passes.call(counters)
+        # A NamedTuple's own constructor costs as much as all the rest.
+        return _tuple(At, (passes.step, passes.index, n, phase))
+
+    def _count_first(
+        self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
+    ) -> At:
+        """The same where a pass may begin, or several counters go together."""
         with self._lock:
-            if phase is None:
-                phase = self.phases.in_backward() if backward else self._own.thread.phase
             passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):
                 self._open(passes, phase, begins=opens)
-            calls = passes.calls
-            if len(counters) == 1:
-                counter = counters[0]
-                n = calls.get(counter, 0)
-                calls[counter] = n + 1
-            else:
-                n = max(calls.get(counter, 0) for counter in counters)
-                calls.update(dict.fromkeys(counters, n + 1))
-            # A NamedTuple's own constructor costs as much as all the rest.
-            return _tuple(At, (self.step, passes.index, n, phase))
+            return At(passes.step, passes.index, passes.call(counters), phase)
 
     def now(self) -> At:
         """The coordinates of something that is no call: the current pass, call 0."""
@@ -183,10 +195,14 @@ class Clock:
 
     def _current(self) -> Passes:
         phase = self.phase
-        return self._passes.get(phase) or self._new(phase)
+        found = self._passes.get(phase)
+        if found is None:
+            with self._lock:
+                found = self._passes.get(phase) or self._new(phase)
+        return found
 
     def _new(self, phase: str) -> Passes:
-        passes = self._passes[phase] = Passes()
+        passes = self._passes[phase] = Passes(self.step)
         return passes
 
     def _open(self, passes: Passes, phase: str, *, begins: bool = True) -> None:
@@ -241,5 +257,5 @@ class Clock:
             if counted or any(passes):
                 self.turns.end(max(passes, default=0))
             self.step = upcoming
-            self._passes.clear()
+            self._passes = {}
         self._on_step(upcoming)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
 from anchorlib.recorder.plan import Plan, open_plan
-from anchorlib.recorder.ring import Ring
+from anchorlib.recorder.ring import WARM_BYTES, Ring
 from anchorlib.recorder.talk import Talk, fault_told
 from anchorlib.recorder.thread import LINGER
 from anchorlib.sinks import DONE, Flushing
@@ -85,6 +85,11 @@ class Process:
         """The trainer frees it when it lends the next."""
         with self._came:
             self._lent.pop(number, None)
+
+    def warm(self) -> None:
+        """Find the pages that records are written to first; the trainer then only maps them."""
+        self._ring.warm(WARM_BYTES)
+        self._talk.send({"warm": WARM_BYTES})
 
     # -- the listening thread
 
@@ -168,6 +173,7 @@ def main(arguments: Sequence[str]) -> None:
     sink, before = open_plan(plan, ring, RankLock.adopted(*lock) if lock else None)
     host.drain = Drain(ring, sink, host, before)
     threading.Thread(target=host.listen, name="anchorlib-listener", daemon=True).start()
+    threading.Thread(target=host.warm, name="anchorlib-warm", daemon=True).start()
     host.run(trainer)
 
 
@@ -184,3 +190,5 @@ def _call(name: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(0)  # all is stored: who closes a session need not wait for an interpreter to end

@@ -47,6 +47,8 @@ class RecorderProcess:
     lock: of the rank, held already; None for a collector's.
     """
 
+    given_up = "the recorder process was ended, and the run is as it left it"
+
     def __init__(self, plan: Plan, lock: RankLock | None) -> None:
         """Raises OSError where the system has not what it needs."""
         self._plan, self._lock = plan, lock
@@ -56,6 +58,7 @@ class RecorderProcess:
         self._guard = threading.RLock()
         self._deaths = 0
         self._ending = False
+        self._last = 0  # the number of the close, once it is asked for
         self._instead: RecorderThread | None = None
         with ExitStack() as undone:
             self._memory = shared_memory(ring_bytes(SLOTS, plan.payload))
@@ -126,6 +129,8 @@ class RecorderProcess:
             if self._instead is not None:
                 return self._instead.ask(what, after, timeout)
             ask, future = self._asked.new(what, after, timeout)
+            if what == "close":
+                self._last = ask.number
             self._talk.send({"ask": asdict(ask)})
         self.wake()
         return future
@@ -201,9 +206,14 @@ class RecorderProcess:
                 return
 
     def _hear(self, message: dict[str, Any]) -> None:
-        if "log" in message:
+        if "warm" in message:
+            self.ring.warm(message["warm"])
+        elif "log" in message:
             level, text = message["log"]
             _log.log(level, "%s", text)
+        elif message["answer"] == self._last:
+            self._ending = True  # the recorder goes by itself now
+            self._asked.answer(self._last, message["value"])
         elif "fault" in message:
             self._asked.answer(message["answer"], fault_of(message["fault"]))
         else:

@@ -406,7 +406,7 @@ class RecordQueue:
         self._losses.warn_once(
             "stuck",
             f"the store has not ended one operation within {_OPERATION_SECONDS:g} s; "
-            "the run stays locked until it does",
+            f"{self._worker.given_up}",
         )
 
     # -- what is known of it, at any moment

@@ -1,7 +1,7 @@
 """What a trainer and its recorder process say to each other, beside the ring: messages as JSON.
 
     to the recorder   ask, revoke, lent (with a descriptor)
-    to the trainer    answer, log
+    to the trainer    answer, log, warm
 
 Whoever has gone hears nothing: to say something to it is no error.
 """

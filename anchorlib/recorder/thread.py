@@ -31,6 +31,8 @@ class RecorderThread:
     asked, before: what a recorder process that ended has left.
     """
 
+    given_up = "the run stays locked until it does"
+
     def __init__(
         self,
         ring: Ring,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import fields
 from typing import Any
 
 from anchorlib.record import Edges, Gap, Parent
 
 __all__ = ["edges_of", "gaps_of", "layout_definition", "statement", "stream_definition"]
+
+_encode = json.JSONEncoder(default=str).encode  # `dumps` makes one at each call
+_GAP, _EDGES, _PARENT = (tuple(f.name for f in fields(one)) for one in (Gap, Edges, Parent))
 
 
 def stream_definition(name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> bytes:
@@ -30,8 +33,11 @@ def statement(gaps: Sequence[Gap], edges: Sequence[Edges], header: Mapping[str, 
     """What is said beside the records."""
     return _told(
         {
-            "gaps": [astuple(gap) for gap in gaps],
-            "edges": [astuple(one) for one in edges],
+            "gaps": [_fields(gap, _GAP) for gap in gaps],
+            "edges": [
+                _fields(one, _EDGES) | {"parents": [_fields(p, _PARENT) for p in one.parents]}
+                for one in edges
+            ],
             "header": dict(header),
         }
     )
@@ -39,7 +45,7 @@ def statement(gaps: Sequence[Gap], edges: Sequence[Edges], header: Mapping[str, 
 
 def gaps_of(told: Mapping[str, Any]) -> list[Gap]:
     """The gaps of a statement."""
-    return [Gap(*fields) for fields in told["gaps"]]
+    return [Gap(**fields) for fields in told["gaps"]]
 
 
 def edges_of(told: Mapping[str, Any]) -> list[Edges]:
@@ -47,25 +53,17 @@ def edges_of(told: Mapping[str, Any]) -> list[Edges]:
     return [_edges(fields) for fields in told["edges"]]
 
 
+def _fields(one: Gap | Edges | Parent, names: Sequence[str]) -> dict[str, Any]:
+    # dataclasses.asdict copies what it finds, which costs thirty times as much.
+    return {name: getattr(one, name) for name in names}
+
+
 def _told(what: Mapping[str, Any]) -> bytes:
-    return json.dumps(what, default=str).encode()
+    return _encode(what).encode()
 
 
-def _edges(fields: Sequence[Any]) -> Edges:
-    name, phase, pass_index, call, shape, step, parents, ops, inputs, missing, grad, attempt = (
-        fields
-    )
-    return Edges(
-        name,
-        phase,
-        pass_index,
-        call,
-        tuple(shape),
-        step,
-        tuple(Parent(*parent) for parent in parents),
-        tuple(ops),
-        tuple(map(tuple, inputs)),
-        tuple(missing),
-        grad,
-        attempt,
-    )
+def _edges(told: dict[str, Any]) -> Edges:
+    told |= {name: tuple(told[name]) for name in ("shape", "ops", "missing")}
+    told["inputs"] = tuple(map(tuple, told["inputs"]))
+    told["parents"] = tuple(Parent(**parent) for parent in told["parents"])
+    return Edges(**told)

@@ -11,6 +11,9 @@ __all__ = ["Worker"]
 class Worker(Protocol):
     """Runs a drain. Any thread of the trainer may call it, one at a time."""
 
+    given_up: str
+    """What becomes of a run whose store does not answer."""
+
     def wake(self) -> None:
         """There is something to do."""
 

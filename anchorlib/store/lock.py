@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from anchorlib.errors import RunBusyError
 from anchorlib.store.layout import hidden, rank_name
 
 __all__ = ["RankLock", "is_locked", "lock_path"]
+
+_log = logging.getLogger("anchorlib")
+
+_DRAIN_SECONDS: Final = 60.0
 
 _HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
 
@@ -44,7 +49,7 @@ class RankLock:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
         try:
-            if not _acquire(lock.descriptor):
+            if not (_acquire(lock.descriptor) or _inherited(lock.descriptor)):
                 raise RunBusyError(
                     f"rank {rank} of run {run!r} is being written by {_holder(lock.descriptor)}; "
                     "stop it, or take another run name or rank"
@@ -101,6 +106,41 @@ def _acquire(descriptor: int) -> bool:
         else:
             return True
     return False
+
+
+def _inherited(descriptor: int) -> bool:
+    """Wait for the recorder of a trainer that has died, which ends soon; whether it did."""
+    if not _orphaned(descriptor):
+        return False
+    _log.warning(
+        "anchorlib: what a trainer that has ended left is still being written; this one begins "
+        "after it, in %g s at most",
+        _DRAIN_SECONDS,
+    )
+    end = time.monotonic() + _DRAIN_SECONDS
+    while time.monotonic() < end and _orphaned(descriptor):
+        if _acquire(descriptor):
+            return True
+    return _acquire(descriptor)
+
+
+def _orphaned(descriptor: int) -> bool:
+    """Whether the process that took the lock is gone, and a child of it holds it."""
+    try:
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        return owner["host"] == socket.gethostname() and not _lives(int(owner["pid"]))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user's
+        return True
+    return True
 
 
 def _sign(descriptor: int) -> None:

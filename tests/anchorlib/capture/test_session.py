@@ -530,11 +530,11 @@ def test_a_process_that_ends_without_closing_leaves_a_closed_run(store):
     assert len(run["x@value"]) == 100
 
 
-def test_a_killed_process_loses_at_most_what_waited_in_its_queue(store):
+def test_a_killed_process_with_a_recorder_thread_loses_at_most_what_waited_in_its_queue(store):
     done = run_script(
         """
         import os, signal, torch, anchorlib
-        session = anchorlib.start("run1")
+        session = anchorlib.start("run1", recorder="thread")
         for n in range(50):
             anchorlib.anchor(torch.full((100,), float(n)), "x")
             session.step()

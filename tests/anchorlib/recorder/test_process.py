@@ -93,6 +93,14 @@ def test_a_trainer_that_dies_before_its_recorder_runs_loses_nothing(store):
     assert values(store) == [0.0]
 
 
+def test_a_restart_waits_for_the_recorder_of_the_trainer_that_died(store):
+    code = TRAINER.format(death=DEATHS["killed"])
+    subprocess.run([sys.executable, "-c", code, store, "30000"], check=False)
+    with start(store, resume=True) as session:
+        anchored(session, 2, first=30000)
+    assert values(store) == [float(n) for n in range(30002)]
+
+
 @pytest.mark.parametrize("deaths", [1, 2, 4])
 def test_a_recorder_that_is_killed_costs_nothing_and_doubles_nothing(store, deaths, caplog):
     with start(store) as session:
