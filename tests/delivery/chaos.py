@@ -71,12 +71,16 @@ class Outcome:
         return not any(getattr(self, name) for name in FAULTS)
 
     def __str__(self) -> str:
-        events = ", ".join(f"{count} {name}" for name, count in sorted(self.events.items()))
+        events = _listed(self.events)
         return (
             f"seed {self.seed} to a {self.to}: {self.owed} owed, {self.stored} stored, "
             f"{self.lost} lost, {self.doubled} doubled, {self.wrong} wrong, "
             f"{self.unordered} unordered, {self.unsound} unsound ({events})"
         )
+
+
+def _listed(events: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(events.items()) if count)
 
 
 class Chaos:
@@ -99,7 +103,7 @@ class Chaos:
         self.folder = folder
         self.store = folder / "store"
         self.place = folder / "spools"
-        self.errors = (folder / "errors").open("wb")
+        self.told: list[str] = []
         self.outcome = Outcome(seed, to)
         self.lives: list[Life] = []
         self.proxy = Proxy(free_port(), random.Random(f"bits {seed}"))
@@ -129,7 +133,7 @@ class Chaos:
             except RunNotFoundError:
                 continue  # it was empty, and swept away
             except AnchorError as refused:
-                self.errors.write(f"push of {folder}: {refused}\n".encode())
+                self.told.append(f"push of {folder}: {refused}")
             self.outcome.events["pushes"] += 1
 
     # -- what trainers do
@@ -144,7 +148,7 @@ class Chaos:
         """One trainer, from its first record until all its processes have ended."""
         order = self._order(most, dies=dies)
         folder = self.folder / "lives" / str(len(self.lives))
-        life = Life(folder, order, self.errors, {"ANCHOR_SPOOL": str(self.place)})
+        life = Life(folder, order, {"ANCHOR_SPOOL": str(self.place)})
         self.lives.append(life)
         self._count(f"{order.place} recorders")
         chance = random.Random(order.seed)  # the plan stays the same, however this life ends
@@ -219,6 +223,7 @@ class Chaos:
                 break
             self._disturb(0.25)
         self.proxy.mode, self.proxy.flips = "pass", 0
+        self.outcome.events["ended by gRPC"] += life.aborts
         for fault in life.faults():
             self._fault(fault)
         if not self.remote and is_locked(lock_path(self.store, "run1", 0)):
@@ -273,19 +278,21 @@ class Chaos:
 
     # -- what came of it
 
+    def story(self) -> str:
+        """What is known of it where it came to no good end."""
+        lives = [f"life {at}: {one.order}\n{one.errors}" for at, one in enumerate(self.lives)]
+        return "\n".join([*self.told, *lives])
+
     def _count(self, event: str) -> None:
         self.outcome.events[event] += 1
 
     def _fault(self, told: str) -> None:
         self.outcome.unsound += 1
-        self.errors.write(f"life {len(self.lives) - 1}: {told}\n".encode())
-        self.errors.flush()
+        self.told.append(f"life {len(self.lives) - 1}: {told}")
 
     def _judge(self) -> Outcome:
         """Every attempt begins where its trainer began; all that is owed is there, once."""
         outcome = self.outcome
-        self.errors.close()
-        outcome.unsound += (self.folder / "errors").read_text(errors="replace").count("Traceback")
         owed = set[int]().union(*(life.owed() for life in self.lives))
         begun = set[int]().union(*(life.marks.numbers("begun") for life in self.lives))
         there = owed or (self.store / "run1.zarr").exists()
@@ -320,16 +327,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in range(options.first, options.first + options.seeds):
         for remote in (True, False):
             with tempfile.TemporaryDirectory() as folder:
-                outcomes.append(Chaos(seed, options.records, Path(folder), remote=remote).run())
+                chaos = Chaos(seed, options.records, Path(folder), remote=remote)
+                outcomes.append(chaos.run())
                 print(outcomes[-1], flush=True)
                 if not outcomes[-1].good:
-                    print((Path(folder) / "errors").read_text())
+                    print(chaos.story(), flush=True)
     total = {
         name: sum(getattr(one, name) for one in outcomes) for name in ("owed", "stored", *FAULTS)
     }
     print(f"{options.seeds} seeds: {total}")
     events = sum((one.events for one in outcomes), Counter[str]())
-    print(", ".join(f"{count} {name}" for name, count in sorted(events.items())))
+    print(_listed(events))
     return 0 if all(one.good for one in outcomes) else 1
 
 

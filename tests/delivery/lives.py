@@ -4,6 +4,7 @@ order.json   what it is to do
 marks        a byte for each of its records, three times: begun, anchored, put; in memory that
              all its processes share, and that outlives them
 recorders    a line for each thing that a recorder process has to say of itself
+errors       what all of them wrote to stderr
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ DEATHS = {
     "aborted": signal.SIGABRT,
     "out without a word": 0,
 }
+# gRPC's own abort of a process, at a GOAWAY whose error code is none: a flipped bit is enough.
+_GRPC_ABORTS = "http2_status.h"
 EXIT = 3  # of a trainer that is out without a word
 
 
@@ -92,7 +95,7 @@ def note(folder: Path, what: str) -> None:
 class Life:
     """A trainer and its recorders, as processes below this one."""
 
-    def __init__(self, folder: Path, order: Order, errors: object, environment: dict[str, str]):
+    def __init__(self, folder: Path, order: Order, environment: dict[str, str]) -> None:
         folder.mkdir(parents=True)
         order.write(folder)
         self.order = order
@@ -100,12 +103,11 @@ class Life:
         self.marks = Marks(folder)
         self.killed: set[int] = set()  # recorders, from outside
         command = [sys.executable, "-m", "tests.delivery.anchoring", str(folder)]
-        self.trainer = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,  # type: ignore[arg-type]
-            env=os.environ | environment | {LIFE: str(folder)},
-        )
+        environment = os.environ | environment | {LIFE: str(folder)}
+        with (folder / "errors").open("wb") as errors:
+            self.trainer = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=errors, env=environment
+            )
 
     @property
     def has_begun(self) -> bool:
@@ -113,7 +115,8 @@ class Life:
 
     def recorders(self) -> list[int]:
         """Recorder processes that live, orphans too; one that is being started is among them."""
-        return [pid for pid in map(int, _processes()) if self._is_recorder(pid)]
+        found = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+        return [pid for pid in found if self._is_recorder(pid)]
 
     def _is_recorder(self, pid: int) -> bool:
         try:
@@ -148,15 +151,25 @@ class Life:
         put = self.marks.numbers("put")
         return put | self.marks.numbers("anchored") if self.has_drained else put
 
+    @property
+    def errors(self) -> str:
+        return (self.folder / "errors").read_text(errors="replace")
+
+    @property
+    def aborts(self) -> int:
+        """How many of its processes gRPC aborted."""
+        return self.errors.count(_GRPC_ABORTS)
+
     def faults(self) -> list[str]:
         """Ends that nobody had caused."""
         code, said = self.trainer.returncode, self._said()
-        found = []
+        found = ["an exception came through"] * self.errors.count("Traceback")
         if code not in {0, EXIT, *(-one for one in DEATHS.values())}:
             found.append(f"a trainer ended with {code}")
         begun = [pid for what, pid in said if what == "begun"]
         ends = self.killed | {pid for what, pid in said if what != "begun"}
-        return found + [f"recorder {pid} ended for no reason" for pid in begun if pid not in ends]
+        lost = [pid for pid in begun if pid not in ends]
+        return found + [f"recorder {pid} ended for no reason" for pid in lost[self.aborts :]]
 
     def _said(self) -> list[tuple[str, int]]:
         try:
@@ -164,7 +177,3 @@ class Life:
         except FileNotFoundError:
             return []
         return [(what, int(pid)) for what, pid in map(str.split, lines)]
-
-
-def _processes() -> list[str]:
-    return [name for name in os.listdir("/proc") if name.isdigit()]
