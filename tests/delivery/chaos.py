@@ -182,11 +182,12 @@ class Chaos:
 
     def _point(self, place: str, *, dies: bool) -> str:
         """Where a recorder dies, or its thread and with it the trainer."""
-        name = self.plan.choice(FAILPOINTS if place == "thread" else (*FAILPOINTS, *RING_POINTS))
-        count, wanted = self.plan.randrange(1, 12), self.plan.random() < 0.5
-        possible = self.remote or name in RING_POINTS
-        if not (wanted and possible and (dies or place == "process")):
+        process = place == "process"
+        names = (FAILPOINTS if self.remote else ()) + (RING_POINTS if process else ())
+        wanted = self.plan.random() < 0.6 and (dies or process)
+        if not (names and wanted):
             return ""
+        name, count = self.plan.choice(names), self.plan.randrange(1, 12)
         self._count(f"{'trainers' if place == 'thread' else 'recorders'} at {name}")
         return f"{name}:{count}"
 
