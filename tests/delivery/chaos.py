@@ -225,6 +225,7 @@ class Chaos:
             self._disturb(0.25)
         self.proxy.mode, self.proxy.flips = "pass", 0
         self.outcome.events["ended by gRPC"] += life.aborts
+        self.outcome.events["dead trainers that owe all"] += code != 0 and life.has_drained
         for fault in life.faults():
             self._fault(fault)
         if not self.remote and is_locked(lock_path(self.store, "run1", 0)):
