@@ -26,7 +26,7 @@ check-style: .venv/.ready
 test: .venv/.ready  ## every test; those of the page want chromium, those of power loss libfuse2
 	$(BIN)/pytest -q -n 2
 
-chaos: .venv/.ready  ## 20 seeds of killed trainers and collectors on a line that breaks
+chaos: .venv/.ready  ## 20 seeds of killed trainers, recorders and collectors on a line that breaks
 	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table

@@ -7,7 +7,8 @@ import time
 from anchorlib.wire.address import Address
 from anchorlib.wire.channel import open_channel
 from anchorlib.wire.credentials import Credentials
-from anchorlib.wire.failures import failure
+from anchorlib.wire.failures import Failure, failure
+from anchorlib.wire.kinds import Kind
 from anchorlib.wire.loading import grpc
 
 __all__ = ["ask_health"]
@@ -31,4 +32,7 @@ def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
         except grpc.RpcError as error:
             raise failure(address, error).error() from None
         took = time.perf_counter() - began
+    if reply is None:  # a damaged line may lose the message and keep the status
+        sentence = f"what {address} answers is damaged on the way: look after the line"
+        raise Failure(Kind.DAMAGED, sentence).error()
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)), took

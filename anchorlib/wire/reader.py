@@ -121,7 +121,8 @@ class ReaderClient:
         question = sealed(request)
         for _ in range(_TRIES):
             try:
-                answer = method(question, timeout=self._timeout, metadata=self._metadata)
+                # A damaged line may lose the message and keep the status: gRPC then says None.
+                answer = method(question, timeout=self._timeout, metadata=self._metadata) or b""
                 check_seal(answer, check_of(question))
                 return kind.FromString(answer)
             except DamagedError:

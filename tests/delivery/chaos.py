@@ -1,12 +1,14 @@
-"""Trainers and collectors that are killed at any moment, on a line that breaks.
+"""Trainers, recorders and collectors that are killed at any moment, on a line that breaks.
 
     python -m tests.delivery.chaos [--seeds 20] [--records 4000] [--first 0]
 
-Each seed is one run: a trainer that dies and comes back as the next attempt, at random or at a
-failpoint of its spool; a collector that is killed and started again; a proxy between them that
-cuts, swallows, slows, and flips bits in both directions. At the end what the dead left is pushed,
-and the store is compared with what every `put` had taken: lost, doubled, wrong, out of order,
-unsound. A seed prints the same events again.
+Each seed is two runs, one to a collector and one to a directory: trainers that die and come back as
+the next attempt; recorder processes, or threads, that drain them, and die at random or at a
+failpoint; a collector that is killed and started again; a proxy before it that cuts, swallows,
+slows, and flips bits in both directions. At the end what the dead left is pushed, and the store is
+compared with every record whose `anchor` had returned before its trainer died (where the recorder
+died with it, or was a thread of it: with what the sink had taken): lost, doubled, wrong, out of
+order, unsound. A seed plans the same events again.
 """
 
 from __future__ import annotations
@@ -25,11 +27,15 @@ from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunNotFoundError
 from anchorlib.store import LocalLocation, RankAudit, RankReader
+from anchorlib.store.lock import is_locked, lock_path
 from tests.delivery.lines import Proxy, free_port, numbered, push, spools, told
-from tests.delivery.trainer import FAILPOINTS
+from tests.delivery.lives import DEATHS, Life, Order
+from tests.delivery.mortal import FAILPOINTS, RING_POINTS
 from tests.server.pushing import stored
 
-_CLEAR = 20  # more than one put takes
+_READY_SECONDS = 60.0
+_END_SECONDS = 60.0  # that recorders of a dead trainer have
+_QUEUES = (1 << 14, 1 << 17, 256 << 20)
 
 _COLLECTOR = (
     "import sys; from anchor_server import Collector\n"
@@ -42,13 +48,16 @@ FAULTS = ("lost", "doubled", "wrong", "unordered", "unsound")
 
 @dataclass(slots=True)
 class Outcome:
-    """What one seed came to.
+    """What one run of one seed came to.
 
-    unsound: rows and lines that do not fit their checksums, and runs that nobody recorded.
+    owed: records that had to be stored.
+    unsound: rows and lines that do not fit their checksums, runs that nobody recorded, processes
+        that ended for no reason, or never.
     """
 
     seed: int
-    put: int = 0
+    to: str
+    owed: int = 0
     stored: int = 0
     lost: int = 0
     doubled: int = 0
@@ -62,43 +71,60 @@ class Outcome:
         return not any(getattr(self, name) for name in FAULTS)
 
     def __str__(self) -> str:
-        events = ", ".join(f"{count} {name}" for name, count in sorted(self.events.items()))
+        events = _listed(self.events)
         return (
-            f"seed {self.seed}: {self.put} put, {self.stored} stored, {self.lost} lost, "
-            f"{self.doubled} doubled, {self.wrong} wrong, {self.unordered} unordered, "
-            f"{self.unsound} unsound ({events})"
+            f"seed {self.seed} to a {self.to}: {self.owed} owed, {self.stored} stored, "
+            f"{self.lost} lost, {self.doubled} doubled, {self.wrong} wrong, "
+            f"{self.unordered} unordered, {self.unsound} unsound ({events})"
         )
 
 
+def _listed(events: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(events.items()) if count)
+
+
 class Chaos:
-    """One seed's run below `folder`.
+    """One run of one seed, below `folder`.
 
     patience: seconds that the last trainer has; then it is killed too, and what it left is pushed.
+    remote: whether to a collector; else to a directory.
     """
 
-    def __init__(self, seed: int, records: int, folder: Path, patience: float = 60) -> None:
+    def __init__(
+        self, seed: int, records: int, folder: Path, patience: float = 30, *, remote: bool = True
+    ) -> None:
         self.patience = patience
-        self.plan = random.Random(f"plan {seed}")  # the same again, however long things take
-        self.chance = random.Random(f"line {seed}")
+        to = "collector" if remote else "directory"
+        self.plan = random.Random(f"plan {seed} {to}")  # the same again, however long things take
+        self.chance = random.Random(f"line {seed} {to}")
         self.seed = seed
         self.records = records
+        self.remote = remote
+        self.folder = folder
         self.store = folder / "store"
         self.place = folder / "spools"
-        self.log = folder / "log"
-        self.errors = (folder / "errors").open("wb")
-        self.outcome = Outcome(seed)
-        self.port = free_port()
+        self.told: list[str] = []
+        self.outcome = Outcome(seed, to)
+        self.lives: list[Life] = []
+        self.proxy = Proxy(free_port(), random.Random(f"bits {seed}"))
         self.collector: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Outcome:
-        with Proxy(self.port, random.Random(f"bits {self.seed}")) as proxy:
+        with self.proxy:
             try:
-                if self.plan.random() < 0.8:
+                if self.remote and self.plan.random() < 0.8:
                     self._start_collector()
-                self._train(proxy)
+                self._train()
             finally:
-                self.outcome.events["bits flipped"] = proxy.flipped
+                if self.remote:
+                    self.outcome.events["bits flipped"] = self.proxy.flipped
                 self._kill_collector()
+                for life in self.lives:
+                    life.kill_recorder()  # what hung is counted already
+        self._push()
+        return self._judge()
+
+    def _push(self) -> None:
         for folder in spools(self.place) if self.place.exists() else []:
             if not folder.exists():
                 continue  # it was delivered before a younger one
@@ -107,51 +133,113 @@ class Chaos:
             except RunNotFoundError:
                 continue  # it was empty, and swept away
             except AnchorError as refused:
-                self.errors.write(f"push of {folder}: {refused}\n".encode())
+                self.told.append(f"push of {folder}: {refused}")
             self.outcome.events["pushes"] += 1
-        return self._judge()
 
-    def _train(self, proxy: Proxy) -> None:
+    # -- what trainers do
+
+    def _train(self) -> None:
         """Lives that end early, and a last one that brings the rest of the records."""
-        first = 0
         for _ in range(self.plan.randrange(0, 4)):
-            point = []
-            if self.plan.random() < 0.6:
-                name = self.plan.choice(FAILPOINTS)
-                point = [f"{name}:{self.plan.randrange(1, 12)}"]
-                self.outcome.events[f"trainers at {name}"] += 1
-            share = self.plan.randrange(1, self.records)
-            left = self.records - len(self._put())
-            self._live(proxy, first, first + min(share, left - 1), point, dies=True)
-            # What a put that was cut short had begun may be there: the next life stays clear of it.
-            first = max(self._put(), default=-1) + _CLEAR
-        self._live(proxy, first, first + self.records - len(self._put()), (), dies=False)
+            self._live(self.plan.randrange(1, self.records), dies=True)
+        self._live(self.records, dies=False)
 
-    def _live(
-        self, proxy: Proxy, first: int, last: int, point: Sequence[str], *, dies: bool
-    ) -> None:
-        """One trainer; records that a dead one did not put are not put again."""
-        arguments = (proxy.address, self.place, self.log, first, last, self.plan.randrange(1 << 30))
-        command = [sys.executable, "-m", "tests.delivery.trainer", *map(str, arguments)]
-        trainer = subprocess.Popen(
-            [*command, *point], stderr=self.errors, stdout=subprocess.DEVNULL
-        )
-        ends = time.monotonic() + (
-            self.plan.uniform(0.3, 1.5) if dies and not point else self.patience
-        )
+    def _live(self, most: int, *, dies: bool) -> None:
+        """One trainer, from its first record until all its processes have ended."""
+        order = self._order(most, dies=dies)
+        folder = self.folder / "lives" / str(len(self.lives))
+        life = Life(folder, order, {"ANCHOR_SPOOL": str(self.place)})
+        self.lives.append(life)
+        self._count(f"{order.place} recorders")
+        chance = random.Random(order.seed)  # the plan stays the same, however this life ends
         try:
-            while trainer.poll() is None and time.monotonic() < ends:
-                self._disturb(proxy)
-                if not dies:
-                    self._start_collector()
+            self._await_begin(life, chance, dies=dies)
+            self._let_live(life, chance.uniform(0, order.seconds) if dies else self.patience)
         finally:
-            if trainer.poll() is None:
-                trainer.send_signal(signal.SIGKILL)
-                self.outcome.events["trainers killed"] += 1
-            trainer.wait()
-            proxy.mode, proxy.flips = "pass", 0
+            self._end(life, chance)
 
-    def _disturb(self, proxy: Proxy) -> None:
+    def _order(self, most: int, *, dies: bool) -> Order:
+        plan, before = self.plan, [life.marks.numbers("begun") for life in self.lives]
+        first = max((max(begun) + 1 for begun in before if begun), default=0)
+        last = first + max(1, min(most, self.records - sum(map(len, before))))
+        place = "process" if plan.random() < 0.75 else "thread"
+        share, death = plan.random(), plan.choice(list(DEATHS))
+        inside = dies and plan.random() < 0.3
+        return Order(
+            store=f"grpc://{self.proxy.address}" if self.remote else str(self.store),
+            place=place,
+            first=first,
+            last=last,
+            seed=plan.randrange(1 << 30),
+            resume=bool(self.lives),
+            queue_bytes=plan.choice(_QUEUES),
+            durability="power" if plan.random() < 0.3 else "process",
+            seconds=plan.uniform(0.5, 4),
+            death=death if inside else "",
+            dies_at=first + int(share * (last - first)) if inside else -1,
+            point=self._point(place, dies=dies),
+        )
+
+    def _point(self, place: str, *, dies: bool) -> str:
+        """Where a recorder dies, or its thread and with it the trainer."""
+        process = place == "process"
+        names = (FAILPOINTS if self.remote else ()) + (RING_POINTS if process else ())
+        wanted = self.plan.random() < 0.6 and (dies or process)
+        if not (names and wanted):
+            return ""
+        name, count = self.plan.choice(names), self.plan.randrange(1, 12)
+        self._count(f"{'trainers' if place == 'thread' else 'recorders'} at {name}")
+        return f"{name}:{count}"
+
+    # -- what is done to them
+
+    def _await_begin(self, life: Life, chance: random.Random, *, dies: bool) -> None:
+        """Until it anchors; some die before."""
+        early = dies and chance.random() < 0.1
+        ends = time.monotonic() + (chance.uniform(0, 5) if early else _READY_SECONDS)
+        while not life.has_begun and life.trainer.poll() is None and time.monotonic() < ends:
+            time.sleep(0.01)
+
+    def _let_live(self, life: Life, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while life.trainer.poll() is None and (left := ends - time.monotonic()) > 0:
+            self._disturb(left)
+            if self.chance.random() < 0.15 and life.kill_recorder():
+                self._count("recorders killed")
+            if self.remote and seconds == self.patience:
+                self._start_collector()
+
+    def _end(self, life: Life, chance: random.Random) -> None:
+        if life.trainer.poll() is None:
+            life.trainer.send_signal(chance.choice([signal.SIGKILL, signal.SIGSEGV]))
+            self._count("trainers killed")
+        code = life.trainer.wait()
+        self._count("trainers dead" if code else "trainers closed")
+        if chance.random() < 0.1 and life.kill_recorder():
+            self._count("recorders killed behind their trainers")
+        ends = time.monotonic() + _END_SECONDS
+        while life.recorders():
+            if time.monotonic() > ends:
+                self._fault("a recorder does not end")
+                break
+            self._disturb(0.25)
+        self.proxy.mode, self.proxy.flips = "pass", 0
+        self.outcome.events["ended by gRPC"] += life.aborts
+        self.outcome.events["dead trainers that owe all"] += code != 0 and life.has_drained
+        for fault in life.faults():
+            self._fault(fault)
+        if not self.remote and is_locked(lock_path(self.store, "run1", 0)):
+            self._fault("the rank is locked by nobody")
+
+    def _disturb(self, longest: float) -> None:
+        pause = min(longest, self.chance.uniform(0.02, 0.25))
+        if self.remote:
+            self._disturb_line(pause)
+        else:
+            time.sleep(pause)
+
+    def _disturb_line(self, pause: float) -> None:
+        proxy = self.proxy
         what = self.chance.choice(
             ["cut", "blackhole", "slow", "kill", "flips", "flips", "rest", "rest", "rest"]
         )
@@ -166,15 +254,16 @@ class Chaos:
                 self._start_collector()
             else:
                 self._kill_collector()
-        self.outcome.events[what] += 1
-        time.sleep(self.chance.uniform(0.02, 0.25))
+        self._count("collectors killed or started" if what == "kill" else what)
+        time.sleep(pause)
         if proxy.mode == "blackhole":
             proxy.cut()  # what was swallowed would be missed by both ends for a keepalive's time
         proxy.mode = "pass"
 
     def _start_collector(self) -> None:
         if self.collector is None:
-            command = [sys.executable, "-c", _COLLECTOR, str(self.store), f"127.0.0.1:{self.port}"]
+            address = f"127.0.0.1:{self.proxy.to}"
+            command = [sys.executable, "-c", _COLLECTOR, str(self.store), address]
             self.collector = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
@@ -189,41 +278,44 @@ class Chaos:
                 self.collector.stdout.close()
             self.collector = None
 
+    # -- what came of it
+
+    def story(self) -> str:
+        """What is known of it where it came to no good end."""
+        lives = [f"life {at}: {one.order}\n{one.errors}" for at, one in enumerate(self.lives)]
+        return "\n".join([*self.told, *lives])
+
+    def _count(self, event: str) -> None:
+        self.outcome.events[event] += 1
+
+    def _fault(self, told: str) -> None:
+        self.outcome.unsound += 1
+        self.told.append(f"life {len(self.lives) - 1}: {told}")
+
     def _judge(self) -> Outcome:
-        """Every attempt begins where its trainer began; what `put` took of it is there."""
+        """Every attempt begins where its trainer began; all that is owed is there, once."""
         outcome = self.outcome
-        wanted = self._put()
-        found = stored(self.store) if wanted or self.store.exists() else []
+        owed = set[int]().union(*(life.owed() for life in self.lives))
+        begun = set[int]().union(*(life.marks.numbers("begun") for life in self.lives))
+        there = owed or (self.store / "run1.zarr").exists()
+        found = stored(self.store) if there else []
         steps = [step for _, step, _ in found]
         counts = Counter(steps)
-        outcome.put, outcome.stored = len(wanted), len(found)
-        outcome.lost = len(wanted - counts.keys())
+        outcome.owed, outcome.stored = len(owed), len(found)
+        outcome.lost = len(owed - counts.keys())
         outcome.doubled = sum(count - 1 for count in counts.values())
         outcome.wrong = sum(one != told(numbered(one[1])) for one in found)
-        self.errors.close()
-        outcome.unordered = sum(after <= before for before, after in zip(steps, steps[1:]))  # noqa: B905, RUF007
+        outcome.wrong += len(counts.keys() - begun)
+        outcome.unordered = sum(after < before for before, after in zip(steps, steps[1:]))  # noqa: B905, RUF007
         if found:
             run = LocalLocation(self.store / "run1.zarr")
             rank = RankReader(run, 0)
             outcome.events["attempts"] = len(rank.catalogue.attempts)
             audit = RankAudit(run, rank)
             rows = [audit.rows(*part) for part in audit.parts()]
-            outcome.unsound = sum(len(part.bad) + len(part.labels) for part in rows)
+            outcome.unsound += sum(len(part.bad) + len(part.labels) for part in rows)
             outcome.unsound += len(list(audit.faults())) + len(list(self.store.glob("*.zarr"))) - 1
         return outcome
-
-    def _put(self) -> set[int]:
-        """What `put` took of each trainer's records: the log counts up, anew with each trainer."""
-        if not self.log.exists():
-            return set()
-        return {number for first, end in self._spans() for number in range(first, end)}
-
-    def _spans(self) -> list[tuple[int, int]]:
-        spans = []
-        for line in self.log.read_text().split():
-            first, end = map(int, line.split("-"))
-            spans.append((first, end))
-        return spans
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -235,15 +327,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     outcomes = []
     for seed in range(options.first, options.first + options.seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            outcomes.append(Chaos(seed, options.records, Path(folder)).run())
-            print(outcomes[-1], flush=True)
-            if not outcomes[-1].good:
-                print((Path(folder) / "errors").read_text())
+        for remote in (True, False):
+            with tempfile.TemporaryDirectory() as folder:
+                chaos = Chaos(seed, options.records, Path(folder), remote=remote)
+                outcomes.append(chaos.run())
+                print(outcomes[-1], flush=True)
+                if not outcomes[-1].good:
+                    print(chaos.story(), flush=True)
     total = {
-        name: sum(getattr(one, name) for one in outcomes) for name in ("put", "stored", *FAULTS)
+        name: sum(getattr(one, name) for one in outcomes) for name in ("owed", "stored", *FAULTS)
     }
-    print(f"{len(outcomes)} seeds: {total}")
+    print(f"{options.seeds} seeds: {total}")
+    events = sum((one.events for one in outcomes), Counter[str]())
+    print(_listed(events))
     return 0 if all(one.good for one in outcomes) else 1
 
 

@@ -16,7 +16,7 @@ from anchor_server import serve
 from anchorlib.store import LocalLocation, RankReader
 from tests.delivery.chaos import Chaos
 from tests.delivery.lines import check_store, free_port, push, spools
-from tests.delivery.trainer import FAILPOINTS
+from tests.delivery.mortal import FAILPOINTS
 
 
 def start(address: str, folder: Path, first: int, last: int, seed: int, *point: str):
@@ -109,7 +109,8 @@ def test_the_next_attempt_delivers_what_the_one_before_left(tmp_path):
     assert [attempt.first_row for attempt in rank.catalogue.attempts] == [0, len(steps) - 300]
 
 
-def test_chaos_in_short(tmp_path):
+@pytest.mark.parametrize("remote", [True, False], ids=["collector", "directory"])
+def test_chaos_in_short(tmp_path, remote):
     seed = int(os.environ.get("CHAOS_SEED", "7"))
-    outcome = Chaos(seed, 600, tmp_path, patience=10).run()
+    outcome = Chaos(seed, 600, tmp_path, patience=10, remote=remote).run()
     assert outcome.good, outcome

@@ -1,4 +1,4 @@
-"""A training process without training: puts numbered records, tells a file how far it came.
+"""A sink without a session: puts numbered records, tells a file how far it came.
 
     python -m tests.delivery.trainer ADDRESS PLACE LOG FIRST LAST SEED [FAILPOINT | power]
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -22,49 +21,7 @@ from anchorlib.sinks import RunOptions, remote
 from anchorlib.spool import make_spool
 from anchorlib.spool.disk import Disk
 from tests.delivery.lines import numbered
-
-FAILPOINTS = ("write", "half", "create", "remove", "sync", "folder")
-
-
-class MortalDisk(Disk):
-    """Kills the process at the `count`-th time that it comes to `point`."""
-
-    def __init__(self, point: str, count: int) -> None:
-        self.point = point
-        self.left = count
-
-    def _at(self, point: str) -> bool:
-        if point == self.point:
-            self.left -= 1
-        return point == self.point and self.left <= 0
-
-    def _die(self, point: str) -> None:
-        if self._at(point):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def create(self, path: Path) -> int:
-        self._die("create")
-        return super().create(path)
-
-    def write(self, file: int, parts: Sequence[bytes]) -> int:
-        self._die("write")
-        if self._at("half"):
-            data = b"".join(parts)
-            os.write(file, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().write(file, parts)
-
-    def sync(self, file: int) -> None:
-        self._die("sync")
-        super().sync(file)
-
-    def sync_folder(self, folder: Path) -> None:
-        self._die("folder")
-        super().sync_folder(folder)
-
-    def remove(self, path: Path) -> None:
-        self._die("remove")
-        super().remove(path)
+from tests.delivery.mortal import Countdown, MortalDisk
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,8 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     chance = random.Random(int(seed))
     disk = Disk()
     if point and point != ["power"]:
-        name, _, count = point[0].partition(":")
-        disk = MortalDisk(name, int(count))
+        disk = MortalDisk(Countdown.of(point[0]))
 
     def make(*given, **options):
         return make_spool(*given, disk=disk, segment_bytes=40_000, **options)
