@@ -61,7 +61,7 @@ def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
         sink = MemorySink()  # it is given nothing
     options = _options(settings)
     if sink is None and settings.recorder == "process":
-        return process_queue(settings.store, options)
+        return process_queue(settings.store, options, _keep_subnormals)
     return thread_queue(
         sink or open_sink(settings.store, options),
         limit_bytes=settings.queue_bytes,

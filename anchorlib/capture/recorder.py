@@ -97,11 +97,11 @@ class Recorder:
 
         None of any other, which is left to `observe`.
         """
-        key, queue = stream.key, self._queue
-        if key is not None and note is NO_NOTE:
+        queue = self._queue
+        if stream.key is not None and note is NO_NOTE:
             with self._lock:
-                putter = queue.putter
-                if putter is not None:
+                putter, key = queue.putter, stream.key  # with the layout that belongs to it
+                if putter is not None and key is not None:
                     order = self._order
                     nbytes = putter.put(x, stream.number, stream.layout, key, at, order)
                     if nbytes is not None and nbytes >= 0:

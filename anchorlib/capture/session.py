@@ -149,6 +149,8 @@ class Session:
         Raises ModeError for a Sum window in which shapes differed, QueueFullError under
         on_full="raise".
         """
+        if self._is_forked:
+            return
         self._must_be_open()
         self._clock.end_step(number)
         self._check()
@@ -235,6 +237,8 @@ class Session:
 
         Raises FlushTimeoutError after `timeout` seconds; ModeError and QueueFullError as `step`.
         """
+        if self._is_forked:
+            return
         self._must_be_open()
         self._anchors.compiled.settle()
         self._queue.flush(timeout)
@@ -246,7 +250,7 @@ class Session:
         What a collector has not taken within `timeout` seconds is counted in `counters` and told
         in one warning. Raises ModeError and QueueFullError as `step`, after everything is closed.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or self._is_forked:
             return
         self._closed = True
         self._on_closing(self)
@@ -279,6 +283,11 @@ class Session:
     def _check(self) -> None:
         self._recorder.check()
         self._queue.check()
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked from the one that records, and has nothing to do."""
+        return os.getpid() != self._pid
 
     def _must_be_open(self) -> None:
         if self._closed:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from anchorlib.errors import StoreError
 from anchorlib.recorder.plan import Plan
 from anchorlib.recorder.process import RecorderProcess
 from anchorlib.recorder.queue import RecordQueue, Source, ring_size
@@ -73,29 +74,43 @@ def thread_queue(
     """A queue that a thread of this process drains into `sink`.
 
     on_start: called first in that thread.
+
+    Raises StoreError where there is no memory for it; `sink` is closed then.
     """
-    ring = Ring(-1, ring_size(limit_bytes), new=True)
+    try:
+        ring = Ring(-1, ring_size(limit_bytes), new=True)
+    except (OSError, MemoryError, OverflowError) as fault:
+        sink.revoke()
+        sink.close(0)
+        raise StoreError(
+            f"no memory for a queue of {limit_bytes} bytes ({fault}); "
+            "start(queue_bytes=...) takes less"
+        ) from None
     worker = RecorderThread(ring, sink, on_start)
     return RecordQueue(ring, worker, limit_bytes=limit_bytes, on_full=on_full)
 
 
-def process_queue(store: str, options: RunOptions) -> RecordQueue:
+def process_queue(
+    store: str, options: RunOptions, on_start: Callable[[], None] = lambda: None
+) -> RecordQueue:
     """A queue that a process of its own drains into `store`: a directory, or a collector's URL.
 
-    A thread of this process where the system refuses one, which is said. Raises what opening the
-    store raises; a collector is not waited for.
+    A thread of this process where the system refuses one, which is said: it calls `on_start`
+    first. Raises what opening the store raises; a collector is not waited for.
     """
     plan, lock = _planned(store, options)
     try:
-        worker = RecorderProcess(plan, lock)
-    except OSError as fault:
+        worker = RecorderProcess(plan, lock, on_start)
+    except (OSError, OverflowError) as fault:
         _log.warning(
             "anchorlib: no recorder process could be started (%s); a thread of this process "
             "records instead",
             fault,
         )
         sink = _sink_instead(plan, lock)
-        return thread_queue(sink, limit_bytes=options.queue_bytes, on_full=options.on_full)
+        return thread_queue(
+            sink, limit_bytes=options.queue_bytes, on_full=options.on_full, on_start=on_start
+        )
     return RecordQueue(
         worker.ring, worker, limit_bytes=options.queue_bytes, on_full=options.on_full
     )

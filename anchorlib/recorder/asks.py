@@ -109,8 +109,10 @@ class Asked:
     def cancel(self) -> None:
         """Nobody answers any more."""
         with self._lock:
-            for _, future in self._pending.values():
-                future.cancel()
+            pending, self._pending = self._pending, {}
+        for _, future in pending.values():
+            if future.cancel():
+                future.set_running_or_notify_cancel()  # `wait` sees it only then
 
     @property
     def pending(self) -> list[Ask]:

@@ -48,31 +48,36 @@ class Known:
         self._sizes: list[int] = []
         self.counted: list[tuple[str, int]] = []
         self._of_streams = np.zeros((3, _FIRST), np.int64)
-        self._streams = 0
         self.tables = Tables(self._series.keys, self._layouts, self._sizes, self._phases.keys)
 
     def define(self, told: Mapping[str, Any]) -> bool:
         """Take a definition up; whether `told` was one."""
         if "stream" in told:
-            self._stream(*told["stream"])
+            *key, keeps = told["stream"]
+            self._stream(*key, keeps=keeps)
         elif "layout" in told:
             self._layout(*told["layout"])
         else:
             return False
         return True
 
-    def _stream(self, name: str, kind: str, mode: str, phase: str, keeps: bool) -> None:  # noqa: FBT001  # a field of JSON
-        if self._streams == self._of_streams.shape[1]:
+    # A number may be defined twice: an exception, as Ctrl-C is one, can end the first definition of
+    # a trainer between the ring and its books. No record has that number then.
+
+    def _stream(self, number: int, *key: str, keeps: bool) -> None:
+        name, kind, mode, phase = key
+        if number >= self._of_streams.shape[1]:
             self._of_streams = np.concatenate([self._of_streams] * 2, axis=1)
         series = self._series.of((name, kind, mode))
-        self._of_streams[:, self._streams] = series, self._phases.of(phase), keeps
-        self._streams += 1
+        self._of_streams[:, number] = series, self._phases.of(phase), keeps
 
-    def _layout(self, dtype: str, shape: list[int]) -> None:
+    def _layout(self, number: int, dtype: str, shape: list[int]) -> None:
         nbytes = layout_bytes(dtype, tuple(shape))
-        self._layouts.append((dtype, tuple(shape)))
-        self._sizes.append(nbytes)
-        self.counted.append((dtype, nbytes // dtypes.dtype(dtype).storage.itemsize))
+        elements = nbytes // dtypes.dtype(dtype).storage.itemsize
+        only = slice(number, number + 1)
+        self._layouts[only] = [(dtype, tuple(shape))]
+        self._sizes[only] = [nbytes]
+        self.counted[only] = [(dtype, elements)]
 
     @property
     def series(self) -> Array:

@@ -24,7 +24,7 @@ from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
 from anchorlib.recorder.plan import Plan, open_plan
 from anchorlib.recorder.ring import WARM_BYTES, Ring
-from anchorlib.recorder.talk import Talk, fault_told
+from anchorlib.recorder.talk import MOST_TEXT, Talk, fault_told
 from anchorlib.recorder.thread import LINGER
 from anchorlib.sinks import DONE, Flushing
 from anchorlib.store import RankLock
@@ -95,25 +95,32 @@ class Process:
 
     def listen(self) -> None:
         """Hear the trainer until it has gone."""
-        while (heard := self._talk.receive()) is not None:
-            message, descriptors = heard
-            drain = self.drain
-            assert drain is not None
-            if "ask" in message:
-                drain.asks.add(Ask(**message["ask"]))
-            elif "revoke" in message:
-                drain.revoke()
-            elif "lent" in message:
-                self._take(message["lent"], descriptors[0])
-            self.ring_bell()
+        try:
+            while (heard := self._talk.receive()) is not None:
+                self._hear(*heard)
+                self.ring_bell()
+        except Exception:
+            # Deaf, it would let the trainer wait for ever; a successor hears all of it again.
+            logging.getLogger("anchorlib").exception("anchorlib: a recorder cannot hear")
+            os._exit(1)
         self.alone = True
         self.ring_bell()
+
+    def _hear(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        drain = self.drain
+        assert drain is not None
+        if "ask" in message:
+            drain.asks.add(Ask(**message["ask"]))
+        elif "revoke" in message:
+            drain.revoke()
+        elif "lent" in message:
+            self._take(message["lent"], descriptors[0])
 
     def _take(self, number: int, descriptor: int) -> None:
         memory = mmap.mmap(descriptor, 0)
         os.close(descriptor)
         with self._came:
-            self._lent[number] = memory
+            self._lent = {number: memory}  # none other waits when a trainer lends
             self._came.notify_all()
 
     def ring_bell(self) -> None:
@@ -148,7 +155,7 @@ class Forwarding(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say it."""
-        text = record.getMessage()
+        text = record.getMessage()[:MOST_TEXT]
         if self._host.alone:
             sys.stderr.write(f"{text}\n")
         else:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from ctypes import addressof, c_char
@@ -45,19 +46,21 @@ class RecorderProcess:
     """A worker: starts the recorder, listens to it, starts it again.
 
     lock: of the rank, held already; None for a collector's.
+    on_start: called first in a thread that records once no process does.
     """
 
     given_up = "the recorder process was ended, and the run is as it left it"
 
-    def __init__(self, plan: Plan, lock: RankLock | None) -> None:
+    def __init__(self, plan: Plan, lock: RankLock | None, on_start: Callable[[], None]) -> None:
         """Raises OSError where the system has not what it needs."""
-        self._plan, self._lock = plan, lock
+        self._plan, self._lock, self._on_start = plan, lock, on_start
         self._definitions: list[tuple[int, str]] = []  # each with its slot
         self._asked = Asked()
-        self._lent: dict[int, mmap.mmap] = {}  # by descriptor
+        self._lent: dict[int, tuple[int, mmap.mmap]] = {}  # each with its descriptor
+        self._lendings = 0
         self._guard = threading.RLock()
         self._deaths = 0
-        self._ending = False
+        self._ending = self._is_over = False
         self._last = 0  # the number of the close, once it is asked for
         self._instead: RecorderThread | None = None
         with ExitStack() as undone:
@@ -83,9 +86,12 @@ class RecorderProcess:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours_no_more.callback(theirs.close)
             talk = Talk(ours)
-            plan, trainer = in_memory(document), os.pidfd_open(os.getpid())
-            for descriptor in (plan, trainer):
-                ours_no_more.callback(os.close, descriptor)
+            given_up = ours_no_more.enter_context(ExitStack())
+            given_up.callback(talk.close)
+            plan = in_memory(document)
+            ours_no_more.callback(os.close, plan)
+            trainer = os.pidfd_open(os.getpid())
+            ours_no_more.callback(os.close, trainer)
             passed = [self._memory, self._bell, theirs.fileno(), trainer, plan]
             if self._lock is not None:
                 passed.append(self._lock.descriptor)
@@ -97,8 +103,9 @@ class RecorderProcess:
                 start_new_session=True,  # the terminal's Ctrl-C is for the trainer alone
                 env=_environment(),
             )
-        for number in self._lent:
-            talk.send({"lent": number}, [number])
+            given_up.pop_all()
+        for number, (descriptor, _) in self._lent.items():
+            talk.send({"lent": number}, [descriptor])
         for ask in self._asked.pending:
             talk.send({"ask": asdict(ask)})
         return child, talk
@@ -131,6 +138,8 @@ class RecorderProcess:
             ask, future = self._asked.new(what, after, timeout)
             if what == "close":
                 self._last = ask.number
+            if self._is_over:
+                self._asked.cancel()
             self._talk.send({"ask": asdict(ask)})
         self.wake()
         return future
@@ -160,6 +169,7 @@ class RecorderProcess:
             self._child.wait()
         self._talk.close()
         self._listener.join(_END_SECONDS)
+        self._asked.cancel()  # a flush beside the close, which the recorder did not see end
         self._forget_lent()
         os.close(self._bell)
         os.close(self._memory)
@@ -172,22 +182,24 @@ class RecorderProcess:
 
     def lend(self, nbytes: int) -> tuple[int, int]:
         """Memory that the recorder maps too."""
-        if self._instead is not None:
-            return self._instead.lend(nbytes)
         with self._guard:
+            if self._instead is not None:
+                return self._instead.lend(nbytes)
             self._forget_lent()  # a record is placed outside only where none other waits
             descriptor = shared_memory(max(1, nbytes))
-            memory = self._lent[descriptor] = mmap.mmap(descriptor, max(1, nbytes))
-        return descriptor, addressof(c_char.from_buffer(memory))
+            memory = mmap.mmap(descriptor, max(1, nbytes))
+            self._lendings = number = self._lendings + 1
+            self._lent[number] = descriptor, memory
+            self._talk.send({"lent": number}, [descriptor])
+        return number, addressof(c_char.from_buffer(memory))
 
-    def lent(self, number: int) -> None:
-        """Hand the memory over."""
-        with self._guard:
-            if number in self._lent:
-                self._talk.send({"lent": number}, [number])
+    @property
+    def is_over(self) -> bool:
+        """Whether neither a process nor a thread drains the ring any more."""
+        return self._is_over if self._instead is None else self._instead.is_over
 
     def _forget_lent(self) -> None:
-        for descriptor in self._lent:
+        for descriptor, _ in self._lent.values():
             os.close(descriptor)
         self._lent.clear()
 
@@ -224,26 +236,40 @@ class RecorderProcess:
         with self._guard:
             self._talk.close()
             code = self._child.wait()
-            if self._ending or not self._asked_to_go_on(code):
+            if self._ending:
                 return False
-            self._child, self._talk = self._start()
-            return True
+            self._deaths += 1
+            another = self._deaths < _DEATHS and self._started_again()
+            _log.warning(
+                "anchorlib: the recorder process of run %s ended (%s); %s goes on with what waits",
+                self._plan.options.run,
+                f"signal {-code}" if code < 0 else f"exit code {code}",
+                "another one" if another else "a thread of this process",
+            )
+            if not another:
+                self._record_here()
+            return another
 
-    def _asked_to_go_on(self, code: int) -> bool:
-        """Whether another process goes on; if not, a thread does."""
-        self._deaths += 1
-        another = self._deaths < _DEATHS
-        _log.warning(
-            "anchorlib: the recorder process of run %s ended (%s); %s goes on with what waits",
-            self._plan.options.run,
-            f"signal {-code}" if code < 0 else f"exit code {code}",
-            "another one" if another else "a thread of this process",
-        )
-        if not another:
+    def _started_again(self) -> bool:
+        try:
+            self._child, self._talk = self._start()
+        except OSError:
+            return False
+        return True
+
+    def _record_here(self) -> None:
+        """Let a thread go on."""
+        try:
             self._plan = self._successor()
             sink, before = open_plan(self._plan, self.ring, self._lock)
-            self._instead = RecorderThread(self.ring, sink, asked=self._asked, before=before)
-        return another
+            lent = {number: memoryview(memory) for number, (_, memory) in self._lent.items()}
+            self._instead = RecorderThread(
+                self.ring, sink, self._on_start, asked=self._asked, before=before, lent=lent
+            )
+        except Exception as fault:  # noqa: BLE001  # no memory, no thread: nobody must wait for it
+            _log.warning("anchorlib: nothing more is recorded: %s", fault)
+            self._is_over = True
+            self._asked.cancel()
 
 
 def _environment() -> dict[str, str]:

@@ -49,6 +49,7 @@ _OPERATION_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.0005
 
 _FULL: Final = "queue full"
+_OVER: Final = "the recorder has ended"
 _UNKNOWN: Final = (UNKNOWN, "value", "")  # of a record that found no room even for its name
 
 Source: TypeAlias = int | Callable[[int], object]
@@ -107,7 +108,6 @@ class RecordQueue:
         self._losses = Losses(self._statements, worker.warn)
         self._unsaid: deque[bytes] = deque()
         self._said = 0.0
-        self._last_told = -1  # the slot of the last statement
         self._stuck = 0  # records that waited behind an operation which never ended
         self.blocked_seconds = 0.0
 
@@ -122,9 +122,10 @@ class RecordQueue:
         key = (name, kind, mode, phase)
         with self.lock:
             number = self._streams.get(key, -1)
-            if number < 0 and self._define(stream_definition(*key, keeps=keeps)):
-                number = self._streams[key] = len(self._streams)
-                self._kept.append(((name, kind, mode), keeps))
+            following = len(self._streams)
+            if number < 0 and self._define(stream_definition(following, key, keeps=keeps)):
+                self._kept[following:] = [((name, kind, mode), keeps)]
+                number = self._streams[key] = following
         return number
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
@@ -132,27 +133,27 @@ class RecordQueue:
         key = (dtype, shape)
         with self.lock:
             number = self._layouts.get(key, -1)
-            if number < 0 and self._define(layout_definition(*key)):
-                number = self._layouts[key] = len(self._layouts)
+            following = len(self._layouts)
+            if number < 0 and self._define(layout_definition(following, *key)):
+                number = self._layouts[key] = following
         return number
 
     def _define(self, text: bytes) -> bool:
-        while not self._tell(text):
-            if self._on_full != "block" or self._closing:
+        while not self._tell(text, defines=True):
+            if self._on_full != "block" or self._is_over:
                 return False
             self._wait()
-        self._worker.defined(self._last_told, text)
         return True
 
-    def _tell(self, text: bytes) -> bool:
+    def _tell(self, text: bytes, *, defines: bool = False) -> bool:
         """Place a statement; whether there was room."""
         producer = self._producer
         pos = producer.place(len(text), self._ring.payload_bytes)
         if pos >= 0:
             producer.write(pos, text)
-            self._last_told = producer.publish(
-                pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD
-            )
+            if defines:  # before a drain can have consumed it, and can have died
+                self._worker.defined(self._ring[Word.PUBLISHED], text)
+            producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD)
         return pos >= 0
 
     # -- records
@@ -201,10 +202,10 @@ class RecordQueue:
 
     def _put_full(self, put: _Put) -> None:
         """There is no room for `put` now."""
-        if self._on_full == "block" and not self._closing:
+        if self._on_full == "block" and not self._is_over:
             self._wait_for_room(put)
-        if self._closing:
-            self._lose(put, LATE)
+        if self._is_over:
+            self._lose(put, LATE if self._closing else _OVER)
         elif put.stream < 0 or put.layout < 0:
             self._lose(put, _FULL)
         elif self._is_outside(put) and self._is_empty():
@@ -220,7 +221,9 @@ class RecordQueue:
         return aligned(put.nbytes) > self._room
 
     def _is_empty(self) -> bool:
-        return self._ring[Word.RECORDS] == self._taken
+        ring = self._ring
+        # An exception between the ring and the books, as Ctrl-C is one, leaves these one apart.
+        return ring[Word.RECORDS] == self._taken or ring[Word.CONSUMED] == ring[Word.PUBLISHED]
 
     def _wait_for_room(self, put: _Put) -> None:
         """Return when there is room for `put`, or the queue closes."""
@@ -232,11 +235,16 @@ class RecordQueue:
         since = time.monotonic()
         outside = self._is_outside(put)
         self._worker.wake()
-        while not self._closing and not (
+        while not self._is_over and not (
             self._is_empty() if outside else self._producer.place(put.nbytes, self._room) >= 0
         ):
             self._wait()
         self.blocked_seconds += time.monotonic() - since
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether what is put now is never drained."""
+        return self._closing or self._worker.is_over
 
     def _wait(self) -> None:
         """Let others, and the drain, run for a moment."""
@@ -244,12 +252,15 @@ class RecordQueue:
         self._changed.wait(_POLL_SECONDS)
 
     def _put_outside(self, put: _Put) -> None:
-        number, address = self._worker.lend(put.nbytes)
+        try:
+            number, address = self._worker.lend(put.nbytes)
+        except (OSError, MemoryError) as fault:
+            self._losses.lose_by([self._named(put.stream, put.nbytes, put.at[0])], fault)
+            return
         if isinstance(put.source, int):
             move(address, put.source, put.nbytes)
         else:
             put.source(address)
-        self._worker.lent(number)
         self._publish(put, number, SlotKind.OUTSIDE)
 
     def _put_bare(self, put: _Put) -> None:
@@ -339,7 +350,7 @@ class RecordQueue:
         if telling.header:
             self._unsaid.append(statement((), (), telling.header))
         end = None if seconds is None else time.monotonic() + seconds
-        while self._unsaid:
+        while self._unsaid and not self._worker.is_over:
             if self._tell(self._unsaid[0]):
                 self._unsaid.popleft()
             elif end is None or time.monotonic() < end:

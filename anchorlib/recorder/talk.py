@@ -17,10 +17,10 @@ from typing import Any, Final
 from anchorlib import errors
 from anchorlib.errors import AnchorError, StoreError
 
-__all__ = ["Talk", "fault_of", "fault_told"]
+__all__ = ["MOST_TEXT", "Talk", "fault_of", "fault_told"]
 
 _MOST_BYTES: Final = 1 << 16
-_MOST_TEXT: Final = 4096
+MOST_TEXT: Final = 4096
 
 
 class Talk:
@@ -31,7 +31,7 @@ class Talk:
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Say something. Raises nothing."""
-        text = json.dumps(message).encode()[:_MOST_BYTES]
+        text = json.dumps(message).encode()
         try:
             socket.send_fds(self._end, [text], list(descriptors))
         except OSError:
@@ -56,7 +56,7 @@ def fault_told(fault: Exception) -> list[str]:
     """A fault as it travels."""
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
-    return [ours, said[:_MOST_TEXT]]
+    return [ours, said[:MOST_TEXT]]
 
 
 def fault_of(told: Sequence[str]) -> Exception:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from anchorlib.block import Buffer
 from anchorlib.recorder.asks import Answer, Ask, Asked
 from anchorlib.recorder.drain import Before, Drain
 from anchorlib.recorder.ring import Ring
@@ -28,7 +29,7 @@ class RecorderThread:
     """A worker, and the host of its drain.
 
     on_start: called first in the thread.
-    asked, before: what a recorder process that ended has left.
+    asked, before, lent: what a recorder process that ended has left.
     """
 
     given_up = "the run stays locked until it does"
@@ -41,10 +42,11 @@ class RecorderThread:
         *,
         asked: Asked | None = None,
         before: Before | None = None,
+        lent: Mapping[int, Buffer] | None = None,
     ) -> None:
         self._bell = threading.Event()
         self._asked = asked or Asked()
-        self._lent: dict[int, np.ndarray[Any, Any]] = {}
+        self._lent: dict[int, Buffer] = dict(lent or {})
         self._ended = False
         self._on_start = on_start
         self._drain = Drain(ring, sink, self, before)
@@ -87,11 +89,14 @@ class RecorderThread:
     def lend(self, nbytes: int) -> tuple[int, int]:
         """Memory that is given back when the drain has read it."""
         memory = np.empty(max(1, nbytes), np.uint8)
-        self._lent[id(memory)] = memory
-        return id(memory), memory.ctypes.data
+        number = memory.ctypes.data
+        self._lent[number] = memory.data
+        return number, number
 
-    def lent(self, number: int) -> None:
-        """The drain finds it where it was lent."""
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has ended."""
+        return self._ended
 
     # -- as the drain's host
 
@@ -109,7 +114,7 @@ class RecorderThread:
 
     def outside(self, number: int) -> memoryview:
         """Memory that was lent."""
-        return self._lent[number].data
+        return memoryview(self._lent[number])
 
     def give_back(self, number: int) -> None:
         """The memory is free."""

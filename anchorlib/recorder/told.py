@@ -19,14 +19,17 @@ _encode = json.JSONEncoder(default=str).encode  # `dumps` makes one at each call
 _GAP, _EDGES, _PARENT = (tuple(f.name for f in fields(one)) for one in (Gap, Edges, Parent))
 
 
-def stream_definition(name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> bytes:
-    """The next stream: one series in one phase. keeps: whether its mode keeps values."""
-    return _told({"stream": [name, kind, mode, phase, keeps]})
+def stream_definition(number: int, key: tuple[str, str, str, str], *, keeps: bool) -> bytes:
+    """What a stream's number stands for: one series in one phase.
+
+    key: name, kind, mode, phase. keeps: whether its mode keeps values.
+    """
+    return _told({"stream": [number, *key, keeps]})
 
 
-def layout_definition(dtype: str, shape: Sequence[int]) -> bytes:
-    """The next layout: torch's name of a dtype, and a shape."""
-    return _told({"layout": [dtype, list(shape)]})
+def layout_definition(number: int, dtype: str, shape: Sequence[int]) -> bytes:
+    """What a layout's number stands for: torch's name of a dtype, and a shape."""
+    return _told({"layout": [number, dtype, list(shape)]})
 
 
 def statement(gaps: Sequence[Gap], edges: Sequence[Edges], header: Mapping[str, Any]) -> bytes:

@@ -32,13 +32,17 @@ class Worker(Protocol):
         """The session is over."""
 
     def defined(self, slot: int, text: bytes) -> None:
-        """A definition was placed, which a drain that begins behind `slot` has to know."""
+        """`slot` will be a definition, which a drain that begins behind it has to know."""
 
     def lend(self, nbytes: int) -> tuple[int, int]:
-        """Memory for the values of one record: its number, and its address here."""
+        """Memory for the values of one record: its number, and its address here.
 
-    def lent(self, number: int) -> None:
-        """The values are in it."""
+        Raises OSError, MemoryError.
+        """
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing drains the ring any more."""
 
     def warn(self, message: str) -> None:
         """A line for the log."""
