@@ -96,7 +96,7 @@ def test_a_trainer_that_dies_before_its_recorder_runs_loses_nothing(store):
 def test_a_restart_waits_for_the_recorder_of_the_trainer_that_died(store):
     code = TRAINER.format(death=DEATHS["killed"])
     subprocess.run([sys.executable, "-c", code, store, "30000"], check=False)
-    with start(store, resume=True) as session:
+    with start(store, resume=True, first_step=1) as session:
         anchored(session, 2, first=30000)
     assert values(store) == [float(n) for n in range(30002)]
 
