@@ -18,7 +18,7 @@ _REFRESH = 0.1
 @contextmanager
 def closing_progress(queue: RecordQueue) -> Iterator[None]:
     """Show how many of the records that wait in `queue` are still to be written."""
-    if not queue.waiting or not sys.stderr.isatty():
+    if not queue.waiting or not _is_terminal():
         yield
         return
     done = threading.Event()
@@ -29,6 +29,13 @@ def closing_progress(queue: RecordQueue) -> Iterator[None]:
     finally:
         done.set()
         bar.join()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # it is closed
+        return False
 
 
 def _show(queue: RecordQueue, done: threading.Event) -> None:

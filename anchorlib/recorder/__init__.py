@@ -61,7 +61,9 @@ def default_place() -> Place:
     """
     has_all = all(hasattr(os, name) for name in ("memfd_create", "eventfd", "pidfd_open"))
     in_order = platform.machine() in {"x86_64", "AMD64"}
-    return "process" if has_all and in_order and sys.executable else "thread"
+    # The executable of a frozen program is the program: it would start itself.
+    has_python = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return "process" if has_all and in_order and has_python else "thread"
 
 
 def thread_queue(
@@ -100,6 +102,8 @@ def process_queue(
     """
     plan, lock = _planned(store, options)
     try:
+        if default_place() != "process":
+            raise OSError("not on this system")
         worker = RecorderProcess(plan, lock, on_start)
     except (OSError, OverflowError) as fault:
         _log.warning(

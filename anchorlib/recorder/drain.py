@@ -118,7 +118,10 @@ class Drain:
             return False
         kinds = heads["flags"] >> KIND_SHIFT
         for text in self._values(heads[kinds == SlotKind.TOLD]):
-            self._hear(text)
+            try:
+                self._hear(text)
+            except Exception as fault:  # noqa: BLE001  # every drain to come would die of it too
+                self._losses.warn_once("told", f"a statement could not be read: {fault}")
         records = heads[kinds != SlotKind.TOLD]
         if len(records):
             self._deliver(records)

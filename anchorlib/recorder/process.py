@@ -9,6 +9,7 @@ after three deaths a thread of the trainer drains the ring.
 
 from __future__ import annotations
 
+import json
 import logging
 import mmap
 import os
@@ -38,8 +39,12 @@ _log = logging.getLogger("anchorlib")
 
 _DEATHS: Final = 3
 _END_SECONDS: Final = 10.0
-_MAIN: Final = "anchorlib.recorder.main"
 _PACKAGES: Final = str(Path(__file__).parents[2])
+_MAIN: Final = """
+import json, runpy, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+runpy.run_module("anchorlib.recorder.main", run_name="__main__", alter_sys=True)
+"""
 
 
 class RecorderProcess:
@@ -96,7 +101,7 @@ class RecorderProcess:
             if self._lock is not None:
                 passed.append(self._lock.descriptor)
             child = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MAIN, name, *map(str, passed)],
+                [sys.executable, "-P", "-c", _MAIN, _paths(), name, *map(str, passed)],
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -274,5 +279,17 @@ class RecorderProcess:
 
 def _environment() -> dict[str, str]:
     """One thread for arithmetic: the other cores are the training's."""
-    paths = [_PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    return kept | {"OMP_NUM_THREADS": "1"}
+
+
+def _paths() -> str:
+    """Where the recorder looks for modules: where the trainer does, in the same order.
+
+    But for the folder of the trainer's program, whose files may have names of modules that it never
+    asks for; and for what depends on the current directory.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = {"", str(Path(script).absolute().parent) if script else ""} - {_PACKAGES}
+    paths = [str(one) for one in sys.path if one not in own]
+    return json.dumps([*paths, _PACKAGES])

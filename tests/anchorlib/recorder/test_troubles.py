@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 import anchorlib
+from anchorlib.capture.opening import active_session
 from anchorlib.errors import FlushTimeoutError, StoreError
 from anchorlib.recorder import default_place, process
 from anchorlib.recorder.ring import Producer
@@ -90,6 +93,7 @@ def test_an_interruption_between_ring_and_books_keeps_no_large_record_waiting(mo
         patch.setattr(queue, "placed", interrupted)
         with pytest.raises(Interrupted):
             put(queue, item(0))
+    queue.flush(5)
     put(queue, item(1, nbytes=10_000))
     queue.close(5)
     assert steps(sink) == [0, 1]
@@ -288,3 +292,105 @@ def test_threads_that_anchor_other_shapes_by_one_name_mix_nothing_up(store, plac
     assert len(found) == 1500
     assert session.counters.dropped == 0
     assert all(np.array_equal(one, np.full(len(one), len(one), np.float32)) for one in found)
+
+
+def test_a_statement_that_cannot_be_read_costs_no_record(caplog):
+    sink = MemorySink()
+    queue = knowing(queue_to(sink))
+    queue._tell(b"\xff no JSON")
+    put(queue, item(0))
+    queue.close(5)
+    assert steps(sink) == [0]
+    assert "could not be read" in caplog.text
+
+
+def test_a_frozen_program_does_not_start_itself(monkeypatch):
+    monkeypatch.setattr("sys.frozen", True, raising=False)
+    assert default_place() == "thread"
+
+
+def test_a_process_that_cannot_be_had_here_is_a_thread_though_it_was_asked_for(
+    store, monkeypatch, caplog
+):
+    monkeypatch.delattr("os.pidfd_open", raising=False)
+    with anchorlib.start("run1", store=store, recorder="process"):
+        anchored(0, 3)
+    assert values(store) == [0.0, 1.0, 2.0]
+    assert "not on this system" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["thread", pytest.param("process", marks=needs_process)])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_run_is_closed_where_nobody_reads_errors(store, monkeypatch, place, closed):
+    stream = io.StringIO()
+    stream.close()
+    session = anchorlib.start("run1", store=store, recorder=place)
+    anchored(0, 3)
+    monkeypatch.setattr("sys.stderr", stream if closed else None)
+    session.close()
+    assert anchorlib.open_run("run1", store).state == "closed"
+
+
+SHADOWED = """
+import sys
+import torch, anchorlib
+with anchorlib.start("run1", store=sys.argv[1], recorder="process") as session:
+    for n in range(10):
+        anchorlib.anchor(torch.full((16,), float(n)), "x", grad=False)
+    session.flush()
+    assert session._queue._worker._deaths == 0
+"""
+
+
+@needs_process
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["-I"], ["-O", "-W", "error"]])
+def test_files_with_names_of_modules_do_not_keep_a_recorder_from_its_own(store, tmp_path, flags):
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("grpc", "runpy", "anchorlib", "wave"):
+        (here / f"{name}.py").write_text("raise SystemExit('not this one')")
+    script = tmp_path / "elsewhere" / "train.py"
+    script.parent.mkdir()
+    script.write_text(SHADOWED)
+    (script.parent / "runpy.py").write_text("raise SystemExit('not this one')")
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    command = [sys.executable, *flags, script, store]
+    subprocess.run(command, check=True, cwd=here, env=environment)
+    assert values(store) == [float(n) for n in range(10)]
+
+
+def trained(seed):
+    """The losses and last parameters of a small training."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    session = active_session()
+    if session is not None:
+        session.watch(model, optimizer=optimizer)
+    seen = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.detach())
+    return [*seen, *(p.detach() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("place", ["thread", pytest.param("process", marks=needs_process)])
+def test_an_observed_training_has_the_bits_of_an_unobserved_one(store, place):
+    alone = trained(3)
+    with anchorlib.start("run1", store=store, recorder=place):
+        observed = trained(3)
+    assert all(torch.equal(one, other) for one, other in zip(alone, observed, strict=True))
+    other = "process" if place == "thread" and default_place() == "process" else "thread"
+    with anchorlib.start("run2", store=store, recorder=other):
+        trained(3)
+    runs = [anchorlib.open_run(name, store) for name in ("run1", "run2")]
+    listed = [[(one.name, one.kind) for one in run.tensors()] for run in runs]
+    assert listed[0] == listed[1]
+    assert len(listed[0]) > 8
+    for name, kind in listed[0]:
+        found = [run.series(name, kind).values() for run in runs]
+        assert found[0].tobytes() == found[1].tobytes()
