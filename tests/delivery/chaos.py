@@ -204,7 +204,7 @@ class Chaos:
         ends = time.monotonic() + seconds
         while life.trainer.poll() is None and (left := ends - time.monotonic()) > 0:
             self._disturb(left)
-            if self.chance.random() < 0.15 and life.kill_recorder():
+            if self.chance.random() < 0.08 and life.kill_recorder():
                 self._count("recorders killed")
             if self.remote and seconds == self.patience:
                 self._start_collector()
@@ -218,9 +218,9 @@ class Chaos:
         if chance.random() < 0.1 and life.kill_recorder():
             self._count("recorders killed behind their trainers")
         ends = time.monotonic() + _END_SECONDS
-        while life.recorders():
+        while life.recorders() or self._is_held():
             if time.monotonic() > ends:
-                self._fault("a recorder does not end")
+                self._fault("a recorder does not end, or the rank is locked by nobody")
                 break
             self._disturb(0.25)
         self.proxy.mode, self.proxy.flips = "pass", 0
@@ -228,8 +228,10 @@ class Chaos:
         self.outcome.events["dead trainers that owe all"] += code != 0 and life.has_drained
         for fault in life.faults():
             self._fault(fault)
-        if not self.remote and is_locked(lock_path(self.store, "run1", 0)):
-            self._fault("the rank is locked by nobody")
+
+    def _is_held(self) -> bool:
+        """Whether a process that is about to end has the rank's lock still, if nothing else."""
+        return not self.remote and is_locked(lock_path(self.store, "run1", 0))
 
     def _disturb(self, longest: float) -> None:
         pause = min(longest, self.chance.uniform(0.02, 0.25))

@@ -38,7 +38,7 @@ class Order:
     """What a trainer is to do: anchor records FIRST … LAST - 1 within `seconds`, more or less.
 
     death: of itself, see `DEATHS`, when it comes to record `dies_at`; "" is none.
-    point: where its recorder dies, or it itself if a thread records: POINT:COUNT, or "".
+    point: where its first recorder dies, or it itself if a thread records: POINT:COUNT, or "".
     """
 
     store: str
@@ -85,11 +85,13 @@ class Marks:
         return {self._first + at for at, mark in enumerate(found) if mark}
 
 
-def note(folder: Path, what: str) -> None:
-    """A recorder process says something of itself."""
+def note(folder: Path, what: str) -> bool:
+    """A recorder process says something of itself; whether nobody had said anything before."""
     file = os.open(folder / "recorders", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    before = os.fstat(file).st_size
     os.write(file, f"{what} {os.getpid()}\n".encode())
     os.close(file)
+    return before == 0
 
 
 class Life:

@@ -121,14 +121,14 @@ def watched(sink: Sink, marks: Marks) -> Sink:
 def main(arguments: Sequence[str]) -> None:
     """Be a recorder."""
     folder = Path(os.environ[LIFE])
-    note(folder, "begun")
+    is_first = note(folder, "begun")
     order, marks = Order.read(folder), Marks(folder)
 
     def end() -> None:
         note(folder, "died")
         die()
 
-    countdown = Countdown.of(order.point, end)
+    countdown = Countdown.of(order.point if is_first else "", end)
     spool_mortally(countdown)
     mark_mortally(countdown)
     open_plan = recorder.open_plan
