@@ -228,13 +228,11 @@ class RecorderProcess:
         elif "log" in message:
             level, text = message["log"]
             _log.log(level, "%s", text)
-        elif message["answer"] == self._last:
-            self._ending = True  # the recorder goes by itself now
-            self._asked.answer(self._last, message["value"])
-        elif "fault" in message:
-            self._asked.answer(message["answer"], fault_of(message["fault"]))
-        else:
-            self._asked.answer(message["answer"], message["value"])
+        elif "answer" in message:
+            if message["answer"] == self._last:
+                self._ending = True  # the recorder goes by itself now
+            fault = message.get("fault")
+            self._asked.answer(message["answer"], fault_of(fault) if fault else message["value"])
 
     def _outlived(self) -> bool:
         """The recorder has gone; whether another one was started."""
