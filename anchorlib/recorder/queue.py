@@ -61,6 +61,15 @@ def ring_size(limit_bytes: int) -> int:
     return aligned(limit_bytes) + _TOLD_BYTES
 
 
+def _lineage(edges: list[Edges]) -> list[bytes]:
+    """Statements of them, none larger than any ring but where one value alone takes more."""
+    text = statement((), edges, {})
+    if len(text) <= _TOLD_BYTES or len(edges) < 2:
+        return [text]
+    middle = len(edges) // 2
+    return _lineage(edges[:middle]) + _lineage(edges[middle:])
+
+
 class _Put(NamedTuple):
     """A record that is to be placed. at: step, pass, call and phase."""
 
@@ -346,13 +355,17 @@ class RecordQueue:
         for at in range(0, len(telling.gaps), _TOGETHER):
             self._unsaid.append(statement(telling.gaps[at : at + _TOGETHER], (), {}))
         for at in range(0, len(telling.edges), _TOGETHER):
-            self._unsaid.append(statement((), telling.edges[at : at + _TOGETHER], {}))
+            self._unsaid.extend(_lineage(telling.edges[at : at + _TOGETHER]))
         if telling.header:
             self._unsaid.append(statement((), (), telling.header))
         end = None if seconds is None else time.monotonic() + seconds
         while self._unsaid and not self._worker.is_over:
             if self._tell(self._unsaid[0]):
                 self._unsaid.popleft()
+            elif len(self._unsaid[0]) > self._ring.payload_bytes:
+                self._losses.warn_once(
+                    "large", f"a statement of {len(self._unsaid.popleft())} bytes was left out"
+                )
             elif end is None or time.monotonic() < end:
                 self._worker.wake()
                 self._wait()

@@ -18,6 +18,7 @@ import torch
 import anchorlib
 from anchorlib.capture.opening import active_session
 from anchorlib.errors import FlushTimeoutError, StoreError
+from anchorlib.record import Edges
 from anchorlib.recorder import default_place, process
 from anchorlib.recorder.ring import Producer
 from anchorlib.sinks import MemorySink
@@ -302,6 +303,21 @@ def test_a_statement_that_cannot_be_read_costs_no_record(caplog):
     queue.close(5)
     assert steps(sink) == [0]
     assert "could not be read" in caplog.text
+
+
+def test_lineage_that_is_larger_than_the_ring_is_told_in_parts_and_flush_ends(caplog):
+    sink = MemorySink()
+    queue = queue_to(sink, limit_bytes=4096)
+    ops = tuple(f"op{n}" for n in range(30_000))
+    stated = [Edges("x", "train", 0, n, (2,), ops=ops) for n in range(20)]
+    for one in [*stated, replace(stated[0], name="huge", ops=ops * 10)]:
+        queue.edges(one)
+    queue.flush(20)
+    put(queue, item(0))
+    queue.close(20)
+    assert sorted(one.call for one in sink.lineage if one.name == "x") == list(range(20))
+    assert steps(sink) == [0]
+    assert "was left out" in caplog.text
 
 
 def test_a_frozen_program_does_not_start_itself(monkeypatch):
