@@ -64,6 +64,7 @@ class RecorderProcess:
         self._lent: dict[int, tuple[int, mmap.mmap]] = {}  # each with its descriptor
         self._lendings = 0
         self._guard = threading.RLock()
+        self.ready = threading.Event()
         self._deaths = 0
         self._ending = self._is_over = False
         self._last = 0  # the number of the close, once it is asked for
@@ -224,6 +225,7 @@ class RecorderProcess:
 
     def _hear(self, message: dict[str, Any]) -> None:
         if "warm" in message:
+            self.ready.set()
             self.ring.warm(message["warm"])
         elif "log" in message:
             level, text = message["log"]
@@ -262,6 +264,7 @@ class RecorderProcess:
 
     def _record_here(self) -> None:
         """Let a thread go on."""
+        self.ready.set()
         try:
             self._plan = self._successor()
             sink, before = open_plan(self._plan, self.ring, self._lock)

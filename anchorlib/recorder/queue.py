@@ -46,6 +46,7 @@ _TOGETHER: Final = 100  # statements of gaps, or of lineage, in one slot
 # then, the sink being revoked, for the one operation that its owner may be in.
 _BATCH_SECONDS: Final = 1.0
 _OPERATION_SECONDS: Final = 15.0
+_BEGIN_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.0005
 
 _FULL: Final = "queue full"
@@ -407,6 +408,7 @@ class RecordQueue:
         Nothing is taken any more. What is not written within `timeout` seconds is counted; when
         `close` returns, nothing is written any more either.
         """
+        self._worker.ready.wait(_BEGIN_SECONDS)  # a run may be shorter than a recorder's start
         with self.lock:
             self._closing = True
             self._room, self.putter = -1, None

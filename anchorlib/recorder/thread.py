@@ -45,6 +45,8 @@ class RecorderThread:
         lent: Mapping[int, Buffer] | None = None,
     ) -> None:
         self._bell = threading.Event()
+        self.ready = threading.Event()
+        self.ready.set()
         self._asked = asked or Asked()
         self._lent: dict[int, Buffer] = dict(lent or {})
         self._ended = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from typing import Any, Literal, Protocol
 
@@ -10,6 +11,9 @@ __all__ = ["Worker"]
 
 class Worker(Protocol):
     """Runs a drain. Any thread of the trainer may call it, one at a time."""
+
+    ready: threading.Event
+    """Set once the drain has begun, or never will."""
 
     given_up: str
     """What becomes of a run whose store does not answer."""

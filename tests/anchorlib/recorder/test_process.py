@@ -190,6 +190,13 @@ def test_a_forked_child_neither_records_nor_disturbs(store):
     assert values(store) == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_run_that_is_shorter_than_the_start_of_its_recorder_is_stored_whole(store):
+    session = start(store)
+    anchored(session, 3)
+    session.close(timeout=0.2)
+    assert values(store) == [0.0, 1.0, 2.0]
+
+
 def test_what_start_refuses_it_refuses_at_once(store):
     start(store).close()
     with pytest.raises(RunExistsError):
