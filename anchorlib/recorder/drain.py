@@ -8,6 +8,7 @@ further.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 _BATCH_SLOTS: Final = 2048
 _BATCH_BYTES: Final = 8 << 20
+_POLL_SECONDS: Final = 0.01
 _FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 
@@ -100,8 +102,11 @@ class Drain:
 
     def leave(self, timeout: float) -> None:
         """The trainer has died: bring what is in the sink to its store, and give the run back."""
+        end = time.monotonic() + timeout
         try:
             self._sink.flush().wait(timeout)
+            while self._sink.waiting and time.monotonic() < end:  # published, and not yet confirmed
+                time.sleep(_POLL_SECONDS)
         except Exception as fault:  # noqa: BLE001  # nobody is left to raise it to
             self._losses.warn_once("left", f"not all that a dead trainer left was stored: {fault}")
         self.revoke()
