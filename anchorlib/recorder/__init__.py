@@ -2,7 +2,8 @@
 
 queue      the trainer's side, bounded by bytes: what waits lies in a ring
 ring       the memory, and the hand that places records in it; `layout` says which byte is what
-told       definitions and statements as they lie in the ring; `statements` before, `known` after
+teller     places definitions and `statements` in the ring, where they lie as `told` says; the
+           drain's side knows them by `known`
 drain      the other end: columns, admission, the sink; `losses` counts what did not get there
 asks       what is asked of a drain beside the records
 worker     where a drain runs: in a `thread`, or in a `process`, started with a `plan`

@@ -40,10 +40,11 @@ _log = logging.getLogger("anchorlib")
 _DEATHS: Final = 3
 _END_SECONDS: Final = 10.0
 _PACKAGES: Final = str(Path(__file__).parents[2])
+_MODULE: Final = "anchorlib.recorder.main"
 _MAIN: Final = """
 import json, runpy, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
-runpy.run_module("anchorlib.recorder.main", run_name="__main__", alter_sys=True)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
@@ -102,7 +103,7 @@ class RecorderProcess:
             if self._lock is not None:
                 passed.append(self._lock.descriptor)
             child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN, _paths(), name, *map(str, passed)],
+                [sys.executable, "-P", "-c", _MAIN, _paths(), _MODULE, name, *map(str, passed)],
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as Late
@@ -25,7 +24,7 @@ from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
 from anchorlib.recorder.losses import LATE, Losses
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
 from anchorlib.recorder.statements import Statements
-from anchorlib.recorder.told import layout_definition, statement, stream_definition
+from anchorlib.recorder.teller import TOLD_BYTES, Teller
 from anchorlib.recorder.worker import Worker
 from anchorlib.sinks import OnFull, check_edges, statable
 
@@ -38,9 +37,6 @@ __all__ = ["RecordQueue", "Source", "ring_size"]
 # drain begins, something else does not run.
 _WAKE_BYTES: Final = 16 << 20
 _RESERVE: Final = 8  # of the room, kept for records of which the summary alone will be stored
-_TOLD_BYTES: Final = 1 << 20  # room beside the limit, for definitions and statements
-_SAY_SECONDS: Final = 0.05  # between two statements of gaps and lineage
-_TOGETHER: Final = 100  # statements of gaps, or of lineage, in one slot
 
 # How long `close` waits past its timeout: for the batch that is being written when time is up, and
 # then, the sink being revoked, for the one operation that its owner may be in.
@@ -59,16 +55,7 @@ Source: TypeAlias = int | Callable[[int], object]
 
 def ring_size(limit_bytes: int) -> int:
     """The bytes of payload that a queue with this limit needs."""
-    return aligned(limit_bytes) + _TOLD_BYTES
-
-
-def _lineage(edges: list[Edges]) -> list[bytes]:
-    """Statements of them, none larger than any ring but where one value alone takes more."""
-    text = statement((), edges, {})
-    if len(text) <= _TOLD_BYTES or len(edges) < 2:
-        return [text]
-    middle = len(edges) // 2
-    return _lineage(edges[:middle]) + _lineage(edges[middle:])
+    return aligned(limit_bytes) + TOLD_BYTES
 
 
 class _Put(NamedTuple):
@@ -107,19 +94,24 @@ class RecordQueue:
         self._on_full = on_full
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self._streams: dict[tuple[str, str, str, str], int] = {}
-        self._kept: list[tuple[tuple[str, str, str], bool]] = []  # of each stream: series, values
-        self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
         self._taken = 0
         self._closing = False
         self.putter: Putter | None = None
         self._full_error: str | None = None
         self._statements = Statements()
         self._losses = Losses(self._statements, worker.warn)
-        self._unsaid: deque[bytes] = deque()
-        self._said = 0.0
         self._stuck = 0  # records that waited behind an operation which never ended
         self.blocked_seconds = 0.0
+        self._teller = Teller(
+            ring, self._producer, worker, self._statements, self._losses, self._wait_to_define
+        )
+
+    def _wait_to_define(self) -> bool:
+        """Wait a moment for room, where that is the policy."""
+        waits = self._on_full == "block" and not self._is_over
+        if waits:
+            self._wait()
+        return waits
 
     def put_by(self, make: Callable[[Ring, int], Putter | None]) -> None:
         """Let `make` make a putter for the ring and its room; None where it cannot."""
@@ -129,42 +121,13 @@ class RecordQueue:
 
     def stream(self, name: str, kind: str, mode: str, phase: str, *, keeps: bool) -> int:
         """The number of a series in one phase; -1 where there is no room to define it now."""
-        key = (name, kind, mode, phase)
         with self.lock:
-            number = self._streams.get(key, -1)
-            following = len(self._streams)
-            if number < 0 and self._define(stream_definition(following, key, keeps=keeps)):
-                self._kept[following:] = [((name, kind, mode), keeps)]
-                number = self._streams[key] = following
-        return number
+            return self._teller.stream((name, kind, mode, phase), keeps=keeps)
 
     def layout(self, dtype: str, shape: tuple[int, ...]) -> int:
         """The number of a dtype and shape; -1 where there is no room to define it now."""
-        key = (dtype, shape)
         with self.lock:
-            number = self._layouts.get(key, -1)
-            following = len(self._layouts)
-            if number < 0 and self._define(layout_definition(following, *key)):
-                number = self._layouts[key] = following
-        return number
-
-    def _define(self, text: bytes) -> bool:
-        while not self._tell(text, defines=True):
-            if self._on_full != "block" or self._is_over:
-                return False
-            self._wait()
-        return True
-
-    def _tell(self, text: bytes, *, defines: bool = False) -> bool:
-        """Place a statement; whether there was room."""
-        producer = self._producer
-        pos = producer.place(len(text), self._ring.payload_bytes)
-        if pos >= 0:
-            producer.write(pos, text)
-            if defines:  # before a drain can have consumed it, and can have died
-                self._worker.defined(self._ring[Word.PUBLISHED], text)
-            producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD)
-        return pos >= 0
+            return self._teller.layout(dtype, shape)
 
     # -- records
 
@@ -301,7 +264,7 @@ class RecordQueue:
         self._losses.lose(*self._named(put.stream, put.nbytes, put.at[0]), reason)
 
     def _named(self, stream: int, nbytes: int, step: int) -> tuple[tuple[str, str, str], int, int]:
-        series, keeps = self._kept[stream] if stream >= 0 else (_UNKNOWN, True)
+        series, keeps = self._teller.kept[stream] if stream >= 0 else (_UNKNOWN, True)
         return series, step, nbytes if keeps else 0
 
     def _tell_full(self, put: _Put) -> None:
@@ -325,7 +288,7 @@ class RecordQueue:
         """Count observations that never became records."""
         with self.lock:
             self._statements.gap(statable(gap))
-            self._say_sometimes()
+            self._teller.say_sometimes()
 
     def edges(self, edges: Edges) -> None:
         """Pass on what a value was computed from."""
@@ -336,42 +299,13 @@ class RecordQueue:
             return
         with self.lock:
             self._statements.edges(edges)
-            self._say_sometimes()
+            self._teller.say_sometimes()
 
     def header(self, entries: Mapping[str, object]) -> None:
         """Pass on what the run's header has to say from now on."""
         with self.lock:
             self._statements.header(entries)
-            self._say_sometimes()
-
-    def _say_sometimes(self) -> None:
-        now = time.monotonic()
-        if now - self._said >= _SAY_SECONDS:
-            self._said = now
-            self._say(0.0)
-
-    def _say(self, seconds: float | None) -> None:
-        """Place what is to be said in the ring; wait for room as long as `seconds`."""
-        telling = self._statements.take(again=False)
-        for at in range(0, len(telling.gaps), _TOGETHER):
-            self._unsaid.append(statement(telling.gaps[at : at + _TOGETHER], (), {}))
-        for at in range(0, len(telling.edges), _TOGETHER):
-            self._unsaid.extend(_lineage(telling.edges[at : at + _TOGETHER]))
-        if telling.header:
-            self._unsaid.append(statement((), (), telling.header))
-        end = None if seconds is None else time.monotonic() + seconds
-        while self._unsaid and not self._worker.is_over:
-            if self._tell(self._unsaid[0]):
-                self._unsaid.popleft()
-            elif len(self._unsaid[0]) > self._ring.payload_bytes:
-                self._losses.warn_once(
-                    "large", f"a statement of {len(self._unsaid.popleft())} bytes was left out"
-                )
-            elif end is None or time.monotonic() < end:
-                self._worker.wake()
-                self._wait()
-            else:
-                break
+            self._teller.say_sometimes()
 
     # -- waiting for the drain
 
@@ -384,7 +318,7 @@ class RecordQueue:
         with self.lock:
             if self._closing:
                 return
-            self._say(timeout)
+            self._teller.say(timeout)
             target = self._taken
             asked = self._worker.ask("flush", self._ring[Word.PUBLISHED], timeout)
         try:
@@ -413,7 +347,7 @@ class RecordQueue:
             self._closing = True
             self._room, self.putter = -1, None
             self._changed.notify_all()
-            self._say(timeout)
+            self._teller.say(timeout)
             asked = self._worker.ask("close", self._ring[Word.PUBLISHED], timeout)
         if not wait([asked], timeout + _BATCH_SECONDS).done:
             self._worker.revoke()

@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
 def _arrange(order: Order, marks: Marks) -> None:
     """Let whoever drains mark what its sink has taken, and die where the order says."""
     process, opening = anchorlib.recorder.process, anchorlib.capture.opening
-    process._MAIN = "tests.delivery.mortal"  # type: ignore[misc]
+    process._MODULE = "tests.delivery.mortal"  # type: ignore[misc]
     if order.place == "thread":
         mortal.spool_mortally(mortal.Countdown.of(order.point))
     open_plan, open_sink = process.open_plan, opening.open_sink
