@@ -141,6 +141,7 @@ def test_a_refusal_of_the_recorder_reaches_the_user(backend, monkeypatch):
     function = torch.compile(simple, fullgraph=True, backend=backend)
     with recording() as run:
         function(X, weight()).backward()
+        run.session._queue.putter = None  # the compiled put asks nobody
         monkeypatch.setattr(recorder, "quick_place", lambda _x: None)
         monkeypatch.setattr(recorder, "is_plain", lambda _x: False)
         monkeypatch.setattr(recorder, "skip_reason", capturing)
@@ -157,6 +158,7 @@ def test_a_hook_of_a_watched_model_counts_what_an_anchor_would_refuse(monkeypatc
     with recording() as run:
         run.session.watch(model, tensors=["0@value"])
         call = torch.compile(model, fullgraph=True, backend="aot_eager")
+        run.session._queue.putter = None
         monkeypatch.setattr(recorder, "quick_place", lambda _x: None)
         monkeypatch.setattr(recorder, "is_plain", lambda _x: False)
         monkeypatch.setattr(recorder, "skip_reason", capturing)
