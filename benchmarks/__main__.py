@@ -50,6 +50,8 @@ def main() -> None:
     told = {name: getattr(options, name) for name in ("rows", "rounds") if getattr(options, name)}
     if told and options.names != ["observing"]:
         parser.error("--rows and --rounds are those of `observing` alone")
+    if options.rows and (unknown := set(options.rows) - {*(known := rows_of_observing())}):
+        parser.error(f"observing has no row {min(unknown)!r}; it has {', '.join(known)}")
     if options.here:
         alone(options.names[0], told)
         return
@@ -61,6 +63,12 @@ def main() -> None:
     print(f"\n{machine()}\n\n{document(found)}")
     if options.json:
         append_history(options.json, found)
+
+
+def rows_of_observing() -> list[str]:
+    """What `--rows` takes."""
+    parts: Mapping[str, object] = importlib.import_module("benchmarks.observing").PARTS
+    return list(parts)
 
 
 def kept_in(store: Path | None) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anchorlib.capture.snapshot import _PLAIN, _QUICK, _wrapped
+from anchorlib.capture.snapshot import PLAIN, QUICK, is_wrapped
 from anchorlib.recorder.layout import CONTROL_BYTES, VERSION
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["compiled_putter", "layout_key"]
 
 _TESTED = "2.13.0"
-_DTYPES = tuple(sorted(_QUICK, key=str))
+_DTYPES = tuple(sorted(QUICK, key=str))
 
 
 def compiled_putter(ring: Ring, room: int) -> Putter | None:
@@ -44,13 +44,13 @@ def compiled_putter(ring: Ring, room: int) -> Putter | None:
         payload_bytes=ring.payload_bytes,
         room=room,
         exchange=torch.Tensor.__dlpack_c_exchange_api__,
-        tensors=_PLAIN,
+        tensors=PLAIN,
         dtypes=_DTYPES,
         is_neg=torch.Tensor.is_neg,
         dtype=torch.Tensor.dtype,
         function_modes=torch._C._len_torch_function_stack,  # noqa: SLF001  # no public names
         is_tracing=torch._C._is_tracing,  # noqa: SLF001
-        is_wrapped=_wrapped,
+        is_wrapped=is_wrapped,
     )
 
 

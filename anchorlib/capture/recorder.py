@@ -98,10 +98,10 @@ class Recorder:
         None of any other, which is left to `observe`.
         """
         queue = self._queue
-        if stream.key is not None and note is NO_NOTE:
+        if note is NO_NOTE:
             with self._lock:
                 putter, key = queue.putter, stream.key  # with the layout that belongs to it
-                if putter is not None and key is not None:
+                if putter is not None and key is not None and not queue.placing:
                     order = self._order
                     nbytes = putter.put(x, stream.number, stream.layout, key, at, order)
                     if nbytes is not None and nbytes >= 0:

@@ -19,12 +19,15 @@ from anchorlib.dtypes import DTYPES
 from anchorlib.errors import UnsupportedError
 
 __all__ = [
+    "PLAIN",
+    "QUICK",
     "QuickPlace",
     "Snapshot",
     "TorchArithmetic",
     "dtype_name",
     "is_for_many",
     "is_plain",
+    "is_wrapped",
     "plain",
     "quick_place",
     "skip_reason",
@@ -34,8 +37,8 @@ __all__ = [
 
 _MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, and others may go on
 _FREED = 1 << 40  # what lies in an emptied storage says its offset is its address
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
 _tracing_state = torch._C._get_tracing_state  # noqa: SLF001
 _PARTED = {
     torch.jagged,
@@ -67,7 +70,7 @@ _STORED = {
 
 # Dtypes of which the bytes in memory are the values. Complex ones are not among them: the bytes of
 # a lazy conjugate are others.
-_QUICK = {dtype for dtype in _STORED if not dtype.is_complex}
+QUICK = {dtype for dtype in _STORED if not dtype.is_complex}
 
 # An address in memory; dtype, shape, and how many bytes lie there, as they are stored.
 QuickPlace = tuple[int, torch.dtype, torch.Size, int]
@@ -82,11 +85,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 def is_plain(x: torch.Tensor) -> bool:
     """Whether `x` is an ordinary array of a dtype that can be stored as it is."""
     return (
-        type(x) in _PLAIN
+        type(x) in PLAIN
         and x.layout is torch.strided
         and x.dtype in _STORED
         and not x.is_nested
-        and not _wrapped(x)
+        and not is_wrapped(x)
         and _tracing_state() is None
         and (x.is_cpu or _has_values(x))
         and _has_memory(x)
@@ -117,10 +120,10 @@ def quick_place(x: torch.Tensor) -> QuickPlace | None:
     """
     try:
         if (
-            type(x) in _PLAIN
+            type(x) in PLAIN
             and not _function_modes()
             and x.is_cpu
-            and (dtype := x.dtype) in _QUICK
+            and (dtype := x.dtype) in QUICK
             and x.is_contiguous()
             and not x.is_neg()
             and _tracing_state() is None
@@ -186,7 +189,7 @@ def _unusual_array(x: torch.Tensor) -> str | None:
             f"tensors of class {type(x).__name__} cannot be anchored: anchor the plain tensors "
             "inside it"
         )
-    if not (_wrapped(x) or _has_memory(x)):
+    if not (is_wrapped(x) or _has_memory(x)):
         return "memory given back"
     known = dtype_name(x.dtype) in DTYPES or x.is_quantized
     return None if known else f"dtype {dtype_name(x.dtype)}"

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from anchorlib.errors import StoreError
 from anchorlib.recorder.asks import Ask
 from anchorlib.recorder.drain import Drain
 from anchorlib.recorder.plan import Plan, open_plan
@@ -78,7 +79,9 @@ class Process:
     def outside(self, number: int) -> memoryview:
         """Memory that the trainer has sent, or is sending."""
         with self._came:
-            self._came.wait_for(lambda: number in self._lent)
+            self._came.wait_for(lambda: number in self._lent or self.alone)
+            if number not in self._lent:
+                raise StoreError("its trainer ended before it had handed the values over")
             return memoryview(self._lent[number])
 
     def give_back(self, number: int) -> None:
@@ -103,7 +106,9 @@ class Process:
             # Deaf, it would let the trainer wait for ever; a successor hears all of it again.
             logging.getLogger("anchorlib").exception("anchorlib: a recorder cannot hear")
             os._exit(1)
-        self.alone = True
+        with self._came:
+            self.alone = True
+            self._came.notify_all()
         self.ring_bell()
 
     def _hear(self, message: dict[str, Any], descriptors: list[int]) -> None:
@@ -177,7 +182,7 @@ def main(arguments: Sequence[str]) -> None:
     log = logging.getLogger("anchorlib")
     log.addHandler(Forwarding(talk, host))
     log.setLevel(logging.INFO)
-    sink, before = open_plan(plan, ring, RankLock.adopted(*lock) if lock else None)
+    sink, before = open_plan(plan, ring, RankLock(*lock) if lock else None)
     host.drain = Drain(ring, sink, host, before)
     threading.Thread(target=host.listen, name="anchorlib-listener", daemon=True).start()
     threading.Thread(target=host.warm, name="anchorlib-warm", daemon=True).start()

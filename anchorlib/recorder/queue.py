@@ -46,6 +46,7 @@ _BEGIN_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.0005
 
 _FULL: Final = "queue full"
+_INSIDE: Final = "anchored by a signal handler, in the middle of another anchor"
 _OVER: Final = "the recorder has ended"
 _UNKNOWN: Final = (UNKNOWN, "value", "")  # of a record that found no room even for its name
 
@@ -103,15 +104,19 @@ class RecordQueue:
         self._stuck = 0  # records that waited behind an operation which never ended
         self.blocked_seconds = 0.0
         self._teller = Teller(
-            ring, self._producer, worker, self._statements, self._losses, self._wait_to_define
+            ring,
+            self._producer,
+            worker,
+            self._statements,
+            self._losses,
+            lambda: on_full == "block" and not self._is_over,
+            self._wait,
         )
 
-    def _wait_to_define(self) -> bool:
-        """Wait a moment for room, where that is the policy."""
-        waits = self._on_full == "block" and not self._is_over
-        if waits:
-            self._wait()
-        return waits
+    @property
+    def placing(self) -> bool:
+        """Whether a record is being placed in the ring, by Python, at this moment."""
+        return self._producer.placing
 
     def put_by(self, make: Callable[[Ring, int], Putter | None]) -> None:
         """Let `make` make a putter for the ring and its room; None where it cannot."""
@@ -145,20 +150,24 @@ class RecordQueue:
     ) -> None:
         """Take a record over; `lock` is held. Raises nothing."""
         producer = self._producer
-        pos = producer.place(nbytes, self._room)
-        if pos < 0 or stream < 0 or layout < 0:
-            self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
+        if producer.placing:
+            self._losses.lose(*self._named(stream, nbytes, at[0]), _INSIDE)
             return
-        if isinstance(source, int):
-            producer.copy(pos, source, nbytes)
-        else:
-            source(producer.address(pos))
-        try:
-            producer.publish(pos, nbytes, stream, layout, at, order, scale, flags, count)
-        except (struct.error, OverflowError) as fault:
-            self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
-            return
-        self.placed(nbytes)
+        with producer:
+            pos = producer.place(nbytes, self._room)
+            if pos >= 0 and stream >= 0 and layout >= 0:
+                if isinstance(source, int):
+                    producer.copy(pos, source, nbytes)
+                else:
+                    source(producer.address(pos))
+                try:
+                    producer.publish(pos, nbytes, stream, layout, at, order, scale, flags, count)
+                except (struct.error, OverflowError) as fault:
+                    self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
+                else:
+                    self.placed(nbytes)
+                return
+        self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
 
     def placed(self, nbytes: int) -> None:
         """A record of `nbytes` is in the ring; `lock` is held."""
@@ -234,19 +243,21 @@ class RecordQueue:
             move(address, put.source, put.nbytes)
         else:
             put.source(address)
-        self._publish(put, number, SlotKind.OUTSIDE)
+        with self._producer:
+            self._publish(put, number, SlotKind.OUTSIDE)
 
     def _put_bare(self, put: _Put) -> None:
         """Its values are left out; where there is room, they wait until their summary is made."""
-        pos = self._producer.place(put.nbytes, self._limit)
-        if pos < 0:
-            self._lose(put, _FULL)
-            return
-        if isinstance(put.source, int):
-            self._producer.copy(pos, put.source, put.nbytes)
-        else:
-            put.source(self._producer.address(pos))
-        self._publish(put, pos, SlotKind.BARE)
+        with self._producer as producer:
+            pos = producer.place(put.nbytes, self._limit)
+            if pos < 0:
+                self._lose(put, _FULL)
+                return
+            if isinstance(put.source, int):
+                producer.copy(pos, put.source, put.nbytes)
+            else:
+                put.source(producer.address(pos))
+            self._publish(put, pos, SlotKind.BARE)
 
     def _publish(self, put: _Put, pos: int, kind: SlotKind) -> None:
         _, nbytes, stream, layout, at, order, scale, flags, folded = put

@@ -13,7 +13,7 @@ import sys
 import time
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -166,6 +166,9 @@ def shared_memory(nbytes: int) -> int:
 class Producer:
     """Places records in a ring, one after the other, each whole before it can be seen.
 
+    Between `place` and `publish` no other record may be placed, as a signal handler might: what is
+    done there is done inside `with producer`, and only where it is not `placing` already.
+
     Stores to memory become visible in the order in which Python makes them: on x86-64 because the
     processor keeps it, in a thread of this process because Python's lock does.
     """
@@ -178,6 +181,14 @@ class Producer:
         self._payload_at = ring.payload_at
         self._ring = ring
         self._consumed = self._freed = 0  # as the consumer last said
+        self.placing = False
+
+    def __enter__(self) -> Self:
+        self.placing = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.placing = False
 
     def place(self, nbytes: int, room: int) -> int:
         """The position for values of `nbytes`; -1 where they, and what is held, exceed `room`."""

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from anchorlib import errors
-from anchorlib.errors import AnchorError, StoreError
+from anchorlib.errors import AnchorError, CollectorError, StoreError
 
 __all__ = ["MOST_TEXT", "Talk", "fault_of", "fault_told"]
 
@@ -53,14 +53,16 @@ class Talk:
 
 
 def fault_told(fault: Exception) -> list[str]:
-    """A fault as it travels."""
+    """A fault as it travels: its class, what it says, and a CollectorError's kind."""
     ours = type(fault).__name__ if isinstance(fault, AnchorError) else ""
     said = str(fault) if ours else f"{type(fault).__name__}: {fault}"
-    return [ours, said[:MOST_TEXT]]
+    return [ours, said[:MOST_TEXT], str(getattr(fault, "kind", ""))]
 
 
 def fault_of(told: Sequence[str]) -> Exception:
     """The fault that was told; one that is not of ours is a StoreError."""
-    kind = getattr(errors, told[0], StoreError) if told[0] else StoreError
-    found: Exception = kind(told[1])
-    return found
+    name, said, kind = told
+    fault: Exception = getattr(errors, name, StoreError)(said) if name else StoreError(said)
+    if isinstance(fault, CollectorError):
+        fault.kind = kind
+    return fault

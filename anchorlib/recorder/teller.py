@@ -22,27 +22,28 @@ TOLD_BYTES: Final = 1 << 20
 
 _SAY_SECONDS: Final = 0.05  # between two statements of gaps and lineage
 _TOGETHER: Final = 100  # statements of gaps, or of lineage, in one slot
-_POLL_SECONDS: Final = 0.0005
 
 
 class Teller:
     """Places definitions and statements in a ring. The queue's lock guards all of it.
 
     kept: of each stream that was defined, its series, and whether its mode keeps values.
-    wait: waits a moment for room, if there is to be waited; whether there was.
+    waits: whether a definition waits for room. pause: lets others, and the drain, run for a moment.
     """
 
-    def __init__(  # the parts it connects
+    def __init__(  # noqa: PLR0913  # the parts it connects
         self,
         ring: Ring,
         producer: Producer,
         worker: Worker,
         statements: Statements,
         losses: Losses,
-        wait: Callable[[], bool],
+        waits: Callable[[], bool],
+        pause: Callable[[], None],
     ) -> None:
         self._ring, self._producer, self._worker = ring, producer, worker
-        self._statements, self._losses, self._wait = statements, losses, wait
+        self._statements, self._losses = statements, losses
+        self._waits, self._pause = waits, pause
         self._streams: dict[tuple[str, str, str, str], int] = {}
         self.kept: list[tuple[tuple[str, str, str], bool]] = []
         self._layouts: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -71,19 +72,23 @@ class Teller:
 
     def _define(self, text: bytes) -> bool:
         while not self._tell(text, defines=True):
-            if not self._wait():
+            if self._producer.placing or not self._waits():
                 return False
+            self._pause()
         return True
 
     def _tell(self, text: bytes, *, defines: bool = False) -> bool:
         """Place a statement; whether there was room."""
         producer = self._producer
-        pos = producer.place(len(text), self._ring.payload_bytes)
-        if pos >= 0:
-            producer.write(pos, text)
-            if defines:  # before a drain can have consumed it, and can have died
-                self._worker.defined(self._ring[Word.PUBLISHED], text)
-            producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD)
+        if producer.placing:
+            return False
+        with producer:
+            pos = producer.place(len(text), self._ring.payload_bytes)
+            if pos >= 0:
+                producer.write(pos, text)
+                if defines:  # before a drain can have consumed it, and can have died
+                    self._worker.defined(self._ring[Word.PUBLISHED], text)
+                producer.publish(pos, len(text), 0, 0, (0, 0, 0), 0, kind=SlotKind.TOLD)
         return pos >= 0
 
     # -- statements
@@ -99,7 +104,7 @@ class Teller:
         """Place what is to be said in the ring; wait for room as long as `seconds`."""
         self._write_down()
         end = None if seconds is None else time.monotonic() + seconds
-        while self._unsaid and not self._worker.is_over:
+        while self._unsaid and not (self._worker.is_over or self._producer.placing):
             if self._tell(self._unsaid[0]):
                 self._unsaid.popleft()
             elif len(self._unsaid[0]) > self._ring.payload_bytes:
@@ -107,8 +112,7 @@ class Teller:
                     "large", f"a statement of {len(self._unsaid.popleft())} bytes was left out"
                 )
             elif end is None or time.monotonic() < end:
-                self._worker.wake()
-                time.sleep(_POLL_SECONDS)
+                self._pause()
             else:
                 break
 

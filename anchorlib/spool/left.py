@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from anchorlib.spool.place import LOCK, SpoolLabel, is_spool, limit_of, spool_place
+from anchorlib.store import is_locked
 
 __all__ = ["LeftSpool", "SpoolRoom", "spool_room", "spools_here"]
 
@@ -56,7 +56,7 @@ def spools_here(place: Path | None = None) -> Iterator[LeftSpool]:
     for path in found:
         label = SpoolLabel.read(path)
         run, rank, to = (None, None, None) if label is None else (label.run, label.rank, label.to)
-        yield LeftSpool(path, run, rank, to, _bytes(path), live=_owned(path))
+        yield LeftSpool(path, run, rank, to, _bytes(path), live=is_locked(path / LOCK))
 
 
 def _bytes(path: Path) -> int:
@@ -67,19 +67,3 @@ def _bytes(path: Path) -> int:
         except OSError:  # delivered in the meantime
             continue
     return total
-
-
-def _owned(path: Path) -> bool:
-    try:
-        descriptor = os.open(path / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks: nobody can hold one
-        return False
-    finally:
-        os.close(descriptor)
-    return False

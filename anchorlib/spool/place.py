@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 from anchorlib.claims import claim_of
 from anchorlib.errors import OptionError, RunBusyError
 from anchorlib.names import escape
+from anchorlib.store import holder
 
 __all__ = [
     "SpoolLabel",
@@ -164,10 +165,10 @@ class SpoolLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(self._file)
+            who = holder(self._file)
             os.close(self._file)
             raise RunBusyError(
-                f"the spool {escape(str(folder))} belongs to {holder}, which is alive and delivers "
+                f"the spool {escape(str(folder))} belongs to {who}, which is alive and delivers "
                 "it; wait until it has ended"
             ) from None
         except OSError:  # a file system without locks
@@ -188,14 +189,6 @@ class SpoolLock:
 
 
 _HELD: weakref.WeakSet[SpoolLock] = weakref.WeakSet()
-
-
-def _holder(file: int) -> str:
-    try:
-        owner: dict[str, Any] = json.loads(os.pread(file, 4096, 0))
-        return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"
 
 
 def _forget_in_child() -> None:

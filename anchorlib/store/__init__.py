@@ -24,7 +24,7 @@ from anchorlib.store.finding import (
 )
 from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
-from anchorlib.store.lock import RankLock
+from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
@@ -52,6 +52,8 @@ __all__ = [
     "check_series",
     "check_writable",
     "find_run",
+    "holder",
+    "is_locked",
     "list_runs",
     "locate_store",
     "make_store",

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from anchorlib.errors import RunBusyError
+from anchorlib.names import escape
 from anchorlib.store.layout import hidden, rank_name
 
-__all__ = ["RankLock", "is_locked", "lock_path"]
+__all__ = ["RankLock", "holder", "is_locked", "lock_path"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -33,12 +34,8 @@ class RankLock:
     It holds as long as any process has its descriptor open, so that it can be shared with a child.
     """
 
-    @classmethod
-    def adopted(cls, descriptor: int) -> RankLock:
-        """The lock that a parent took, whose `descriptor` this process has inherited."""
-        return cls(descriptor)
-
     def __init__(self, descriptor: int) -> None:
+        """The right that `descriptor` has already, by `take` or inherited from a parent."""
         self._descriptor = descriptor
         _HELD.add(self)
 
@@ -51,7 +48,7 @@ class RankLock:
         try:
             if not (_acquire(lock.descriptor) or _inherited(lock.descriptor)):
                 raise RunBusyError(
-                    f"rank {rank} of run {run!r} is being written by {_holder(lock.descriptor)}; "
+                    f"rank {rank} of run {run!r} is being written by {holder(lock.descriptor)}; "
                     "stop it, or take another run name or rank"
                 )
             _sign(lock.descriptor)
@@ -149,10 +146,11 @@ def _sign(descriptor: int) -> None:
     os.pwrite(descriptor, json.dumps(owner).encode(), 0)
 
 
-def _holder(descriptor: int) -> str:
+def holder(descriptor: int) -> str:
+    """Who signed a lock file, in words."""
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
-        return f"process {int(owner['pid'])} on {owner['host']}"
+        return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"
     except (ValueError, KeyError, TypeError):
         return "another process"
 

@@ -25,7 +25,7 @@ from benchmarks.observing.sessions import sessions, unet_files
 from benchmarks.observing.steps import steps_of
 from benchmarks.observing.turns import wait_for_children
 
-__all__ = ["figures"]
+__all__ = ["PARTS", "figures"]
 
 ROUNDS = 9
 

@@ -12,16 +12,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import grpc
 import pytest
 
 from anchor_cli import serve
 from anchor_cli.amounts import parse_seconds
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
-from anchorlib.wire import Kind, kind_of
+from anchorlib.wire import Kind
 from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
-from tests.contract.runs import until
 from tests.server.processes import served
 from tests.server.pushing import Pusher
 from tests.server.pushing import record as step_record
@@ -218,29 +216,30 @@ def test_a_limit_that_cannot_be_is_told_and_nothing_is_served(tmp_path, option, 
     assert option in done.err
 
 
-def pushed(address: str) -> bool:
-    """Whether a stream that brings 4 MiB was let in; the one before it may not be over yet."""
-    with Pusher(address, rank=2) as stream:
-        try:
-            for done in (8, 16):  # what is written in one go is kept whole
-                stream.push(*(step_record(step, 1 << 16) for step in range(done - 8, done)))
-                stream.acked(done)
-        except grpc.RpcError as refused:
-            if kind_of(refused) is Kind.STREAMS:
-                return False
-            raise
-    return True
+def test_streams_are_as_many_as_the_option_says(tmp_path):
+    with served(tmp_path, "--max-streams", "1") as collector, Pusher(collector.address) as only:
+        only.reply()  # its stream is open
+        with Pusher(collector.address, rank=1) as refused:
+            assert refused.kind() is Kind.STREAMS
 
 
-def test_limits_are_what_the_options_say(tmp_path):
-    options = ("--max-streams", "1", "--idle-timeout", "0.3s", "--max-run-size", "1MB")
-    with served(tmp_path, *options) as collector:
-        with Pusher(collector.address) as silent:
-            with Pusher(collector.address, rank=1) as refused:
-                assert refused.kind() is Kind.STREAMS
-            assert silent.kind() is Kind.IDLE
-        until(lambda: pushed(collector.address))
-    gaps = RankReader(LocalLocation(tmp_path / "run1.zarr"), 2).gaps()
+def test_a_silent_stream_ends_after_the_time_of_the_option(tmp_path):
+    with (
+        served(tmp_path, "--idle-timeout", "0.3s") as collector,
+        Pusher(collector.address) as silent,
+    ):
+        assert silent.kind() is Kind.IDLE
+
+
+def test_a_run_grows_to_the_size_of_the_option(tmp_path):
+    with (
+        served(tmp_path, "--max-run-size", "1MB") as collector,
+        Pusher(collector.address) as stream,
+    ):
+        for done in (8, 16):  # what is written in one go is kept whole
+            stream.push(*(step_record(step, 1 << 16) for step in range(done - 8, done)))
+            stream.acked(done)
+    gaps = RankReader(LocalLocation(tmp_path / "run1.zarr"), 0).gaps()
     assert {gap.reason for gap in gaps} == {"max_run_size"}
 
 

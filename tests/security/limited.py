@@ -15,11 +15,11 @@ import resource
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from anchorlib.wire import ReaderClient
 from tests.cli.made import Outcome, anchor
 
 MEMORY: Final = 1 << 30  # bytes of address space beyond what Python and its libraries take
@@ -74,7 +74,7 @@ class Limited:
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     anchor("runs", "--help")  # loads what every command needs
-    assert ReaderClient  # and gRPC, which comes with the first name that needs it
+    import_module("anchorlib.wire.loading")  # and gRPC, which comes late otherwise
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -400,3 +401,51 @@ def test_records_from_several_threads_all_arrive():
     for k in range(4):
         mine = [s for s in seen if s // 1000 == k]
         assert mine == sorted(mine)
+
+
+def test_what_a_signal_handler_puts_inside_a_put_is_counted_and_harms_nothing(monkeypatch):
+    sink = MemorySink()
+    queue = knowing(queue_to(sink))
+    copy = queue._producer.copy
+
+    def interrupted(*place):
+        monkeypatch.setattr(queue._producer, "copy", copy)
+        put(queue, item(7))  # as a handler does that runs between two lines of the put
+        copy(*place)
+
+    monkeypatch.setattr(queue._producer, "copy", interrupted)
+    for step in (1, 2):
+        put(queue, item(step))
+    assert queue.close(5) == 0
+    assert steps(sink) == [1, 2]
+    assert queue.lost == 1
+    (gap,) = sink.gaps
+    assert (gap.name, gap.first_step, gap.count) == ("x", 7, 1)
+
+
+def test_a_session_closes_while_another_thread_waits_for_a_flush():
+    sink = GatedSink(open_gate=False)
+    queue = queue_to(sink, limit_bytes=2 * ROW, on_full="block")
+    for step in range(2):
+        put(queue, item(step))
+    assert sink.taken.wait(10)
+    n = 0
+    while not queue._teller._unsaid:  # statements fill the room that is left
+        n += 1
+        queue.header({f"key{n}": "x" * 5000})
+        with queue.lock:
+            queue._teller.say(0.0)
+
+    def flush():
+        with suppress(FlushTimeoutError):  # the session closed before it was done
+            queue.flush()
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+    closing = threading.Thread(target=queue.close, args=(0.1,))
+    closing.start()
+    closing.join(0.3)
+    sink.gate.set()
+    for thread in (flushing, closing):
+        thread.join(30)
+        assert not thread.is_alive()

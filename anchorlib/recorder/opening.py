@@ -1,0 +1,127 @@
+"""Queues: drained by a process of their own, or by a thread of this one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from anchorlib.errors import StoreError
+from anchorlib.recorder.plan import Plan
+from anchorlib.recorder.process import RecorderProcess
+from anchorlib.recorder.queue import RecordQueue, ring_size
+from anchorlib.recorder.ring import Ring
+from anchorlib.recorder.thread import RecorderThread
+from anchorlib.sinks import (
+    EmbeddedSink,
+    OnFull,
+    RunOptions,
+    Sink,
+    check_collector,
+    open_sink,
+    open_writer,
+)
+from anchorlib.store import RankLock
+
+__all__ = [
+    "Place",
+    "default_place",
+    "process_queue",
+    "thread_queue",
+]
+
+_log = logging.getLogger("anchorlib")
+
+Place: TypeAlias = Literal["process", "thread"]
+"""Where a ring is drained."""
+
+
+def default_place() -> Place:
+    """A process where the system has what it needs.
+
+    Stores to shared memory must become visible in the order in which Python makes them, which the
+    processor decides.
+    """
+    has_all = all(hasattr(os, name) for name in ("memfd_create", "eventfd", "pidfd_open"))
+    in_order = platform.machine() in {"x86_64", "AMD64"}
+    # The executable of a frozen program is the program: it would start itself.
+    has_python = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return "process" if has_all and in_order and has_python else "thread"
+
+
+def thread_queue(
+    sink: Sink,
+    *,
+    limit_bytes: int,
+    on_full: OnFull,
+    on_start: Callable[[], None] = lambda: None,
+) -> RecordQueue:
+    """A queue that a thread of this process drains into `sink`.
+
+    on_start: called first in that thread.
+
+    Raises StoreError where there is no memory for it; `sink` is closed then.
+    """
+    try:
+        ring = Ring(-1, ring_size(limit_bytes), new=True)
+    except (OSError, MemoryError, OverflowError) as fault:
+        sink.revoke()
+        sink.close(0)
+        raise StoreError(
+            f"no memory for a queue of {limit_bytes} bytes ({fault}); "
+            "start(queue_bytes=...) takes less"
+        ) from None
+    worker = RecorderThread(ring, sink, on_start)
+    return RecordQueue(ring, worker, limit_bytes=limit_bytes, on_full=on_full)
+
+
+def process_queue(
+    store: str, options: RunOptions, on_start: Callable[[], None] = lambda: None
+) -> RecordQueue:
+    """A queue that a process of its own drains into `store`: a directory, or a collector's URL.
+
+    A thread of this process where the system refuses one, which is said: it calls `on_start`
+    first. Raises what opening the store raises; a collector is not waited for.
+    """
+    plan, lock = _planned(store, options)
+    try:
+        if default_place() != "process":
+            raise OSError("not on this system")
+        worker = RecorderProcess(plan, lock, on_start)
+    except (OSError, OverflowError) as fault:
+        _log.warning(
+            "anchorlib: no recorder process could be started (%s); a thread of this process "
+            "records instead",
+            fault,
+        )
+        sink = _sink_instead(plan, lock)
+        return thread_queue(
+            sink, limit_bytes=options.queue_bytes, on_full=options.on_full, on_start=on_start
+        )
+    return RecordQueue(
+        worker.ring, worker, limit_bytes=options.queue_bytes, on_full=options.on_full
+    )
+
+
+def _planned(store: str, options: RunOptions) -> tuple[Plan, RankLock | None]:
+    payload = ring_size(options.queue_bytes)
+    if "://" in store:
+        check_collector(store)
+        return Plan(store, options, payload, ()), None
+    secret = os.urandom(16)
+    lock = open_writer(Path(store), options, secret).hand_over()
+    options = replace(options, header={})  # the attempt has it already
+    # A later chdir leaves the store where it is.
+    return Plan(str(Path(store).absolute()), options, payload, (secret.hex(),)), lock
+
+
+def _sink_instead(plan: Plan, lock: RankLock | None) -> Sink:
+    if lock is None:
+        return open_sink(plan.store, plan.options)
+    secret = bytes.fromhex(plan.writers[-1])
+    return EmbeddedSink(open_writer(Path(plan.store), plan.options, secret, lock))
