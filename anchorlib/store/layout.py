@@ -53,10 +53,11 @@ FORMAT = "anchor-zarr"
 VERSION = 2
 ROWS_PER_CHUNK = 65536
 CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again
-CHUNK_BYTES = 1 << 20  # of values
+CHUNK_BYTES = 2 << 20  # of the values of several records
+OWN_CHUNK_BYTES = 1 << 20  # of a record that is not put together with others
 FLAT_DIMS = 8  # dimensions that the shapes of a flat array have; rarely more
 
-FORMS_AT_ONCE = 16
+FORMS_AT_ONCE = 8
 """Shapes that get an array of their own with their first record.
 
 An array and its labels are some fifteen files: later shapes share the flat array of their dtype.
@@ -180,12 +181,14 @@ def flat_name(dtype: str, width: int) -> str:
 
 
 def rows_per_chunk(nbytes: int) -> int:
-    """Records of `nbytes` in one chunk file: a mebibyte of them.
+    """Records of `nbytes` in one chunk file: two mebibytes of them.
 
     From 1 MiB a record has a file of its own, written once. Smaller ones share: making a file
     costs more than filling it, and readers pay for each one they open.
     """
-    return min(max(CHUNK_BYTES // max(nbytes, 1), 1), ROWS_PER_CHUNK)
+    if nbytes >= OWN_CHUNK_BYTES:
+        return 1
+    return min(CHUNK_BYTES // max(nbytes, 1), ROWS_PER_CHUNK)
 
 
 def shape_rows(ndim: int) -> int:

@@ -16,6 +16,7 @@ import zarr
 from anchorlib.dtypes import DTYPES
 from anchorlib.record import Record
 from anchorlib.store import LocalLocation, Writer, as_zarr
+from anchorlib.store.layout import FORMS_AT_ONCE
 from tests.anchorlib.store.records import filled, floats, reader, record, written
 from tests.writing import put
 
@@ -121,9 +122,9 @@ def test_shapes_of_few_records_share_flat_arrays(tmp_path: Path) -> None:
     first = zarr.open_array(run / "rank0/forms/float32_1x2/value", mode="r")
     assert first[:].tobytes() == raws[0].tobytes()
     data = xarray.open_zarr(run, group="rank0/forms/flat_float32", consolidated=False)
-    assert data["step"].values.tolist() == list(range(16, 30))
+    assert data["step"].values.tolist() == list(range(FORMS_AT_ONCE, 30))
     starts, shapes = data["start"].values, data["shape"].values
-    for place, step in enumerate(range(16, 30)):
+    for place, step in enumerate(range(FORMS_AT_ONCE, 30)):
         shape = shapes[place][shapes[place] >= 0]
         part = data["value"].values[starts[place] : starts[place] + shape.prod()]
         assert part.reshape(shape).tobytes() == raws[step].tobytes()

@@ -47,8 +47,8 @@ def test_a_key_is_safe_only_if_it_stays_below_its_root(key: str) -> None:
 
 
 def test_large_records_have_files_of_their_own_and_small_ones_share() -> None:
-    assert rows_per_chunk(1 << 30) == rows_per_chunk((512 << 10) + 1) == 1
-    assert rows_per_chunk(64 << 10) == 16
-    assert rows_per_chunk(256 << 10) == 4
-    assert rows_per_chunk(400) == (1 << 20) // 400
+    assert rows_per_chunk(1 << 30) == rows_per_chunk(1 << 20) == 1
+    assert rows_per_chunk(64 << 10) == 32
+    assert rows_per_chunk((1 << 20) - 1) == 2
+    assert rows_per_chunk(400) == (2 << 20) // 400
     assert rows_per_chunk(0) == rows_per_chunk(4) == 65536
