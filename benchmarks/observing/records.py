@@ -35,6 +35,7 @@ FLUSHES = 5
 RUNS = 3
 MIB = 1 << 20
 LEAST = 4  # large values between two flushes
+PLACES = 64 << 20  # bytes that plain copies go round in
 
 
 def values(folder: Path, rounds: int) -> Iterator[Figure]:
@@ -96,27 +97,49 @@ def a_record(
 
 def copies(folder: Path, rounds: int) -> Iterator[Figure]:
     """Large values while the recorder keeps up: all are stored before the next few are anchored."""
+    places = np.ones(PLACES, np.uint8)
     for size, nbytes in SIZES.items():
         x, few = torch.rand(nbytes // 4), max(LEAST, MIB // nbytes)
         name = size.replace(" ", "")
         with anchorlib.start(name, store=folder / "copies") as session:
-            ratios = [copied(x, few, session) for _ in range(5 * rounds + 2)][2:]
+            pairs = Copies(x, few, places.reshape(-1, nbytes), session)
+            ratios = [pairs.ratio() for _ in range(5 * rounds + 2)][2:]
         yield cell(COPIES, size, THREAD, told(ratios))
 
 
-def copied(x: torch.Tensor, few: int, session: anchorlib.Session) -> float:
-    """A few anchors of `x`, over as many copies to places that were written to just before."""
-    source, kept = x.numpy(), np.empty((few, x.numel()), np.float32)
-    session.flush()
-    for _ in range(2):  # the first time is not told
+class Copies:
+    """A few anchors of `x`, and as many plain copies to places that are as warm as the ring's.
+
+    Those are the next of `places`, which are many enough to be in memory rather than in a cache.
+    Before either begins this thread has waited for the store.
+    """
+
+    def __init__(
+        self, x: torch.Tensor, few: int, places: np.ndarray, session: anchorlib.Session
+    ) -> None:
+        self._x, self._few, self._session = x, few, session
+        self._source = x.numpy().view(np.uint8)
+        self._places, self._next = places, 0
+
+    def ratio(self) -> float:
+        """Thread CPU of the anchors over that of the copies."""
+        copies = self._timed(self._copy)
+        return self._timed(self._anchor) / copies
+
+    def _timed(self, work: Callable[[], None]) -> float:
+        self._anchor()
+        self._session.flush()
         since = time.thread_time()
-        for place in kept:
-            np.copyto(place, source)
-        copies = time.thread_time() - since
-    since = time.thread_time()
-    for _ in range(few):
-        anchorlib.anchor(x, "x", grad=False)
-    return (time.thread_time() - since) / copies
+        for _ in range(self._few):
+            work()
+        return time.thread_time() - since
+
+    def _anchor(self) -> None:
+        anchorlib.anchor(self._x, "x", grad=False)
+
+    def _copy(self) -> None:
+        np.copyto(self._places[self._next], self._source)
+        self._next = (self._next + 1) % len(self._places)
 
 
 def inodes_below(folder: Path) -> int:
