@@ -11,6 +11,7 @@ import numpy as np
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.classes import Judge
 from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin
+from anchorlib.diagnosis.completeness import completeness
 from anchorlib.diagnosis.envelope import envelope, scores
 from anchorlib.diagnosis.frontier import Frontier, frontier
 from anchorlib.diagnosis.growth import growth
@@ -23,7 +24,7 @@ from anchorlib.diagnosis.selecting import aligned_runs
 from anchorlib.diagnosis.table import Table
 from anchorlib.diagnosis.tabling import table_of
 from anchorlib.diagnosis.verdict import Drift, drift, verdict
-from anchorlib.diagnosis.wording import sentence
+from anchorlib.diagnosis.wording import Beside, sentence
 from anchorlib.reading import Run, open_run
 
 __all__ = ["compare", "compare_tables"]
@@ -80,12 +81,13 @@ def compare_tables(
             told = told._replace(covered=None)
     differing = len(alignment.differing)
     answer = verdict(len(alignment), differing, origins, told)
-    parted = losses(alignment)
+    settled = answer in ("identical", "expected")
+    parted, complete = losses(alignment), completeness(alignment)
     return Comparison(
         a=alignment.a.run,
         b=alignment.b.run,
         verdict=answer,
-        sentence=sentence(answer, len(alignment), first, origins, parted, told),
+        sentence=sentence(answer, len(alignment), first, origins, Beside(parted, told, complete)),
         counts=_counts(alignment),
         first=first,
         origins=tuple(origins),
@@ -95,7 +97,8 @@ def compare_tables(
         renamed=alignment.renamed,
         step_offset=alignment.step_offset,
         notes=(*few(damaged), *judge.skips.lines(), *notes(found, origins, around, noise)),
-        incomplete=incomplete(alignment, first, answer),
+        complete=complete,
+        incomplete=incomplete(complete, alignment, None if settled else first),
         damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
         horizon=None if around is None else around.horizon,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.diagnosis import showing
 from anchorlib.diagnosis.alignment import Alignment, Renaming
+from anchorlib.diagnosis.completeness import COMPLETE, Completeness
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.places import Pair, Place, columns_of, pairs_of
 
@@ -119,7 +120,8 @@ class Comparison:
     sentence: the answer, one sentence for people.
     config_diff: header entries that differ, by name: [a's, b's].
     notes: what could not be told, and why (windows, summaries, sampling, gaps): a line each.
-    incomplete: whether gaps or lost values stand where the answer depends on them (exit 3).
+    complete: whether each run closed, went on as far as the other, and lost nothing.
+    incomplete: whether what is missing stands where the answer depends on it (exit 3).
     damaged: a line for each record whose stored values are no good; its summary spoke for it.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
@@ -138,6 +140,7 @@ class Comparison:
     renamed: Sequence[Renaming] = ()
     step_offset: int = 0
     notes: Sequence[str] = ()
+    complete: Completeness = COMPLETE
     incomplete: bool = False
     damaged: Sequence[str] = ()
     noise: Sequence[str] = ()
@@ -191,6 +194,7 @@ class Comparison:
                 {name: finite(getattr(one, name)) for name in Growth.__slots__}
                 for one in self.growth
             ],
+            "complete": asdict(self.complete),
             "notes": list(self.notes),
         }
 

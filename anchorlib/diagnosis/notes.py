@@ -10,6 +10,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.comparison import Divergence, Origin
+from anchorlib.diagnosis.completeness import Completeness
 from anchorlib.diagnosis.envelope import Envelope
 from anchorlib.diagnosis.frontier import Frontier
 from anchorlib.diagnosis.table import Table
@@ -35,7 +36,6 @@ def notes(
     told += _strangers(alignment)
     told += _guesses(alignment)
     told += _steps(alignment)
-    told += _ends(alignment)
     told += _flips(found)
     if any(one.measure.measured == "shape" and one.cls == "starts_unequal" for one in origins):
         told.append(
@@ -125,22 +125,6 @@ def _steps(alignment: Alignment) -> Iterable[str]:
     ]
 
 
-def _ends(alignment: Alignment) -> Iterable[str]:
-    """Where one run was trained further than the other."""
-    a, b = alignment.a, alignment.b
-    if not len(alignment):
-        return []
-    last_a, last_b = int(a.step.max()), int(b.step.max()) - alignment.step_offset
-    if last_a == last_b:
-        return []
-    short, long = (a, b) if last_a < last_b else (b, a)
-    died = " (left open by a process that died)" * short.left_open
-    return [
-        f"{escape(short.run)} ends at step {int(short.step.max())}{died}; {escape(long.run)} goes "
-        f"on to step {int(long.step.max())}"
-    ]
-
-
 def _flips(found: Frontier) -> Iterable[str]:
     """Integers that differ because what they were decided from differs: the first of them."""
     a = found.alignment.a
@@ -176,15 +160,14 @@ def _perturbed(header: Mapping[str, Any]) -> float | None:
         return None
 
 
-def incomplete(alignment: Alignment, first: Divergence | None, answer: str) -> bool:
-    """Whether what is missing stands where the answer depends on it.
+def incomplete(complete: Completeness, alignment: Alignment, first: Divergence | None) -> bool:
+    """Whether what is missing may hide a difference that the answer would have named.
 
-    What begins after the first difference cannot hide an earlier one; but "identical" and
-    "expected" speak of all steps.
+    first: the first difference, where there is one that the answer is about: what begins after it
+        cannot hide an earlier one. None where the answer speaks of all steps.
     """
-    tables = [table for table in (alignment.a, alignment.b) if table.gaps]
-    if first is None or answer in ("identical", "expected"):
-        return bool(tables)
+    if first is None:
+        return not complete
     # Steps are A's; where a gap begins may be unknown, and may then be anywhere.
-    begins = [table.gaps_from or 0 for table in tables]
-    return any(step <= first.place.step for step in begins)
+    tables = [table for table in (alignment.a, alignment.b) if table.gaps]
+    return any((table.gaps_from or 0) <= first.place.step for table in tables)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from anchorlib.record import Edges
 
-__all__ = ["Table", "Tensor"]
+__all__ = ["State", "Table", "Tensor"]
 
 Array = np.ndarray[Any, Any]
+State: TypeAlias = Literal["closed", "died", "open"]
 
 
 class Tensor(NamedTuple):
@@ -42,7 +43,8 @@ class Table:
     edges: what is known of how values were computed, by rank.
     header: what the last attempt of each rank kept about itself, by rank.
     gaps: how many records were not recorded or lost their values, by (name, kind).
-    left_open: whether the process that wrote it died; False where that is not known.
+    state: "closed"; "died" where the process that wrote it has; "open" where it writes still, or
+        nothing is known of it.
     flags: what else is true of each record (`anchorlib.record.Flag`); None where nothing is known.
     gaps_from: the first step of any gap; None without gaps, or where it is not known.
     read: the raw storage of one record whose values are kept, in C order, in blocks of at most
@@ -76,7 +78,7 @@ class Table:
     stack: Callable[[Array], Array] | None = None
     gaps_from: int | None = None
     flags: Array | None = None
-    left_open: bool = False
+    state: State = "closed"
 
     def __len__(self) -> int:
         return len(self.tensor)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.table import Table, Tensor
+from anchorlib.diagnosis.table import State, Table, Tensor
 from anchorlib.names import select
 from anchorlib.reading import Run
 from anchorlib.store import RankReader
@@ -50,8 +50,13 @@ def table_of(
         if chosen is None or key in chosen:
             gaps[key] = gaps.get(key, 0) + gap.count
             first = gap.first_step if first is None else min(first, gap.first_step)
-    left_open = run.state == "open" and run.live is False
-    return making.table(run.name, gaps, first, left_open=left_open)
+    return making.table(run.name, gaps, first, _state(run))
+
+
+def _state(run: Run) -> State:
+    if run.state == "closed":
+        return "closed"
+    return "died" if run.live is False else "open"
 
 
 def _chosen(
@@ -115,8 +120,7 @@ class _Making:
         run: str,
         gaps: dict[tuple[str, str], int],
         gaps_from: int | None,
-        *,
-        left_open: bool,
+        state: State,
     ) -> Table:
         """All ranks together."""
         names = ("tensor", "phase", *SIGNED, "dtype", "shape", "digest", "kept")
@@ -152,7 +156,7 @@ class _Making:
             gaps_from=gaps_from,
             read=read,
             stack=stack,
-            left_open=left_open,
+            state=state,
             **columns,
         )
         return table

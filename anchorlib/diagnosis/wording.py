@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from anchorlib.diagnosis.comparison import Divergence, Losses, Origin, Place
+from anchorlib.diagnosis.completeness import Completeness
 from anchorlib.diagnosis.verdict import BAD, Drift
 from anchorlib.names import escape, join
 
-__all__ = ["sentence"]
+__all__ = ["Beside", "sentence"]
 
 ROUNDABLE = 1000.0  # eps, beyond which an error is more easily read as a share
+
+
+class Beside(NamedTuple):
+    """What the sentence says beside where the runs part.
+
+    losses: where the losses part; None without any. drift: how the noise runs judge; None without
+    any. complete: what the runs lack.
+    """
+
+    losses: Losses | None
+    drift: Drift | None
+    complete: Completeness
 
 
 def sentence(
@@ -20,20 +35,26 @@ def sentence(
     matched: int,
     first: Divergence | None,
     origins: Sequence[Origin],
-    parted: Losses | None,
-    told: Drift | None,
+    beside: Beside,
 ) -> str:
     """The answer in one sentence for people."""
+    lacking = _upper(beside.complete.why)
     if answer == "incomparable":
         return "The runs have no record in common."
     if answer == "identical" or first is None:
-        return f"The runs are bit-identical in all {matched} records that both have."
+        equal = f"The runs are bit-identical in all {matched} records that both have"
+        return "; but ".join(filter(None, (equal, lacking))) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
     bad = next((origin for origin in origins if origin.cls in BAD), None)
     if bad is not None and bad is not origins[0]:
         parts.append(f"at {_what(bad)}")
-    parts += [_loss(parted, first.place.step), _noise(told, answer)]
+    parts += [_loss(beside.losses, first.place.step), _noise(beside.drift, answer), lacking]
     return "; ".join(part for part in parts if part) + "."
+
+
+def _upper(why: str) -> str:
+    """What the runs lack, as the sentence names them."""
+    return re.sub(r"(^|; |, )([ab])(?= )", lambda found: found[1] + found[2].upper(), why)
 
 
 def _begin(first: Divergence, origins: Sequence[Origin]) -> str:

@@ -103,7 +103,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     by how far reruns of A drift by themselves.
 
     Exit code 0 for identical and expected, 1 for unexpected and suspect, 2 where there is nothing
-    to compare, 3 where gaps may hide a difference.
+    to compare, 3 where a run died, ended early or lost records that may hide a difference.
     """
     from anchor_cli.compared import report
     from anchor_cli.onward import next_commands
@@ -183,6 +183,6 @@ def _exit(found: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
     if found.verdict in _FAILING[fail_on]:
         return ExitCode.DIFFERENCE
     if found.incomplete:
-        note(f"incomplete: {'; '.join(found.notes)}")
+        note(f"incomplete: {'; '.join(filter(None, (found.complete.why, *found.notes)))}")
         return ExitCode.INCOMPLETE
     return ExitCode.DONE

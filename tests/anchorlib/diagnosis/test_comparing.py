@@ -696,4 +696,4 @@ def test_a_run_that_ends_before_the_other_says_so():
     run = chain(*NAMES, steps=4)
     found = partial(run, lambda one: one.step < 2, {})
     assert found.verdict == "identical"
-    assert "b ends at step 1; a goes on to step 3" in found.notes
+    assert found.complete.why == "b ends at step 1, a goes on to step 3"

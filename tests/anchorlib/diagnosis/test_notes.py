@@ -24,14 +24,37 @@ def write(folder, run, *, name="x", steps=3, mode="all", died=False):
         writer.close()
 
 
-@pytest.mark.parametrize("died", [False, True])
-def test_it_is_said_which_run_ends_earlier_and_whether_its_process_died(tmp_path, died):
+@pytest.mark.parametrize(
+    ("died", "why"),
+    [
+        (False, "b ends at step 2, a goes on to step 5"),
+        (True, "b ended in the forward of step 2 and never closed, a goes on to step 5"),
+    ],
+)
+def test_it_is_said_which_run_ends_earlier_and_whether_its_process_died(tmp_path, died, why):
     write(tmp_path, "long", steps=6)
     write(tmp_path, "short", steps=3, died=died)
     found = anchorlib.compare("long", "short", store=tmp_path)
-    why = " (left open by a process that died)" * died
-    assert found.verdict == "identical"
-    assert list(found.notes) == [f"short ends at step 2{why}; long goes on to step 5"]
+    assert (found.verdict, found.incomplete) == ("identical", True)
+    assert found.to_dict()["complete"] == {"a": True, "b": False, "why": why}
+    said = why.replace("b e", "B e").replace("a goes", "A goes")
+    assert found.sentence.endswith(f" that both have; but {said}.")
+
+
+def test_a_run_that_died_is_incomplete_however_far_it_came(tmp_path):
+    write(tmp_path, "whole")
+    write(tmp_path, "dead", died=True)
+    found = anchorlib.compare("dead", "whole", store=tmp_path)
+    assert (found.complete.a, found.complete.b, found.incomplete) == (False, True, True)
+    assert "; but A ended in the forward of step 2 and never closed." in found.sentence
+
+
+def test_what_a_complete_pair_says_of_it_is_nothing(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path, name)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.to_dict()["complete"] == {"a": True, "b": True, "why": ""}
+    assert (found.incomplete, "but" in found.sentence) == (False, False)
 
 
 @pytest.mark.parametrize(
