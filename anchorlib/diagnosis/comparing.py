@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.benign import benign
 from anchorlib.diagnosis.classes import Judge
 from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin
 from anchorlib.diagnosis.completeness import completeness
@@ -17,6 +18,7 @@ from anchorlib.diagnosis.frontier import Frontier, frontier
 from anchorlib.diagnosis.growth import growth
 from anchorlib.diagnosis.headers import config_diff
 from anchorlib.diagnosis.losses import losses
+from anchorlib.diagnosis.measures import Measures
 from anchorlib.diagnosis.measuring import measure
 from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
 from anchorlib.diagnosis.places import place_at
@@ -66,47 +68,61 @@ def compare_tables(
 ) -> Comparison:
     """The same, of runs that were read and aligned already."""
     alignment = alignment.settled()
-    measures = measure(alignment, alignment.differing, progress=progress)
-    around = envelope(alignment, measures, noise, progress=progress) if noise else None
-    judged = None if around is None else scores(measures, around)
-    found = frontier(alignment)
+    every = measure(alignment, alignment.differing, progress=progress)
+    alike = benign(alignment, every)
+    judged, measures = alike.without(alignment), every.without(alike.pairs)
+    around = envelope(judged, measures, noise, progress=progress) if noise else None
+    scored = None if around is None else scores(measures, around)
+    found = frontier(judged)
     judge = Judge(found, measures, around)
     origins = judge.origins()
-    damaged = [one.line for one in measures.damaged] + list(around.damaged if around else ())
-    first = _first(alignment)
+    damaged = [one.line for one in every.damaged] + list(around.damaged if around else ())
+    first = _first(judged)
     told: Drift | None = None
-    if around is not None and judged is not None and len(measures):
-        told = drift(alignment, measures, judged, around)
-        if told.covered is False and too_fine(alignment, noise):
+    if around is not None and scored is not None and len(measures):
+        told = drift(judged, measures, scored, around)
+        if told.covered is False and too_fine(judged, noise):
             told = told._replace(covered=None)
-    differing = len(alignment.differing)
-    answer = verdict(len(alignment), differing, origins, told)
+    answer = verdict(_counts(alignment), len(judged.differing), origins, told)
     settled = answer in ("identical", "expected")
-    parted, complete = losses(alignment), completeness(alignment)
+    parted, complete = losses(judged), completeness(alignment)
+    beside = Beside(alike.lines(), parted, told, complete)
     return Comparison(
         a=alignment.a.run,
         b=alignment.b.run,
         verdict=answer,
-        sentence=sentence(answer, len(alignment), first, origins, Beside(parted, told, complete)),
+        sentence=sentence(answer, len(alignment), first, origins, beside),
         counts=_counts(alignment),
-        first=first,
+        first=first or _first(alignment),
         origins=tuple(origins),
         config_diff=config_diff(alignment),
-        growth=tuple(growth(alignment, measures, judged)),
+        growth=tuple(growth(judged, measures, scored)),
         losses=parted,
         renamed=alignment.renamed,
         step_offset=alignment.step_offset,
-        notes=(*few(damaged), *judge.skips.lines(), *notes(found, origins, around, noise)),
+        notes=(
+            *few(damaged),
+            *alike.lines(),
+            *judge.skips.lines(),
+            *notes(found, origins, around, noise),
+        ),
         complete=complete,
         incomplete=incomplete(complete, alignment, None if settled else first),
         damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
         horizon=None if around is None else around.horizon,
         alignment=alignment,
-        measures=measures,
-        scores=judged,
+        measures=every,
+        scores=None if scored is None else _spread(scored, measures, every),
         roles=_roles(found, origins),
     )
+
+
+def _spread(scored: Array, measures: Measures, every: Measures) -> Array:
+    """A score, or nan, for each of `every`, of which `measures` are some."""
+    found = np.full(len(every), np.nan)
+    found[np.searchsorted(every.pair, measures.pair)] = scored
+    return found
 
 
 def _counts(alignment: Alignment) -> Counts:

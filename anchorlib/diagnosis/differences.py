@@ -24,11 +24,14 @@ class Differences:
     shift: for each pair the power of two that brings its float64 values to where squares are
         neither lost nor infinite; mostly 0.
     eps: for each pair what errors are counted in.
+    scale: for each pair what its second values are multiplied by first; mostly 1.
     """
 
-    def __init__(self, one: DType, two: DType, shift: Array, eps: Array) -> None:
+    def __init__(self, one: DType, two: DType, shift: Array, eps: Array, scale: Array) -> None:
         pairs = len(shift)
         self._eps = eps
+        self._scale = scale
+        self._scaled = bool((scale != 1.0).any())
         self._kinds = (one, two)
         self._parts = 2 if "complex" in (one.family, two.family) else 1
         self._shift = shift
@@ -52,6 +55,8 @@ class Differences:
         one, two = (
             self._wide(raw, kind) for raw, kind in zip((raw_a, raw_b), self._kinds, strict=True)
         )
+        if self._scaled:
+            two *= self._scale[:, None]
         self._count("bits", self._unequal(raw_a, raw_b, one, two))
         self._count("zeros", (one == 0) != (two == 0))
         if self._shifted:
@@ -112,14 +117,15 @@ class Differences:
         return wide
 
     def _unequal(self, raw_a: Array, raw_b: Array, one: Array, two: Array) -> Array:
-        """Which elements differ: in their bits, or in their values where the dtypes differ."""
-        if self._kinds[0] == self._kinds[1]:
+        """Which elements differ: in their bits, or in their values where dtypes or scales do."""
+        if self._kinds[0] == self._kinds[1] and not self._scaled:
             width = min(raw_a.itemsize, 8)
             left, right = (np.ascontiguousarray(raw).view(f"u{width}") for raw in (raw_a, raw_b))
             unequal = left != right
             parts = raw_a.itemsize // width
         else:
-            unequal = (one != two) & ~(np.isnan(one) & np.isnan(two))
+            left, right = _in_coarser(one, two, self._kinds)
+            unequal = (left != right) & ~(np.isnan(one) & np.isnan(two))
             parts = self._parts
         if parts > 1:
             unequal = unequal.reshape(len(unequal), -1, parts).any(axis=2)
@@ -164,6 +170,26 @@ class Differences:
         values = np.where(none, self._broken_values, self._values)
         one, two = np.ldexp(values, -self._shift)
         return {"worst": np.where(none, self._broken, self._worst), "value_a": one, "value_b": two}
+
+
+def _in_coarser(one: Array, two: Array, kinds: tuple[DType, DType]) -> tuple[Array, Array]:
+    """Both, those of the finer float type rounded to the other's precision."""
+    finer = [kind.eps or 0.0 for kind in kinds]
+    if finer[0] == finer[1] or not all(finer):
+        return one, two
+    if finer[0] < finer[1]:
+        return _rounded(one, kinds[1]), two
+    return one, _rounded(two, kinds[0])
+
+
+def _rounded(values: Array, kind: DType) -> Array:
+    """The nearest value of `kind`, ties to even; what is too large for it stays as it is."""
+    assert kind.eps is not None
+    assert kind.smallest_normal_exponent is not None
+    exponent = np.maximum(np.frexp(values)[1] - 1, kind.smallest_normal_exponent)
+    unit = exponent + int(np.log2(kind.eps))
+    found: Array = np.ldexp(np.rint(np.ldexp(values, -unit)), unit)
+    return found
 
 
 def _ratio(over: Array, under: Array) -> Array:

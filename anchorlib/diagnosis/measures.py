@@ -17,14 +17,16 @@ Array = np.ndarray[Any, Any]
 class Measure(NamedTuple):
     """How far b is from a, element by element, in float64; a complex element is its two parts.
 
+    Where the records carry different loss scales, as they state, b is brought to a's first.
+
     eps: of the coarser of the two dtypes; of a sum, the dtype of what was summed, not the wider one
         that it was summed in (`anchorlib.diagnosis.observed`); nan for integers and bool.
     error_eps: ‖b − a‖₂ / (‖a‖₂ · eps) over the elements that are finite in both; 0 where they are
         equal; inf where a is all zero and b is not; nan where there is nothing to measure (shapes
         differ, no values kept, integers, no element finite in both).
     max_eps: max|b − a| / (max|a| · eps), likewise.
-    share_differing: of all elements, those whose bits differ (values, where the dtypes differ);
-        nan where unknown.
+    share_differing: of all elements, those whose bits differ (where the dtypes differ, those that
+        differ even when rounded to the coarser one); nan where unknown.
     max_abs: max|b − a|.
     bias: |Σ(b − a)| / Σ|b − a|; 1 means that all differences have one sign.
     cosine_distance: 1 − cos(a, b), as ½‖a/‖a‖ − b/‖b‖‖².
@@ -93,3 +95,10 @@ class Measures:
     def at(self, place: int) -> Measure:
         """One of them."""
         return Measure(*(self.columns[name][place].item() for name in Measure._fields))
+
+    def without(self, pairs: Array) -> Measures:
+        """All but those of some pairs."""
+        left = ~np.isin(self.pair, pairs)
+        columns = {name: column[left] for name, column in self.columns.items()}
+        damaged = tuple(one for one in self.damaged if one.pair not in set(pairs.tolist()))
+        return Measures(self.pair[left], columns, damaged)

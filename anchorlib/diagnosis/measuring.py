@@ -32,6 +32,7 @@ __all__ = ["max_ulp", "measure"]
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 SAFE = 400  # squares of 2**±401, and sums of 2**64 of them, are far inside float64
+SCALING = ("min", "max", "sum", "l2")  # figures that grow with the values
 WHOLE = ("nonfinite", "zeros", "numel", "worst")
 
 
@@ -59,6 +60,7 @@ class _Measuring:
         eps = observed_eps(self.a, self.row_a), observed_eps(self.b, self.row_b)
         self.columns["eps"] = np.maximum(*eps)
         self.columns["numel"] = self.numel
+        self.scale = _ratio(self.a.scale[self.row_a], self.b.scale[self.row_b])
         self.progress = progress
         self.done = self.total = 0
         self.damaged: list[Damage] = []
@@ -85,6 +87,8 @@ class _Measuring:
     def _bounds(self, places: Array) -> None:
         rows = (self.a, self.row_a[places]), (self.b, self.row_b[places])
         one, two = ({n: v[row] for n, v in table.figures.items()} for table, row in rows)
+        for name in SCALING:
+            two[name] = two[name] * self.scale[places]
         parts = self._of_dtypes(lambda a, _: 2.0 if a.family == "complex" else 1.0)[places]
         with np.errstate(all="ignore"):
             found = bounds(one, two, self.columns["eps"][places], self.numel[places] * parts)
@@ -151,7 +155,8 @@ class _Measuring:
     def _apart(self, part: Array, size: int, seals: tuple[Seals, Seals]) -> dict[str, Array]:
         one = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
         two = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
-        apart = Differences(one, two, self._shift(part, one, two), self.columns["eps"][part])
+        shift = self._shift(part, one, two)
+        apart = Differences(one, two, shift, self.columns["eps"][part], self.scale[part])
         for raws in self._blocks(part, size):
             for seal, raw in zip(seals, raws, strict=True):
                 seal.add(raw)
@@ -182,6 +187,14 @@ class _Measuring:
         self.done += nbytes
         if self.progress is not None:
             self.progress(self.done, self.total)
+
+
+def _ratio(a: Array, b: Array) -> Array:
+    """By what B's values are multiplied to carry A's loss scale; 1 where a scale says nothing."""
+    with np.errstate(all="ignore"):
+        found: Array = a / b
+    found[~(np.isfinite(found) & (found > 0))] = 1.0
+    return found
 
 
 def part_size(kind: DType) -> int:

@@ -37,6 +37,7 @@ class Table:
 
     tensors: what `tensor` counts in; phases, dtypes, shapes likewise.
     count: how many observations the record folds (1 but for Sum).
+    scale: the loss scale that its values carry (float64; 1.0: none).
     digest: (n, 2) uint64, the two halves of xxh3-128 over the raw bytes.
     kept: whether values are stored.
     figures: zero nan inf subnormal numel (int64) and min max sum l2 (float64), by name.
@@ -66,6 +67,7 @@ class Table:
     attempt: Array
     order: Array
     count: Array
+    scale: Array
     dtype: Array
     shape: Array
     digest: Array

@@ -100,7 +100,7 @@ class _Making:
         part["phase"] = _coded(phases, reader.column("phase")[rows])
         part |= self._shapes(reader, rows)
         part |= {name: reader.column(name)[rows].astype(np.int64) for name in (*SIGNED, *COUNTS)}
-        part |= {name: reader.column(name)[rows].astype(np.float64) for name in SUMS}
+        part |= {name: reader.column(name)[rows].astype(np.float64) for name in (*SUMS, "scale")}
         halves = [reader.column(name)[rows] for name in ("digest_high", "digest_low")]
         part["digest"] = np.stack(halves, axis=1).astype(np.uint64)
         part["kept"] = reader.kept(rows)
@@ -123,7 +123,7 @@ class _Making:
         state: State,
     ) -> Table:
         """All ranks together."""
-        names = ("tensor", "phase", *SIGNED, "dtype", "shape", "digest", "kept")
+        names = ("tensor", "phase", *SIGNED, "scale", "dtype", "shape", "digest", "kept")
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
         readers = [reader for reader, _ in self.readers]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.comparison import Origin
+from anchorlib.diagnosis.comparison import Counts, Origin
 from anchorlib.diagnosis.envelope import ELEMENTS, FLOOR, Envelope
 from anchorlib.diagnosis.growth import kinds_of, medians
 from anchorlib.diagnosis.measures import Measures
@@ -118,12 +118,17 @@ def _groups(step: Array) -> Array:
     return found
 
 
-def verdict(matched: int, differing: int, origins: Sequence[Origin], told: Drift | None) -> str:
-    """The verdict of the contract; `told` is None without noise runs."""
-    if not matched:
+def verdict(counts: Counts, differing: int, origins: Sequence[Origin], told: Drift | None) -> str:
+    """The verdict of the contract.
+
+    differing: pairs that differ in a value. told: None without noise runs.
+    """
+    if not counts.matched:
         return "incomparable"
-    if not differing:
+    if not counts.differing:
         return "identical"
+    if not differing:
+        return "expected"
     if any(origin.cls in BAD for origin in origins):
         return "unexpected"
     if told is None or told.covered is None:

@@ -21,10 +21,11 @@ ROUNDABLE = 1000.0  # eps, beyond which an error is more easily read as a share
 class Beside(NamedTuple):
     """What the sentence says beside where the runs part.
 
-    losses: where the losses part; None without any. drift: how the noise runs judge; None without
-    any. complete: what the runs lack.
+    benign: what differs in no value, a clause each. losses: where the losses part; None without
+    any. drift: how the noise runs judge; None without any. complete: what the runs lack.
     """
 
+    benign: Sequence[str]
     losses: Losses | None
     drift: Drift | None
     complete: Completeness
@@ -37,13 +38,18 @@ def sentence(
     origins: Sequence[Origin],
     beside: Beside,
 ) -> str:
-    """The answer in one sentence for people."""
+    """The answer in one sentence for people.
+
+    first: the first pair that differs in a value; None where none does.
+    """
     lacking = _upper(beside.complete.why)
     if answer == "incomparable":
         return "The runs have no record in common."
-    if answer == "identical" or first is None:
+    if answer == "identical":
         equal = f"The runs are bit-identical in all {matched} records that both have"
         return "; but ".join(filter(None, (equal, lacking))) + "."
+    if first is None:
+        return "; ".join(filter(None, ("No value differs", *beside.benign, lacking))) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
     bad = next((origin for origin in origins if origin.cls in BAD), None)
     if bad is not None and bad is not origins[0]:

@@ -61,6 +61,7 @@ def table(
         shape=numbers(shapes.index(r.shape) for r in rows),
         digest=np.array(halves, np.uint64).reshape(-1, 2),
         kept=np.array([r.raw is not None for r in rows], bool),
+        scale=np.array([r.scale for r in rows], np.float64),
         figures=figures,
         edges=edges or {},
         header={},

@@ -16,7 +16,7 @@ from anchorlib.diagnosis import measuring, streaming
 from anchorlib.diagnosis.aligning import align
 from anchorlib.diagnosis.measures import Measure
 from anchorlib.diagnosis.measuring import max_ulp, measure
-from anchorlib.dtypes import DTYPES
+from anchorlib.dtypes import DTYPES, DType
 from anchorlib.record import Record
 from tests import oracle
 from tests.anchorlib.diagnosis.tables import table
@@ -97,7 +97,11 @@ class Exact:
             cells = [[d[i : i + widths[0]] for i in range(0, len(d), widths[0])] for d in data]
             self.bits = sum(x != y for x, y in zip(*cells, strict=True))
         else:
-            unlike = [x != y and not (math.isnan(x) and math.isnan(y)) for x, y in both]
+            coarser = max((DTYPES[name] for _, name in (a, b)), key=lambda kind: kind.eps)
+            unlike = [
+                rounded(x, coarser) != rounded(y, coarser) and not (math.isnan(x) and math.isnan(y))
+                for x, y in both
+            ]
             self.bits = sum(any(unlike[i : i + parts]) for i in range(0, len(unlike), parts))
 
     def ratio(self) -> float:
@@ -118,6 +122,15 @@ class Exact:
         dot = sum((x * y for x, y in self.finite), Fraction())
         cosine = oracle.root(dot * dot / (one * two))
         return 1 - cosine if dot > 0 else 1 + cosine
+
+
+def rounded(value: float, kind: DType) -> Fraction | float:
+    """The nearest value of `kind`, ties to even, as if it had no largest one."""
+    if not math.isfinite(value) or not value:
+        return value
+    unit = Fraction(2) ** max(oracle.exponent(value), kind.smallest_normal_exponent or 0)
+    unit *= Fraction(kind.eps or 1)
+    return round(Fraction(value) / unit) * unit
 
 
 def close(found: float, wanted: float, *, scale: float = 0.0) -> bool:

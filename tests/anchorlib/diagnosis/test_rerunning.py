@@ -17,7 +17,7 @@ from tests.cli.made import make_run, record
 
 COLUMNS = (
     *("tensor", "step", "pass_index", "call", "phase", "attempt"),
-    *("order", "count", "dtype", "shape", "digest", "kept"),
+    *("order", "count", "scale", "dtype", "shape", "digest", "kept"),
 )
 
 
