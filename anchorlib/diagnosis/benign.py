@@ -3,6 +3,9 @@
 sign   zeros of another sign, or other bits of a NaN
 scale  gradients that carry other loss scales, as each record states: divided by them they are equal
 dtype  the same values in another element type, or what rounding to the coarser one leaves of them
+
+A dead end is a scalar, mostly the loss, from which nothing follows: gradients do not depend on what
+it comes to, and those of its step are equal.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import numpy as np
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.identity import shared_codes
 from anchorlib.diagnosis.measures import Measures
+from anchorlib.diagnosis.severity import TOLERANCE
 
-__all__ = ["Benign", "benign"]
+__all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
 SIGN, SCALE, DTYPE = "sign", "scale", "dtype"
@@ -64,3 +68,18 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
     return Benign(measures.pair[same], why[same])
+
+
+def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:
+    """Whether nothing differs but scalars that a forward computes, in steps of equal gradients.
+
+    By rounding: 8 eps, as far as two correct forms of one operation are apart.
+    """
+    a, rows = alignment.a, alignment.a_row[measures.pair]
+    kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor]
+    if not len(rows) or not (measures["error_eps"] <= TOLERANCE).all():
+        return False
+    scalars = (kinds[rows] == "value") & (a.figures["numel"][rows] == 1)
+    follows = np.isin(kinds, ("grad", "pass_grad", "updated", "delta"))
+    matched = alignment.a_row[follows[alignment.a_row]]
+    return bool(scalars.all() and np.isin(a.step[rows], a.step[matched]).all())

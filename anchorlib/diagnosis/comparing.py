@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.benign import benign
+from anchorlib.diagnosis.benign import benign, only_dead_ends
 from anchorlib.diagnosis.classes import Judge
 from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin
 from anchorlib.diagnosis.completeness import completeness
@@ -83,10 +83,11 @@ def compare_tables(
         told = drift(judged, measures, scored, around)
         if told.covered is False and too_fine(judged, noise):
             told = told._replace(covered=None)
-    answer = verdict(_counts(alignment), len(judged.differing), origins, told)
+    ends = only_dead_ends(judged, measures)
+    answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
     settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
-    beside = Beside(alike.lines(), parted, told, complete)
+    beside = Beside(alike.lines(), parted, told, complete, ends)
     return Comparison(
         a=alignment.a.run,
         b=alignment.b.run,

@@ -22,7 +22,7 @@ from anchorlib.diagnosis.statements import compiled
 from anchorlib.diagnosis.table import Table
 from anchorlib.errors import StoreError
 
-__all__ = ["Severity", "severity"]
+__all__ = ["TOLERANCE", "Severity", "severity"]
 
 TOLERANCE = 8.0
 """Eps that count as rounding in float32 and float64."""

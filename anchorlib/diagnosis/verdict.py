@@ -118,19 +118,22 @@ def _groups(step: Array) -> Array:
     return found
 
 
-def verdict(counts: Counts, differing: int, origins: Sequence[Origin], told: Drift | None) -> str:
+def verdict(
+    counts: Counts, origins: Sequence[Origin], told: Drift | None, *, harmless: bool
+) -> str:
     """The verdict of the contract.
 
-    differing: pairs that differ in a value. told: None without noise runs.
+    told: None without noise runs. harmless: whether nothing can follow from rounding here, since
+        no value differs, or none that anything is made of.
     """
     if not counts.matched:
         return "incomparable"
     if not counts.differing:
         return "identical"
-    if not differing:
-        return "expected"
     if any(origin.cls in BAD for origin in origins):
         return "unexpected"
+    if harmless:
+        return "expected"
     if told is None or told.covered is None:
         return "suspect"
     if told.covered:

@@ -22,13 +22,15 @@ class Beside(NamedTuple):
     """What the sentence says beside where the runs part.
 
     benign: what differs in no value, a clause each. losses: where the losses part; None without
-    any. drift: how the noise runs judge; None without any. complete: what the runs lack.
+    any. drift: how the noise runs judge; None without any. complete: what the runs lack. ends:
+    whether nothing differs but scalars that nothing follows from.
     """
 
     benign: Sequence[str]
     losses: Losses | None
     drift: Drift | None
     complete: Completeness
+    ends: bool = False
 
 
 def sentence(
@@ -54,6 +56,8 @@ def sentence(
     bad = next((origin for origin in origins if origin.cls in BAD), None)
     if bad is not None and bad is not origins[0]:
         parts.append(f"at {_what(bad)}")
+    if beside.ends:
+        parts += ["nothing that differs follows from it: the gradients of its step are equal"]
     parts += [_loss(beside.losses, first.place.step), _noise(beside.drift, answer), lacking]
     return "; ".join(part for part in parts if part) + "."
 

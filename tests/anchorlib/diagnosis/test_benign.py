@@ -27,6 +27,12 @@ def one(raw: Any, step: int = 0, **options: Any) -> Record:
     return record("fc1", step, raw, kind=kind, order=step, **options)
 
 
+def trained(loss: float, step: int) -> list[Record]:
+    """A step: a loss, and the gradient that it led to."""
+    forward = record("loss", step, floats(loss), kind="value", order=2 * step)
+    return [forward, replace(one(WEIGHTS, step), order=2 * step + 1)]
+
+
 def scaled(factor: float, step: int = 0, wrong: float = 1.0) -> Record:
     made = one(WEIGHTS * np.float32(factor * wrong), step)
     return replace(made, scale=factor)
@@ -85,4 +91,20 @@ def test_what_truly_differs_is_named_beside_what_does_not():
 
 def test_summaries_alone_never_settle_that_no_value_differs():
     found = compared([one(floats(1.0, 0.0), values=False)], [one(floats(1.0, -0.0), values=False)])
+    assert found.verdict == "suspect"
+
+
+def test_a_loss_that_differs_by_rounding_while_its_gradients_are_equal_is_a_dead_end():
+    runs = [[*trained(loss, 0), *trained(loss * 2, 1)] for loss in (1.0, 1.0 + 2.0**-23)]
+    found = compared(*runs)
+    assert (found.verdict, found.counts.differing) == ("expected", 2)
+    assert "nothing that differs follows from it" in found.sentence
+
+
+def test_a_loss_that_differs_by_more_than_rounding_is_none():
+    assert compared(trained(1.0, 0), trained(1.5, 0)).verdict != "expected"
+
+
+def test_a_loss_whose_gradients_were_not_recorded_is_none():
+    found = compared(trained(1.0, 0)[:1], trained(1.0 + 2.0**-23, 0)[:1])
     assert found.verdict == "suspect"
