@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.comparison import Origin
-from anchorlib.diagnosis.envelope import Envelope
+from anchorlib.diagnosis.envelope import SATURATED, Envelope
 from anchorlib.diagnosis.frontier import EQUAL, UNMATCHED, Frontier
+from anchorlib.diagnosis.jumps import Jump, jump
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.measuring import max_ulp
 from anchorlib.diagnosis.parentage import Role, plain
@@ -22,9 +23,10 @@ from anchorlib.diagnosis.severity import severity
 from anchorlib.diagnosis.skips import Skips, skips
 from anchorlib.names import escape, join
 
-__all__ = ["Judge"]
+__all__ = ["BAD", "Judge"]
 
 Array = np.ndarray[Any, Any]
+BAD = ("not_rounding", "nonfinite")
 UNRELATED = 0.3
 """Cosine distance from which two tensors are not variants of one another."""
 NOISY = 30.0
@@ -55,11 +57,26 @@ class Judge:
         self.skips = skips(self.found.alignment)
 
     def origins(self) -> list[Origin]:
-        """All of them, one a segment; and where one run alone becomes NaN or infinite."""
+        """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
         told = [self._origin(segment) for segment in segments(self.found)]
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
-        return told
+        leap = jump(self.found, self.measures)
+        covered = leap is not None and self._covers(self._pair(leap.row))
+        return told if leap is None or covered else self._with_leap(told, leap)
+
+    def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
+        """With the place where the error leaps, unless something so early is to blame already."""
+        place = place_at(self.found.alignment.a, leap.row)
+        if any(one.cls in BAD and one.place.step <= place.step for one in told):
+            return told
+        segment = Segment(
+            leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
+        )
+        note = f"{leap.times:,.0f} times the error of anything before it in the step"
+        found = replace(self._told(segment, "not_rounding", note), leap=leap.times)
+        before = [one for one in told if one.place.step <= place.step and one.place != place]
+        return [*before, found, *(one for one in told if one.place.step > place.step)]
 
     def _overflow(self) -> list[Origin]:
         """The first record that is NaN or infinite in one run alone, though its inputs differ.
@@ -87,8 +104,26 @@ class Judge:
         return f"; the scaler skipped the step in {run} only" if run else ""
 
     def _origin(self, segment: Segment) -> Origin:
-        pair = self._pair(segment.row)
-        return self._told(segment, *self._class(segment.row, pair, self._measure(pair)))
+        """It is what its first record is, unless another one of it is worse."""
+        cls, note = self._class_of(segment.row)
+        worst = max(segment.rows, key=self._error)
+        if cls not in BAD and worst != segment.row:
+            other, why = self._class_of(worst)
+            if other in BAD:
+                segment = replace(segment, row=worst, ops=self.found.ancestry(worst).ops)
+                cls, note = other, why
+        return self._told(segment, cls, note)
+
+    def _class_of(self, row: int) -> tuple[str, str]:
+        pair = self._pair(row)
+        return self._class(row, pair, self._measure(pair))
+
+    def _error(self, row: int) -> float:
+        """Its error in eps; what cannot be measured is least."""
+        measure = self._measure(self._pair(row))
+        if measure.nonfinite:
+            return np.inf
+        return -1.0 if np.isnan(measure.error_eps) else measure.error_eps
 
     def _measure(self, pair: int) -> Measure:
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
@@ -256,7 +291,7 @@ class Judge:
         if told.rounding:
             return "rounding", told.note
         if self._is_noise(row, pair):
-            return "rounding", "the noise runs differ as much: it is made of rounding alone"
+            return "rounding", "the noise runs differ as much"
         return self._large(row, measure, told.note)
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
@@ -292,14 +327,20 @@ class Judge:
         return bool((before & (role == Role.INPUT)).any())
 
     def _is_noise(self, row: int, pair: int) -> bool:
-        """Whether noise runs say that the tensor holds nothing but rounding."""
+        """Whether the noise runs cover the difference.
+
+        Where they say something, by being as far apart; where the tensor is all noise, only if the
+        difference is one that noise would make.
+        """
         if self.noise is None:
+            return False
+        if not self._covers(pair):
             return False
         a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
         own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
         error = self.measures["error_eps"][at] * eps
-        if not error <= COVERED * own:
-            return False
+        if own < SATURATED:
+            return True
         # A multiple of it, or nothing at all: noise would point elsewhere.
         turned = bool(self.measures["cosine_distance"][at] >= TURNED)
         turned |= bool(self.measures["numel"][at] < FEW)
@@ -313,3 +354,11 @@ class Judge:
             # All are noisy: that says nothing of this one, but that it came out otherwise does.
             return turned
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
+
+    def _covers(self, pair: int) -> bool:
+        """Whether noise runs are about as far apart there."""
+        if self.noise is None:
+            return False
+        at = int(np.searchsorted(self.measures.pair, pair))
+        error = self.measures["error_eps"][at] * self.measures["eps"][at]
+        return bool(error <= COVERED * self.noise.relative[at])

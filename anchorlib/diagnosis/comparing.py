@@ -13,10 +13,11 @@ from anchorlib.diagnosis.benign import benign, only_dead_ends
 from anchorlib.diagnosis.classes import Judge
 from anchorlib.diagnosis.comparison import Comparison, Counts, Divergence, Origin
 from anchorlib.diagnosis.completeness import completeness
-from anchorlib.diagnosis.envelope import envelope, scores
+from anchorlib.diagnosis.envelope import Envelope, envelope, scores
 from anchorlib.diagnosis.frontier import Frontier, frontier
 from anchorlib.diagnosis.growth import growth
 from anchorlib.diagnosis.headers import config_diff
+from anchorlib.diagnosis.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.losses import losses
 from anchorlib.diagnosis.measures import Measures
 from anchorlib.diagnosis.measuring import measure
@@ -78,16 +79,16 @@ def compare_tables(
     origins = judge.origins()
     damaged = [one.line for one in every.damaged] + list(around.damaged if around else ())
     first = _first(judged)
-    told: Drift | None = None
+    told, leaving = None, None
     if around is not None and scored is not None and len(measures):
-        told = drift(judged, measures, scored, around)
+        told, leaving = _judged(judged, measures, scored, around)
         if told.covered is False and too_fine(judged, noise):
-            told = told._replace(covered=None)
+            told, leaving = told._replace(covered=None), None
     ends = only_dead_ends(judged, measures)
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
     settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
-    beside = Beside(alike.lines(), parted, told, complete, ends)
+    beside = Beside(alike.lines(), parted, told, leaving, complete, ends)
     return Comparison(
         a=alignment.a.run,
         b=alignment.b.run,
@@ -107,6 +108,7 @@ def compare_tables(
             *judge.skips.lines(),
             *notes(found, origins, around, noise),
         ),
+        leaves_noise=leaving,
         complete=complete,
         incomplete=incomplete(complete, alignment, None if settled else first),
         damaged=tuple(damaged),
@@ -117,6 +119,15 @@ def compare_tables(
         scores=None if scored is None else _spread(scored, measures, every),
         roles=_roles(found, origins),
     )
+
+
+def _judged(
+    judged: Alignment, measures: Measures, scored: Array, around: Envelope
+) -> tuple[Drift, Leaving | None]:
+    """Whether the noise covers the drift; a single record that leaves it is enough that not."""
+    leaving = leaves_noise(judged, measures, scored)
+    told = drift(judged, measures, scored, around)
+    return (told if leaving is None else told._replace(covered=False)), leaving
 
 
 def _spread(scored: Array, measures: Measures, every: Measures) -> Array:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlib.diagnosis import showing
 from anchorlib.diagnosis.alignment import Alignment, Renaming
 from anchorlib.diagnosis.completeness import COMPLETE, Completeness
+from anchorlib.diagnosis.leaving import Leaving
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.places import Pair, Place, columns_of, pairs_of
 
@@ -56,6 +57,8 @@ class Origin:
     amongst: how many records of one segment this origin stands for (the same ops and parents,
         other steps or passes or elements of the segment), itself included.
     orphaned: whether one run alone recorded some of what it was computed from.
+    leap: where what it was computed from differs already, but by so much less: its error over the
+        largest before it in its step; else 0.
     """
 
     place: Place
@@ -67,6 +70,7 @@ class Origin:
     why: str = ""
     amongst: int = 1
     orphaned: bool = False
+    leap: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,8 @@ class Comparison:
     sentence: the answer, one sentence for people.
     config_diff: header entries that differ, by name: [a's, b's].
     notes: what could not be told, and why (windows, summaries, sampling, gaps): a line each.
+    leaves_noise: the first record that is further off than the noise runs explain; None without
+        noise runs, or where there is none.
     complete: whether each run closed, went on as far as the other, and lost nothing.
     incomplete: whether what is missing stands where the answer depends on it (exit 3).
     damaged: a line for each record whose stored values are no good; its summary spoke for it.
@@ -140,6 +146,7 @@ class Comparison:
     renamed: Sequence[Renaming] = ()
     step_offset: int = 0
     notes: Sequence[str] = ()
+    leaves_noise: Leaving | None = None
     complete: Completeness = COMPLETE
     incomplete: bool = False
     damaged: Sequence[str] = ()
@@ -194,6 +201,7 @@ class Comparison:
                 {name: finite(getattr(one, name)) for name in Growth.__slots__}
                 for one in self.growth
             ],
+            "leaves_noise": leaving_dict(self.leaves_noise),
             "complete": asdict(self.complete),
             "notes": list(self.notes),
         }
@@ -220,6 +228,14 @@ def origin_dict(origin: Origin) -> dict[str, Any]:
         "why": origin.why,
         "amongst": origin.amongst,
     }
+
+
+def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:
+    """The record that leaves the noise, by its coordinates, with how far."""
+    if leaving is None:
+        return None
+    figures = {"score": finite(leaving.score), "error_eps": finite(leaving.error_eps)}
+    return {**place_dict(leaving.place), **figures}
 
 
 def place_dict(place: Place) -> dict[str, Any]:

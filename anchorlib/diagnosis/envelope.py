@@ -26,7 +26,7 @@ from anchorlib.diagnosis.measuring import measure
 from anchorlib.diagnosis.parentage import Role
 from anchorlib.diagnosis.table import Table
 
-__all__ = ["ELEMENTS", "FLOOR", "Envelope", "envelope", "scores"]
+__all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "scores"]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.alignment import Alignment
+from anchorlib.diagnosis.classes import BAD
 from anchorlib.diagnosis.comparison import Counts, Origin
 from anchorlib.diagnosis.envelope import ELEMENTS, FLOOR, Envelope
 from anchorlib.diagnosis.growth import kinds_of, medians
 from anchorlib.diagnosis.measures import Measures
 
-__all__ = ["BAD", "Drift", "drift", "verdict"]
+__all__ = ["Drift", "drift", "verdict"]
 
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
@@ -26,7 +27,6 @@ ENOUGH = 3
 """Tensors that a median needs; steps are taken together until there are as many."""
 MANY = 16
 """Scores of small tensors that are judged together: their tails are heavy, their median is not."""
-BAD = ("not_rounding", "nonfinite")
 UNKNOWN = ("starts_unequal", "window_start")
 
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from anchorlib.diagnosis.classes import BAD
 from anchorlib.diagnosis.comparison import Divergence, Losses, Origin, Place
 from anchorlib.diagnosis.completeness import Completeness
-from anchorlib.diagnosis.verdict import BAD, Drift
+from anchorlib.diagnosis.leaving import Leaving
+from anchorlib.diagnosis.verdict import Drift
 from anchorlib.names import escape, join
 
 __all__ = ["Beside", "sentence"]
@@ -22,13 +24,15 @@ class Beside(NamedTuple):
     """What the sentence says beside where the runs part.
 
     benign: what differs in no value, a clause each. losses: where the losses part; None without
-    any. drift: how the noise runs judge; None without any. complete: what the runs lack. ends:
-    whether nothing differs but scalars that nothing follows from.
+    any. drift: how the noise runs judge; None without any. leaving: the first record that leaves
+    the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
+    follows from.
     """
 
     benign: Sequence[str]
     losses: Losses | None
     drift: Drift | None
+    leaving: Leaving | None
     complete: Completeness
     ends: bool = False
 
@@ -58,7 +62,7 @@ def sentence(
         parts.append(f"at {_what(bad)}")
     if beside.ends:
         parts += ["nothing that differs follows from it: the gradients of its step are equal"]
-    parts += [_loss(beside.losses, first.place.step), _noise(beside.drift, answer), lacking]
+    parts += [_loss(beside.losses, first.place.step), _noise(beside, answer), lacking]
     return "; ".join(part for part in parts if part) + "."
 
 
@@ -106,6 +110,8 @@ def _what(origin: Origin) -> str:
     made_of = "it was computed from" if origin.parents else "recorded before it"
     both = " that both recorded" * origin.orphaned
     equal = f"everything{both} {'of what ' * origin.orphaned}{made_of} is bit-identical"
+    if origin.leap:
+        return f"{head}{ops} differs by {size}, {_joined(origin.why)}: more than rounding"
     if origin.cls == "nonfinite":
         return f"{head}{ops} holds NaN or infinity in one run alone"
     words = {
@@ -146,7 +152,11 @@ def _loss(parted: Losses | None, step: int) -> str:
     return f"the losses are 0.001 apart {later} step{'s' * (later != 1)} later"
 
 
-def _noise(told: Drift | None, answer: str) -> str:
+def _noise(beside: Beside, answer: str) -> str:
+    told, leaving = beside.drift, beside.leaving
+    if leaving is not None:
+        where = f"{_name(leaving.place)} at {_where(leaving.place)}"
+        return f"{where} is the first to leave the noise, {leaving.score:.3g} times as far off"
     if told is None:
         return ""
     if told.covered is None:
