@@ -9,6 +9,7 @@ known it stood at the cause in 5 of 6 faults that were hidden so, and nowhere in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,15 +53,24 @@ def jump(found: Frontier, measures: Measures) -> Jump | None:
     decided = np.array(whole or [False], bool)[a.dtype[rows[at]]]
     at = at[: int(np.argmax(decided))] if decided.any() else at
     at = at[~updates[a.tensor[rows[at]]] & ~np.isnan(measures["error_eps"][at])]
+    errors = dict(
+        zip(rows[at].tolist(), (measures["error_eps"] * measures["eps"])[at].tolist(), strict=True)
+    )
     largest = 0.0
-    for one, error in zip(at.tolist(), (measures["error_eps"] * measures["eps"])[at], strict=True):
+    for place, (row, error) in zip(at.tolist(), errors.items(), strict=True):
         far = error > TIMES * max(largest, LEAST)
-        if far and _is_rounding(found, measures, one):
+        if far and (_is_handed_on(found, row, errors) or _is_rounding(found, measures, place)):
             continue
-        if far and largest > 0 and measures["numel"][one] >= ELEMENTS:
-            return Jump(int(rows[one]), float(error / largest))
-        largest = max(largest, float(error))
+        if far and largest > 0 and measures["numel"][place] >= ELEMENTS:
+            return Jump(row, error / largest)
+        largest = max(largest, error)
     return None
+
+
+def _is_handed_on(found: Frontier, row: int, errors: Mapping[int, float]) -> bool:
+    """Whether something that it was made of is as far off."""
+    parents = found.parents(row, saved=True)
+    return errors[row] <= TIMES * max((errors.get(one, 0.0) for one in parents), default=0.0)
 
 
 def _is_rounding(found: Frontier, measures: Measures, place: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from anchorlib.diagnosis.statements import compiled
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
-__all__ = ["of_b_alone", "reason", "unrounding"]
+__all__ = ["computing", "of_b_alone", "reason", "unrounding"]
 
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
@@ -26,6 +27,18 @@ UNROUNDING = re.compile(
     r"|MaskedFill|Where|ConstantPadNd|Flip|Roll|Unfold|AsStrided|Index|IndexSelect|Gather"
     r"|Contiguous|Flatten|MaxPool\w*|Diagonal|Repeat|Movedim|Swapdims)Backward\d*$"
 )
+
+
+MOVING = re.compile(
+    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Transpose|Permute|Expand|Clone"
+    r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
+    r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
+)
+
+
+def computing(ops: Sequence[str]) -> tuple[str, ...]:
+    """Those that compute; where all of them only move bits, these."""
+    return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
@@ -158,8 +171,11 @@ def of_b_alone(found: Frontier, row: int) -> str:
 
 
 def _factor(measure: Measure) -> float:
-    """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program."""
-    if not (measure.cosine_distance <= PARALLEL and measure.value_a):
+    """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program.
+
+    Any number is a multiple of any other: of a scalar that says nothing.
+    """
+    if measure.numel < 2 or not (measure.cosine_distance <= PARALLEL and measure.value_a):
         return 0.0
     factor = measure.value_b / measure.value_a
     apart = measure.error_eps * measure.eps

@@ -12,6 +12,7 @@ from anchorlib.diagnosis.classes import BAD
 from anchorlib.diagnosis.comparison import Divergence, Losses, Origin, Place
 from anchorlib.diagnosis.completeness import Completeness
 from anchorlib.diagnosis.leaving import Leaving
+from anchorlib.diagnosis.reasons import computing
 from anchorlib.diagnosis.verdict import Drift
 from anchorlib.names import escape, join
 
@@ -104,9 +105,8 @@ def _what(origin: Origin) -> str:
         )
     if origin.cls == "window_start":
         return f"{head} already differs by {size} where the records begin: {_joined(origin.why)}"
-    ops = f" ({escape(', '.join(origin.ops[:3]))}{', …' * (len(origin.ops) > 3)})" * bool(
-        origin.ops
-    )
+    shown = computing(origin.ops)
+    ops = f" ({escape(', '.join(shown[:3]))}{', …' * (len(shown) > 3)})" * bool(shown)
     made_of = "it was computed from" if origin.parents else "recorded before it"
     both = " that both recorded" * origin.orphaned
     equal = f"everything{both} {'of what ' * origin.orphaned}{made_of} is bit-identical"

@@ -108,8 +108,14 @@ def _texts(a: Any, b: Any) -> tuple[str, str]:
         same = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
         start = ["..."] if same else []
         return " ".join(start + a[same:]), " ".join(start + b[same:])
-    a, b = (one if isinstance(one, str) else json.dumps(plain(one)) for one in (a, b))
+    a, b = (_text(one) for one in (a, b))
     return a, b
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return value if isinstance(value, str) else json.dumps(plain(value))
 
 
 def _verdict(found: Comparison, width: int, screen: Screen) -> Section:
