@@ -23,7 +23,7 @@ EXAMPLES = examples(
     "anchor compare eager compiled",
     "anchor compare eager compiled --noise eager-noise1 --noise eager-noise2 --noise eager-noise3",
     "anchor compare a.zarr grpc://127.0.0.1:50051/b --tensor '*@grad' --csv pairs.csv",
-    "anchor compare base head --github --junit compare.xml",
+    "anchor compare eager compiled --github --junit compare.xml",
 )
 
 

@@ -28,7 +28,7 @@ __all__ = ["EXAMPLES", "export_run"]
 
 EXAMPLES = examples(
     "anchor export run1 --tensorboard tb",
-    "anchor export run2 --against run1 --wandb wb --mlflow mlruns",
+    "anchor export compiled --against eager --tensorboard tb",
     "anchor export run1 --zarr run1.tensors.zarr",
     "anchor export run1 --tensor '*@grad' --step 0:100 --parquet gradients.parquet",
 )
@@ -255,7 +255,7 @@ def _to_parquet(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]: 
 def _columns(series: Series, arrow: Any) -> dict[str, Any]:
     head = {"tensor": series.name, "kind": series.kind, "mode": series.mode, "rank": series.rank}
     fixed = {name: arrow.repeat(value, len(series)) for name, value in head.items()}
-    return {**fixed, **dict(series.columns)}
+    return {**fixed, **dict(series.columns.checked())}
 
 
 _WITH_VERDICT = {"tensorboard", "wandb", "mlflow"}

@@ -144,7 +144,7 @@ def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
     shapes = series.shapes
     if not shapes:
         return
-    columns, kept = series.columns, series.kept.tolist()
+    columns, kept = series.columns.checked(), series.kept.tolist()
     kind = escape(series.kind if series.mode == "all" else f"{series.kind} {series.mode}")
     steps, norms = columns["step"].tolist(), columns["l2"].tolist()
     times = (columns["time_ns"] / 1e9).tolist()

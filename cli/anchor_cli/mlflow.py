@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchor_cli.exported import Exported, Point, Written
 from anchor_cli.terminal import plain
-from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]
         for rank in exported.ranks:
             written, run = _write_rank(exported, rank, client, experiment, tick)
             total, runs = total.add(written), [*runs, run]
+    except AnchorError:  # of the store that is read meanwhile, which may be an OSError too
+        raise
     except (OSError, ImportError, mlflow.MlflowException) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise OptionError(f"cannot write {escape(place)}: {escape(reason)}") from None
@@ -80,6 +82,16 @@ def _write_rank(
         tags |= {f"anchor.{name}": value for name, value in told.texts.items()}
         tags |= {f"anchor.{name}": str(value) for name, value in told.numbers.items()}
     run = client.create_run(experiment, tags=tags, run_name=exported.title(rank)).info.run_id
+    status = "FAILED"
+    try:
+        written = _fill(exported, rank, client, run, tick)
+        status = "FINISHED"
+    finally:
+        client.set_terminated(run, status)
+    return written, run
+
+
+def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> Written:
     written = Written()
     with tempfile.TemporaryDirectory() as folder:
         points = exported.points(rank, tick)
@@ -88,12 +100,11 @@ def _write_rank(
             for point in batch:
                 written = written.plus(point)
                 _add_histogram(Path(folder), point)
-        if told is not None and exported.found is not None:
+        if exported.found is not None and exported.told(rank) is not None:
             text = json.dumps(plain(exported.found.to_dict()), allow_nan=False)
             (Path(folder) / "comparison.json").write_text(text, encoding="utf-8")
         client.log_artifacts(run, folder)
-    client.set_terminated(run)
-    return written, run
+    return written
 
 
 def _metrics(points: list[Point]) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchor_cli.exported import Exported, Point, Written
-from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.errors import AnchorError, MissingExtraError, OptionError
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]
         for rank in exported.ranks:
             written, folder = _write_rank(exported, rank, place, tick, wandb)
             total, runs = total.add(written), [*runs, folder]
+    except AnchorError:  # of the store that is read meanwhile, which may be an OSError too
+        raise
     except (OSError, wandb.Error) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise OptionError(f"cannot write {escape(str(place))}: {escape(reason)}") from None
@@ -74,6 +76,16 @@ def _write_rank(
         config={"anchor_run": exported.run, "rank": rank},
         settings=wandb.Settings(**_QUIET),
     )
+    code = 1
+    try:  # a Run is a context manager, which prints tracebacks
+        written = _fill(exported, rank, run, tick, wandb)
+        code = 0
+    finally:
+        run.finish(exit_code=code)
+    return written, str(Path(run.dir).parent)
+
+
+def _fill(exported: Exported, rank: int, run: Any, tick: Tick, wandb: Any) -> Written:
     written = Written()
     for step, together in groupby(exported.points(rank, tick), key=lambda point: point.step):
         row: dict[str, Any] = {}
@@ -83,10 +95,9 @@ def _write_rank(
             written = written.plus(point)
         run.log(row, step=step)
     if (told := exported.told(rank)) is not None:
-        run.summary.update({f"anchor/{name}": value for name, value in
-                            (*told.texts.items(), *told.numbers.items())})  # fmt: skip
-    run.finish()
-    return written, str(Path(run.dir).parent)
+        known = {**told.texts, **told.numbers}
+        run.summary.update({f"anchor/{name}": value for name, value in known.items()})
+    return written
 
 
 def _value(point: Point, wandb: Any) -> Any:

@@ -273,3 +273,16 @@ def test_a_place_that_cannot_be_written_is_one_line(store, extra):
     done = spawn("export", "run1", f"--{extra}", "/dev/null/x", "--store", store, timeout=240)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("anchor: cannot write /dev/null/x: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", ["wandb", "mlflow"])
+def test_a_damaged_value_is_named_and_ends_an_export_with_3(store, tmp_path, extra):
+    pytest.importorskip(extra, reason=NEEDS.format(extra))
+    [chunk, *_] = sorted(store.glob("run1.zarr/rank0/forms/float32_4/value/c*"))
+    data = bytearray(chunk.read_bytes())
+    data[5] ^= 1
+    chunk.write_bytes(data)
+    done = spawn("export", "run1", f"--{extra}", tmp_path / "x", "--store", store, timeout=240)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "fc2.bias@grad at step 0" in done.stderr
