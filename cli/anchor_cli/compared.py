@@ -28,7 +28,10 @@ from anchorlib.names import escape, join
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison, Losses, Origin, Place
 
-__all__ = ["described", "report", "selector", "where"]
+__all__ = ["DOUBTED", "described", "report", "selector", "where"]
+
+DOUBTED = ("suspect", "unexpected")
+"""The verdicts that blame origins."""
 
 _LINES, _COLUMNS, _NARROW = 25, 80, 60
 _GREEN, _YELLOW, _RED = 32, 33, 31

@@ -274,7 +274,8 @@ def _sentence(said: dict[str, Any]) -> str:
 
     where = " and ".join(escape(str(said[name])) for name in _WRITERS if name in said)
     told = f" ({said['verdict']})" if "verdict" in said else ""
-    look = "".join(f"; see {escape(line)}" for line in _looks(said))
+    lines = " or ".join(map(escape, _looks(said)))
+    look = f"; see {lines}" if lines else ""
     return f"{counted(said['records'], 'record')} of {said['run']}{told} in {where}{look}"
 
 

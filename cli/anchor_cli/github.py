@@ -17,7 +17,7 @@ from html import escape as literal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchor_cli.compared import described, selector, where
+from anchor_cli.compared import DOUBTED, described, selector, where
 from anchor_cli.exits import ExitCode
 from anchor_cli.table import cut
 from anchor_cli.terminal import note
@@ -44,10 +44,10 @@ def guarded(lines: Sequence[str]) -> list[str]:
 def annotated(found: Comparison, code: ExitCode) -> list[str]:
     """The verdict as a line; where it fails, the first origins as one each."""
     level = "notice" if code == ExitCode.DONE else "error"
-    if code == ExitCode.DONE and found.verdict in ("suspect", "unexpected"):
+    if code == ExitCode.DONE and found.verdict in DOUBTED:
         level = "warning"
     lines = [_command(level, _title(found), escape(found.sentence))]
-    if level != "notice":
+    if found.verdict in DOUBTED:
         lines += [_command(level, f"anchor: {selector(one.place)}", _told(one))
                   for one in found.origins[: _ANNOTATIONS - 1]]  # fmt: skip
     return lines

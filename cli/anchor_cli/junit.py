@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from anchor_cli.compared import described, where
+from anchor_cli.compared import DOUBTED, described, where
 from anchor_cli.exits import ExitCode
 from anchor_cli.words import counted
 from anchorlib.names import escape, join
@@ -50,7 +50,8 @@ class _Tensor:
 
 def write_junit(found: Comparison, code: ExitCode, file: IO[str]) -> None:
     """Write the document; `code` is the exit code that the comparison ends with."""
-    cases = [_verdict(found, code), *_tensors(found, failing=code != ExitCode.DONE)]
+    failing = code != ExitCode.DONE and found.verdict in DOUBTED
+    cases = [_verdict(found, code), *_tensors(found, failing=failing)]
     suites = ET.Element("testsuites")
     suite = ET.SubElement(suites, "testsuite", _counts(found, cases))
     properties = ET.SubElement(suite, "properties")

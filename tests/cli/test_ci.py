@@ -122,6 +122,11 @@ def test_junit_says_what_is_incomplete_and_what_cannot_be_compared():
     failure = junit(found, ExitCode.INCOMPLETE)[0]["verdict"].find("failure")
     assert failure.attrib["type"] == "incomplete"
     assert "3 records were not recorded" in failure.text
+    allowed = replace(SUSPECT, verdict="expected", incomplete=True)
+    assert [name for name, case in junit(allowed, ExitCode.INCOMPLETE)[0].items() if len(case)] == [
+        "verdict"
+    ]
+    assert len(annotated(allowed, ExitCode.INCOMPLETE)) == 1
     nothing = replace(IDENTICAL, verdict="incomparable", given=())
     cases, _ = junit(nothing, ExitCode.USAGE)
     assert cases["verdict"].find("failure").attrib["type"] == "incomparable"
