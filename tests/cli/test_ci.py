@@ -29,7 +29,7 @@ ELEMENTS = {
     "property": ({"name", "value"}, set(), [], False),
     "testcase": ({"name", "classname", "time"}, set(), ["skipped", "failure"], False),
     "failure": ({"type", "message"}, set(), [], True),
-    "skipped": ({"type", "message"}, set(), [], True),
+    "skipped": ({"message"}, set(), [], False),
     "system-out": (set(), set(), [], True),
     "system-err": (set(), set(), [], True),
 }  # fmt: skip
