@@ -286,3 +286,12 @@ def test_a_damaged_value_is_named_and_ends_an_export_with_3(store, tmp_path, ext
     done = spawn("export", "run1", f"--{extra}", tmp_path / "x", "--store", store, timeout=240)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
     assert "fc2.bias@grad at step 0" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "nonsense://x"])
+def test_a_tracking_uri_that_does_not_answer_is_one_line(store, uri):
+    pytest.importorskip("mlflow", reason=NEEDS.format("mlflow"))
+    done = spawn("export", "run1", "--mlflow", uri, "--store", store, timeout=240)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"anchor: cannot write {uri}: ")
