@@ -18,7 +18,7 @@ author = "The anchorlib developers"
 version = release = __version__
 project_copyright = "The anchorlib developers"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_docstrings", "command_help"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_docstrings", "command_help", "notebooks"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 smartquotes = False  # "all" is what is typed

@@ -81,6 +81,7 @@ SIGNATURES = {
     "tensor_names": "model, optimizer=None",
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), tensors='*', names=None, progress=None",
+    "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, optimizer=None, prefix=''",
     "Session.step": "self, number=None",
     "Session.phase": "self, name",

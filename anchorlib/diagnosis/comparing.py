@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     opened = [one if isinstance(one, Run) else open_run(one, store) for one in (a, b, *noise)]
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
     others = [table_of(run, selectors) for run in opened[2:]]
-    return compare_tables(aligned, others, progress=progress)
+    found = compare_tables(aligned, others, progress=progress)
+    return replace(found, runs=(opened[0], opened[1]))
 
 
 def compare_tables(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.diagnosis import showing
@@ -13,9 +14,13 @@ from anchorlib.diagnosis.completeness import COMPLETE, Completeness
 from anchorlib.diagnosis.leaving import Leaving
 from anchorlib.diagnosis.measures import Measure, Measures
 from anchorlib.diagnosis.places import Pair, Place, columns_of, pairs_of
+from anchorlib.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from anchorlib.reading import Run
+    from anchorlib.report import Shown
 
 __all__ = [
     "Comparison",
@@ -131,6 +136,7 @@ class Comparison:
     damaged: a line for each record whose stored values are no good; its summary spoke for it.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
+    runs: A and B, where they are at hand: `page` reads them.
     """
 
     a: str
@@ -156,6 +162,7 @@ class Comparison:
     measures: Measures | None = field(default=None, repr=False, compare=False)
     scores: Any = field(default=None, repr=False, compare=False)
     roles: Any = field(default=None, repr=False, compare=False)
+    runs: tuple[Run, Run] | None = field(default=None, repr=False, compare=False)
 
     def pairs(self) -> Iterator[Pair]:
         """Every matched pair in A's order of execution."""
@@ -177,6 +184,23 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return showing.html(self)
+
+    def page(self, *, height: int = 900) -> Shown:
+        """The page of both runs with this comparison, for the output of a notebook's cell.
+
+        height: of its frame, in pixels.
+        Raises UnsupportedError for a comparison that `compare` did not make of two runs.
+        """
+        if self.runs is None:
+            raise UnsupportedError(
+                "this comparison has no runs at hand: give them to anchorlib.report.show(a, b, "
+                "comparisons=[comparison])"
+            )
+        # By name: the page is made of comparisons, so its layer lies above this one.
+        shown: Shown = import_module("anchorlib.report").show(
+            *self.runs, comparisons=[self], height=height
+        )
+        return shown
 
     def to_pandas(self) -> pd.DataFrame:
         """One row for each of `pairs()`, its place and measures as columns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.diagnosis.measures import Measure
@@ -46,7 +47,9 @@ def html(found: Comparison) -> str:
         parts.append(html_table(HEADS, [_row(origin) for origin in found.origins[:ROWS]]))
     if len(found.origins) > ROWS:
         parts.append(f"<p>and {len(found.origins) - ROWS:,} more in .origins</p>")
-    parts += [f"<p>note: {html_text(one)}</p>" for one in found.notes]
+    parts += [f"<p>note: {html_text(one)}</p>" for one in found.notes[:ROWS]]
+    if len(found.notes) > ROWS:
+        parts.append(f"<p>and {len(found.notes) - ROWS:,} more in .notes</p>")
     return "<div>\n{}\n</div>".format("\n".join(parts))
 
 
@@ -74,10 +77,16 @@ def _row(origin: Origin) -> tuple[str, ...]:
         _where(origin.place),
         origin.cls,
         _error(origin),
-        " ".join(origin.ops),
-        ", ".join(origin.parents),
+        _few(origin.ops, " "),
+        _few(origin.parents, ", "),
         origin.why,
     )
+
+
+def _few(texts: Sequence[str], between: str) -> str:
+    """The first of them, and how many there are besides."""
+    more = f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else ""
+    return f"{between.join(texts[:SHOWN])}{more}"
 
 
 def _error(origin: Origin) -> str:

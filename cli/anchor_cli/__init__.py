@@ -16,7 +16,9 @@ compared, grown, sections                 what `compare` says, in 25 lines
 paired, renamed, onward                   its rows, the file of --map, what to run next
 tree                                      `names --tree`
 following, summarised                     what `tail` sees, and a record as a row
-tensorboard                               what `export` writes
+junit, github                             what CI reads of `compare`
+exported                                  what `export` tells every tracker
+tensorboard, wandb, mlflow, hierarchy     how each of them, and zarr, is told it
 surroundings, destinations, checkup       what `doctor` looks at; finding: what it says of it
 imported, dumps, placing                  what `import` takes in, and where it belongs
 report                                    the page, which anchorlib.report makes

@@ -23,6 +23,7 @@ EXAMPLES = examples(
     "anchor compare eager compiled",
     "anchor compare eager compiled --noise eager-noise1 --noise eager-noise2 --noise eager-noise3",
     "anchor compare a.zarr grpc://127.0.0.1:50051/b --tensor '*@grad' --csv pairs.csv",
+    "anchor compare eager compiled --github --junit compare.xml",
 )
 
 
@@ -93,6 +94,21 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
         str | None,
         typer.Option("--html", metavar="FILE", help="Write one self-contained page."),
     ] = None,
+    junit: Annotated[
+        str | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE",
+            help="Write JUnit XML for CI: the verdict and each tensor as a test case; - is stdout.",
+        ),
+    ] = None,
+    github: Annotated[
+        bool,
+        typer.Option(
+            "--github",
+            help="Annotate a run of GitHub Actions, and write the summary of its step.",
+        ),
+    ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -110,8 +126,8 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     from anchor_cli.renamed import read_names
     from anchorlib.diagnosis import compare
 
-    files = {"--csv": csv, "--jsonl": jsonl, "--html": html}
-    _one_stdout(files, json=as_json)
+    files = {"--csv": csv, "--jsonl": jsonl, "--html": html, "--junit": junit}
+    _one_stdout(files, json=as_json, github=github)
     others = [without_slash(run) for run in noise or ()]
     with progress(f"comparing {a} and {b}") as tick:
         found = compare(
@@ -129,17 +145,20 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     if as_json:
         document(found.to_dict())
     told = not as_json and "-" not in files.values()
+    commands = next_commands(found, (a, b), store)
     if told:
-        emit(report(found, next_commands(found, (a, b), store), this_screen()))
-    return _exit(found, fail_on, told=told)
+        _emit(report(found, commands, this_screen()), github=github)
+    code = _exit(found, fail_on, told=told)
+    _for_ci(found, code, commands, junit=junit, github=github)
+    return code
 
 
-def _one_stdout(files: Mapping[str, str | None], *, json: bool) -> None:
+def _one_stdout(files: Mapping[str, str | None], *, json: bool, github: bool) -> None:
     """Refuse two documents on one stdout. Raises OptionError."""
     from anchorlib.errors import OptionError
 
     asked = [f"{option} -" for option, place in files.items() if place == "-"]
-    asked += ["--json"] if json else []
+    asked += [option for option, on in (("--json", json), ("--github", github)) if on]
     if len(asked) > 1:
         raise OptionError(f"{' and '.join(asked)} both go to stdout: give one of them a file")
 
@@ -163,6 +182,28 @@ def _write_page(found: Comparison, runs: tuple[str, str], store: str, place: str
         text = page([open_run(run, store) for run in runs], [found], progress=tick)
     with written_text(place) as file:
         file.write(text)
+
+
+def _emit(lines: Sequence[str], *, github: bool) -> None:
+    from anchor_cli.github import guarded
+
+    emit(guarded(lines) if github else lines)
+
+
+def _for_ci(
+    found: Comparison, code: ExitCode, commands: Sequence[str], *, junit: str | None, github: bool
+) -> None:
+    """What a CI system reads of the comparison, which ends with `code`."""
+    from anchor_cli.files import written_text
+    from anchor_cli.github import annotated, summarise
+    from anchor_cli.junit import write_junit
+
+    if junit is not None:
+        with written_text(junit) as file:
+            write_junit(found, code, file)
+    if github:
+        emit(annotated(found, code))
+        summarise(found, commands)
 
 
 def _more(lines: Sequence[str]) -> str:

@@ -28,7 +28,10 @@ from anchorlib.names import escape, join
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison, Losses, Origin, Place
 
-__all__ = ["report", "selector", "where"]
+__all__ = ["DOUBTED", "described", "report", "selector", "where"]
+
+DOUBTED = ("suspect", "unexpected")
+"""The verdicts that blame origins."""
 
 _LINES, _COLUMNS, _NARROW = 25, 80, 60
 _GREEN, _YELLOW, _RED = 32, 33, 31
@@ -75,6 +78,11 @@ def where(place: Place) -> str:
     parts += [f"rank {place.rank}"] if place.rank else []
     parts += [f"phase {escape(place.phase)}"] if place.phase != "train" else []
     return " ".join(parts)
+
+
+def described(origin: Origin) -> str:
+    """What is known of an origin, in a line: its operations, how far apart, and why."""
+    return "; ".join(filter(None, (_made(origin), _far(origin), escape(origin.why))))
 
 
 def _fixed(lines: list[str]) -> Section:

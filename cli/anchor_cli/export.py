@@ -1,8 +1,9 @@
-"""`anchor export`: a run for other tools: TensorBoard, zarr, or a table of all records."""
+"""`anchor export`: a run for other tools: TensorBoard, W&B, MLflow, zarr, or a table of records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,19 +13,22 @@ import typer
 from anchor_cli import complete
 from anchor_cli.exits import ExitCode
 from anchor_cli.narrowing import narrowing
-from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples, without_slash
 from anchor_cli.progress import Tick, progress
 from anchor_cli.selection import Selection
 from anchor_cli.terminal import document, emit
 from anchor_cli.words import counted
 
 if TYPE_CHECKING:
+    from anchor_cli.exported import Exported
     from anchorlib import Run, Series
+    from anchorlib.diagnosis import Comparison
 
 __all__ = ["EXAMPLES", "export_run"]
 
 EXAMPLES = examples(
     "anchor export run1 --tensorboard tb",
+    "anchor export compiled --against eager --tensorboard tb",
     "anchor export run1 --zarr run1.tensors.zarr",
     "anchor export run1 --tensor '*@grad' --step 0:100 --parquet gradients.parquet",
 )
@@ -40,6 +44,41 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
             "--tensorboard",
             metavar="DIR",
             help="Event files in DIR/RUN: numbers, norms, and histograms over exponents.",
+        ),
+    ] = None,
+    wandb: Annotated[
+        Path | None,
+        typer.Option(
+            "--wandb",
+            metavar="DIR",
+            help="The same as an offline run of Weights & Biases in DIR/wandb, for `wandb sync`.",
+        ),
+    ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            "--mlflow",
+            metavar="DIR_OR_URI",
+            help="The same as a run of MLflow, in a folder or at a tracking URI.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Compare with this run, and export the verdict and where differences grow: to "
+            "TensorBoard, W&B and MLflow.",
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            metavar="RUN",
+            help="A rerun of the run of --against, as for `anchor compare`; may be repeated.",
+            autocompletion=complete.run_names,
         ),
     ] = None,
     csv_file: Annotated[
@@ -73,30 +112,73 @@ def export_run(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Write what is known of each record in the form of other tools.
 
-    Values of one tensor are taken out by `anchor pull`. A second export takes the first's place.
+    Values of one tensor are taken out by `anchor pull`. A second export takes the first's place,
+    but in W&B and MLflow, where each is a run of its own.
     """
-    from anchorlib.errors import OptionError
+    from anchor_cli.exported import Exported
     from anchorlib.reading import open_run
 
-    places = {"tensorboard": tensorboard, "zarr": zarr, "csv": csv_file, "parquet": parquet}
+    places = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow, "zarr": zarr,
+              "csv": csv_file, "parquet": parquet}  # fmt: skip
     chosen = {name: place for name, place in places.items() if place is not None}
-    if not chosen:
-        raise OptionError(
-            "say where to: --zarr DIR, --tensorboard DIR, --csv FILE or --parquet FILE"
-        )
-    if csv_file == "-" and as_json:
-        raise OptionError("--csv - and --json both go to stdout: give one of them a file")
+    _check(chosen, against, noise, json=as_json)
     opened = open_run(run, store=store)
     found = _series(opened, tensor or (), selection)
+    compared = _compared(opened, against, noise or (), tensor, store)
+    exported = Exported(opened.name, found, compared)
     said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, found))}
+    said |= {} if compared is None else {"verdict": compared.verdict}
     with progress(f"exporting {opened.name}") as tick:
         for name, place in chosen.items():
-            said |= _WRITERS[name](opened.name, found, place, tick)
+            said |= _WRITERS[name](exported, place, tick)
     if as_json:
         document(said)
     elif csv_file != "-":
         emit(_sentence(said))
     return ExitCode.DONE
+
+
+def _check(
+    chosen: Mapping[str, Any], against: str | None, noise: Sequence[str] | None, *, json: bool
+) -> None:
+    """Refuse what makes no sense together. Raises OptionError."""
+    from anchorlib.errors import OptionError
+
+    if not chosen:
+        raise OptionError(
+            "say where to: --tensorboard DIR, --wandb DIR, --mlflow DIR, --zarr DIR, --csv FILE or "
+            "--parquet FILE"
+        )
+    if chosen.get("csv") == "-" and json:
+        raise OptionError("--csv - and --json both go to stdout: give one of them a file")
+    if against is not None and not chosen.keys() & _WITH_VERDICT:
+        raise OptionError(
+            "a verdict goes to TensorBoard, W&B and MLflow: give --against with --tensorboard, "
+            "--wandb or --mlflow"
+        )
+    if noise and against is None:
+        raise OptionError(
+            "--noise tells how far reruns drift: give --against, whose reruns they are"
+        )
+
+
+def _compared(
+    run: Run, against: str | None, noise: Sequence[str], tensor: Sequence[str] | None, store: str
+) -> Comparison | None:
+    """How the run compares with that of --against."""
+    from anchorlib.diagnosis import compare
+
+    if against is None:
+        return None
+    with progress(f"comparing {against} and {run.name}") as tick:
+        return compare(
+            without_slash(against),
+            run,
+            store=store,
+            noise=[without_slash(one) for one in noise],
+            tensors=tensor or "*",
+            progress=tick,
+        )
 
 
 def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Series]:
@@ -112,32 +194,36 @@ def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Se
     return found
 
 
-def _to_zarr(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
+def _to_zarr(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
     from anchor_cli.hierarchy import write_zarr
 
-    return write_zarr(run, found, place, tick)
+    return write_zarr(exported.run, exported.series, place, tick)
 
 
-def _to_tensorboard(run: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:
-    """One folder, or one a rank where there are several: TensorBoard calls each a run."""
+def _to_tensorboard(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
     from anchor_cli.tensorboard import write_events
 
-    folder = place / run
-    ranks = sorted({one.rank for one in found})
-    scalars = histograms = 0
-    for rank in ranks:
-        events = folder / f"rank{rank}" if len(ranks) > 1 else folder
-        written = write_events([one for one in found if one.rank == rank], events, tick)
-        scalars, histograms = scalars + written.scalars, histograms + written.histograms
-    return {"tensorboard": str(folder), "scalars": scalars, "histograms": histograms}
+    return write_events(exported, place, tick)
 
 
-def _to_csv(_: str, found: Sequence[Series], place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+def _to_wandb(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.wandb import write_offline
+
+    return write_offline(exported, place, tick)
+
+
+def _to_mlflow(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.mlflow import write_tracking
+
+    return write_tracking(exported, place, tick)
+
+
+def _to_csv(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_text
     from anchor_cli.sheets import write_rows
 
     with written_text(place) as file:
-        rows = _rows(found)
+        rows = _rows(exported.series)
         first = next(rows)
         write_rows(file, [first, first.values()])
         write_rows(file, (row.values() for row in rows))
@@ -150,7 +236,7 @@ def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:
     return (row for one in found for row in summarised(one))
 
 
-def _to_parquet(_: str, found: Sequence[Series], place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+def _to_parquet(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
     from anchor_cli.files import written_whole
     from anchorlib.errors import MissingExtraError
 
@@ -160,7 +246,7 @@ def _to_parquet(_: str, found: Sequence[Series], place: Path, tick: Tick) -> dic
         raise MissingExtraError(
             "--parquet needs pyarrow: pip install 'anchorlib[parquet]', or use --csv"
         ) from None
-    tables = [arrow.table(_columns(one, arrow)) for one in found]
+    tables = [arrow.table(_columns(one, arrow)) for one in exported.series]
     with written_whole(place) as file:
         parquet.write_table(arrow.concat_tables(tables), file)
     return {"parquet": str(place)}
@@ -169,11 +255,14 @@ def _to_parquet(_: str, found: Sequence[Series], place: Path, tick: Tick) -> dic
 def _columns(series: Series, arrow: Any) -> dict[str, Any]:
     head = {"tensor": series.name, "kind": series.kind, "mode": series.mode, "rank": series.rank}
     fixed = {name: arrow.repeat(value, len(series)) for name, value in head.items()}
-    return {**fixed, **dict(series.columns)}
+    return {**fixed, **dict(series.columns.checked())}
 
 
-_WRITERS: dict[str, Callable[[str, Sequence[Series], Any, Tick], dict[str, Any]]] = {
+_WITH_VERDICT = {"tensorboard", "wandb", "mlflow"}
+_WRITERS: dict[str, Callable[[Exported, Any, Tick], dict[str, Any]]] = {
     "tensorboard": _to_tensorboard,
+    "wandb": _to_wandb,
+    "mlflow": _to_mlflow,
     "zarr": _to_zarr,
     "csv": _to_csv,
     "parquet": _to_parquet,
@@ -183,10 +272,20 @@ _WRITERS: dict[str, Callable[[str, Sequence[Series], Any, Tick], dict[str, Any]]
 def _sentence(said: dict[str, Any]) -> str:
     from anchorlib.names import escape
 
-    places = [said[name] for name in ("tensorboard", "zarr", "csv", "parquet") if name in said]
-    folder = said.get("tensorboard")
-    look = (
-        "" if folder is None else f"; see tensorboard --logdir {escape(str(Path(folder).parent))}"
-    )
-    where = " and ".join(escape(str(place)) for place in places)
-    return f"{counted(said['records'], 'record')} of {said['run']} in {where}{look}"
+    where = " and ".join(escape(str(said[name])) for name in _WRITERS if name in said)
+    told = f" ({said['verdict']})" if "verdict" in said else ""
+    lines = " or ".join(map(escape, _looks(said)))
+    look = f"; see {lines}" if lines else ""
+    return f"{counted(said['records'], 'record')} of {said['run']}{told} in {where}{look}"
+
+
+def _looks(said: dict[str, Any]) -> Iterator[str]:
+    """The commands that show what was written."""
+    if "tensorboard" in said:
+        yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"
+    if "wandb" in said:
+        yield f"wandb sync {shlex.join(said['wandb_runs'])}"
+    if "mlflow" in said:
+        place = said["mlflow"]
+        allowed = "" if "://" in place else "MLFLOW_ALLOW_FILE_STORE=true "
+        yield f"{allowed}mlflow ui --backend-store-uri {shlex.quote(place)}"

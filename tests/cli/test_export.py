@@ -139,7 +139,7 @@ def test_options_narrow_what_is_exported(store):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--tensorboard DIR, --csv FILE or --parquet FILE"),
+        ((), "--tensorboard DIR, --wandb DIR, --mlflow DIR, --zarr DIR, --csv FILE or"),
         (("--csv", "-", "--json"), "both go to stdout"),
         (("--csv", "x.csv", "-t", "fc2.bais"), "did you mean 'fc2.bias'"),
         (("--tensorboard", "/dev/null/x"), "cannot make /dev/null/x"),

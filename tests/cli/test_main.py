@@ -27,6 +27,7 @@ SURFACE = {
     },
     "compare": {
         "a", "b", "--noise", "--tensor", "-t", "--map", "--fail-on", "--csv", "--jsonl", "--html",
+        "--junit", "--github",
         "--store", "--json",
     },
     "report": {"runs", "--output", "-o", "--noise", "--store", "--json"},
@@ -40,7 +41,8 @@ SURFACE = {
     "names": {"run", "selector", "--tree", "--store", "--json"},
     "tail": {"run", "selector", "--last", "-n", "--interval", "--store", "--json"},
     "export": {
-        "run", "--tensorboard", "--csv", "--parquet", "--zarr", "--tensor", "-t", *NARROWING,
+        "run", "--tensorboard", "--wandb", "--mlflow", "--against", "--noise", "--csv", "--parquet",
+        "--zarr", "--tensor", "-t", *NARROWING,
         "--store", "--json",
     },
     "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},

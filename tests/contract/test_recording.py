@@ -318,7 +318,7 @@ def close_with_two_records(**options):
     if not options:
         while session._queue.handed_over < 2:
             pass
-    session.close(timeout=1)
+    session.close(timeout=4)
 
 close_with_two_records(on_full="block", queue_bytes=1)
 print("== and now the line ==", file=sys.stderr, flush=True)

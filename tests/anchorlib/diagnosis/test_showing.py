@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from anchorlib.diagnosis import Comparison, Place, compare
-from anchorlib.errors import MissingExtraError
+from anchorlib.errors import MissingExtraError, UnsupportedError
+from anchorlib.reading import open_run
+from anchorlib.report import show
 from tests.anchorlib.reading.runs import make_run, training
 from tests.anchorlib.store.records import record
 from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE
@@ -92,3 +94,27 @@ def test_without_pandas_the_line_that_installs_it_is_said(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"anchorlib\[pandas\]"):
         found.to_pandas()
+
+
+def test_a_table_is_bounded_whatever_there_is_of_parents_operations_and_notes():
+    many = tuple(f"{at}{'x' * 1000}" for at in range(5000))
+    told = replace(IDENTICAL, origins=(replace(ORIGIN, parents=many, ops=many),) * 500, notes=many)
+    text = told._repr_html_()
+    assert len(text) < 100_000
+    assert "and 4,997 more" in text
+    assert "and 4,990 more in .notes" in text
+
+
+def test_a_comparison_is_a_page_in_a_frame_of_its_own(found, tmp_path):
+    shown = found.page(height=500)
+    runs = [open_run(name, tmp_path) for name in "ab"]
+    assert shown == show(*runs, comparisons=[found], height=500)
+    frame = shown._repr_html_()
+    assert frame.startswith("<iframe srcdoc=")
+    assert 'sandbox="allow-scripts allow-downloads"' in frame
+    assert "default-src &#x27;none&#x27;" in frame
+
+
+def test_a_comparison_without_runs_says_who_makes_its_page():
+    with pytest.raises(UnsupportedError, match=r"anchorlib\.report\.show\(a, b, comparisons="):
+        IDENTICAL.page()

@@ -169,10 +169,22 @@ def column(store: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["min", "l2", "nan", "step", "digest_low", "hist_count", "check"])
-@pytest.mark.parametrize("command", ["stats", "hist", "export"])
-def test_a_command_that_shows_a_damaged_row_names_it_and_ends_with_3(store, name, command):
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("stats", ("--json",)),
+        ("hist", ("--json",)),
+        ("export", ("--csv", "-")),
+        ("export", ("--parquet", "x.parquet")),
+        ("export", ("--tensorboard", "tb")),
+    ],
+    ids=["stats", "hist", "csv", "parquet", "tensorboard"],
+)
+def test_a_command_that_shows_a_damaged_row_names_it_and_ends_with_3(
+    store, name, command, more, monkeypatch
+):
+    monkeypatch.chdir(store)
     flip(column(store, name), 8 * 9)  # the row of large@grad at step 3, or bins before it
-    more = ("--csv", "-") if command == "export" else ("--json",)
     done = anchor(command, "run1", "--tensor", "large@grad", *more, "--store", store)
     assert (done.code, done.out) == (3, "")
     assert re.search(r"the figures of large@grad at step \d+, .* fit their checksum", done.err)

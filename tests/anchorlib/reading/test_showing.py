@@ -20,6 +20,7 @@ from anchorlib.errors import (
     UnknownTensorError,
 )
 from anchorlib.reading import html_table
+from anchorlib.reading.index import listing
 from anchorlib.record import Gap
 from anchorlib.store import Writer
 from tests.anchorlib.reading.runs import STEPS, make_run, training
@@ -108,6 +109,30 @@ def test_long_tables_are_cut_and_say_so(tmp_path):
     page = Shown(run["t0"]._repr_html_())
     assert "20 records between them" in page.text
     assert [tag for tag, _ in page.tags].count("tr") == 1 + 10
+
+
+def test_a_run_of_ten_thousand_tensors_shows_itself_without_reading_a_value(tmp_path, monkeypatch):
+    with Writer.open(tmp_path, "run1", 0) as writer:
+        long = "x" * 900
+        put(writer, [record(f"{long}{n}", 0, floats(n), order=n) for n in range(10_000)])
+    run = open_run("run1", tmp_path)
+    listed = []
+    monkeypatch.setattr("anchorlib.store.RankReader.raw", None)
+    monkeypatch.setattr("anchorlib.reading.run.listing", counting(listed))
+    assert repr(run).startswith("Run('run1', closed: 10,000 records of 10,000 tensors, ")
+    text = run._repr_html_()
+    assert len(text) < 50_000
+    assert "and 9,980 more" in text
+    assert len(listed) == 1  # the tensors are gone through once, however often it is shown
+    assert len(run[f"{long}7"]._repr_html_()) < 5_000
+
+
+def counting(calls):
+    def listed(*arguments):
+        calls.append(arguments)
+        return listing(*arguments)
+
+    return listed
 
 
 def test_hostile_names_are_text_wherever_they_are_shown(tmp_path):

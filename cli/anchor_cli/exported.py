@@ -1,0 +1,185 @@
+"""What `export` gives to TensorBoard, W&B and MLflow: the same points and verdict to each.
+
+    value/loss               a tensor of one number, its value; grad l2/fc1.bias: any other's norm
+    grad log2/fc1.bias       its histogram over exponents, so that a bin is a power of two
+    vs eager differing/grad  with --against: how many records of that kind differ at that step
+    vs eager eps/grad        and the median of how far, in units of rounding
+
+A target takes the points of one rank in the order of their steps, and the verdict as texts and
+numbers. How these look there is all that a target decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchor_cli.progress import Tick
+    from anchorlib import Series
+    from anchorlib.diagnosis import Comparison
+    from anchorlib.summary import Log2Histogram
+
+__all__ = ["Exported", "Point", "Told", "Written"]
+
+_AT_ONCE = 4096  # records whose histograms are held
+
+
+class Point(NamedTuple):
+    """One value under one tag at one step; `time` is in seconds since the epoch."""
+
+    group: str
+    name: str
+    step: int
+    time: float
+    value: float | Log2Histogram
+
+    @property
+    def tag(self) -> str:
+        """As "grad l2/fc1.bias": what stands before the slash is a group in all three."""
+        return f"{self.group}/{self.name}"
+
+
+class Told(NamedTuple):
+    """What a comparison says of the run: texts and numbers of the whole of it."""
+
+    texts: Mapping[str, str]
+    numbers: Mapping[str, int]
+
+
+class Written(NamedTuple):
+    """How much was written."""
+
+    scalars: int = 0
+    histograms: int = 0
+
+    def plus(self, point: Point) -> Written:
+        """With one point more."""
+        if isinstance(point.value, float):
+            return self._replace(scalars=self.scalars + 1)
+        return self._replace(histograms=self.histograms + 1)
+
+    def add(self, other: Written) -> Written:
+        """Both together."""
+        return Written(self.scalars + other.scalars, self.histograms + other.histograms)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was selected of a run, and how it compares with another.
+
+    found: the comparison whose B is this run; None without --against.
+    """
+
+    run: str
+    series: Sequence[Series]
+    found: Comparison | None = None
+    _growth: dict[int, list[Point]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for point in _growth_of(self.found) if self.found else ():
+            self._growth.setdefault(point.step, []).append(point)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have records, ascending; each is a run of its own there."""
+        return sorted({one.rank for one in self.series})
+
+    def title(self, rank: int) -> str:
+        """What a rank is called there: by the run alone where it has one rank."""
+        return self.run if len(self.ranks) == 1 else f"{self.run} rank {rank}"
+
+    def told(self, rank: int) -> Told | None:
+        """The verdict, which is of all ranks and stands with the first."""
+        return None if self.found is None or rank != self.ranks[0] else _told(self.found)
+
+    def points(self, rank: int, tick: Tick) -> Iterator[Point]:
+        """All of one rank, in the order of steps."""
+        labelled = [(one, _several(one)) for one in self.series if one.rank == rank]
+        spans = _spans([one for one, _ in labelled])
+        first = rank == self.ranks[0]
+        for done, steps in enumerate(spans):
+            tick(done, len(spans))
+            points = [point for one, several in labelled
+                      for point in _points(one.where(steps=steps), several)]  # fmt: skip
+            points.sort(key=_step)
+            for step, together in groupby(points, key=_step):
+                those = list(together)
+                yield from those
+                for growth in self._growth.get(step, ()) if first else ():
+                    yield growth._replace(time=those[0].time)
+
+
+def _step(point: Point) -> int:
+    return point.step
+
+
+def _spans(series: Sequence[Series]) -> list[range]:
+    """Ranges of steps that hold some thousand records each."""
+    steps, counts = np.unique(
+        np.concatenate([one.columns["step"] for one in series]), return_counts=True
+    )
+    # Each range looks into every series: with many of them it has to be worth it.
+    most = max(_AT_ONCE, 4 * len(series))
+    chunk = np.cumsum(counts) // most
+    starts = steps[np.flatnonzero(np.diff(chunk, prepend=-1))].tolist()
+    return [range(first, stop) for first, stop in
+            zip(starts, [*starts[1:], int(steps[-1]) + 1], strict=True)]  # fmt: skip
+
+
+def _several(series: Series) -> list[str]:
+    """The coordinates that tell records of one step apart, where there are several."""
+    columns = series.columns
+    return [name for name in ("pass_index", "call", "phase")
+            if len(set(columns[name].tolist())) > 1]  # fmt: skip
+
+
+def _points(series: Series, several: Sequence[str]) -> Iterator[Point]:
+    shapes = series.shapes
+    if not shapes:
+        return
+    columns, kept = series.columns.checked(), series.kept.tolist()
+    kind = escape(series.kind if series.mode == "all" else f"{series.kind} {series.mode}")
+    steps, norms = columns["step"].tolist(), columns["l2"].tolist()
+    times = (columns["time_ns"] / 1e9).tolist()
+    words = {name: columns[name].tolist() for name in several}
+    histograms = series.histograms() if any(shapes) else []
+    for at, shape in enumerate(shapes):
+        where = "".join(f" {name.removesuffix('_index')} {words[name][at]}" for name in several)
+        place = (escape(f"{series.name}{where}"), steps[at], times[at])
+        if shape == ():
+            yield Point(kind, *place, _only(series, at, kept=kept[at]))
+            continue
+        yield Point(f"{kind} l2", *place, norms[at])
+        if histograms[at].bins:
+            yield Point(f"{kind} log2", *place, histograms[at])
+
+
+def _only(series: Series, at: int, *, kept: bool) -> float:
+    """The value of a tensor of one number; of that of a summary alone, its sum if it is finite."""
+    if kept:
+        return float(series.record(at).array.real)
+    odd = series.columns["nan"][at] or series.columns["inf"][at]
+    return float("nan") if odd else float(series.columns["sum"][at])
+
+
+def _told(found: Comparison) -> Told:
+    texts = {"against": found.a, "verdict": found.verdict, "sentence": found.sentence}
+    counts = found.to_dict()["counts"]
+    return Told({name: escape(text) for name, text in texts.items()}, counts)
+
+
+def _growth_of(found: Comparison) -> Iterator[Point]:
+    """How the difference grows, at the steps of the run that is exported."""
+    group = f"vs {escape(found.a)}"
+    for one in found.growth:
+        place = (escape(one.kind), one.step + found.step_offset, 0.0)
+        yield Point(f"{group} differing", *place, float(one.differing))
+        if one.median_error_eps is not None:
+            yield Point(f"{group} eps", *place, float(one.median_error_eps))
