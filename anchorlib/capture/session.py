@@ -139,7 +139,7 @@ class Session:
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
             which they step, the last one counts the steps, until another one steps alone.
         prefix: put before every name, with a dot; needed where another watched model records
-            tensors of the same names.
+            tensors of the same names. Selectors may leave it out.
 
         Raises UnknownTensorError, ModeError, OptionError: nothing is registered then.
         """
