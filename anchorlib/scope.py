@@ -113,11 +113,12 @@ def scope(
 
 def _phases(where: str, phases: object) -> frozenset[str]:
     names = [phases] if isinstance(phases, str) else phases
-    if not isinstance(names, Iterable):
+    several = list(names) if isinstance(names, Iterable) else [None]
+    if not all(isinstance(name, str) for name in several):
         raise OptionError(f"{where} is a list of phases, as ('train',), not {phases!r}")
     try:
-        found = frozenset(check_name(name) for name in names)
-    except (AnchorError, TypeError) as fault:
+        found = frozenset(check_name(name) for name in several)
+    except AnchorError as fault:
         raise OptionError(f"{where}: {fault}") from None
     if not found:
         raise OptionError(f"{where} names no phase, so nothing would be recorded")

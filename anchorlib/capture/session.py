@@ -35,7 +35,7 @@ from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
-from anchorlib.scope import PhasesSpec, StepsSpec, scope
+from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec, scope
 
 __all__ = ["Counters", "Session", "sharing_names"]
 
@@ -276,6 +276,12 @@ class Session:
             )
         if self._settings.recording:
             _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, self._counted())
+            if self._settings.scope != ANYTHING and not self.counters.records:
+                _log.warning(
+                    "anchorlib: run %s has no record: nothing was of the phases and steps that "
+                    "start or the environment asked for",
+                    self.run,
+                )
         missing = self._watches.missing + self._settings.unmatched
         if self._settings.perturbs is not None:
             self._settings.perturbs.close()

@@ -198,7 +198,7 @@ def test_what_is_no_steps_is_refused_in_one_line(wrong):
         ({"phases": ()}, "names no phase"),
         ({"phases": 3}, "is a list of phases"),
         ({"phases": [""]}, "phases: "),
-        ({"phases": [3]}, "phases: "),
+        ({"phases": [3]}, r"phases is a list of phases, as \('train',\), not \[3\]"),
     ],
 )
 def test_a_scope_with_nothing_in_it_is_refused(wrong, said):
@@ -278,6 +278,19 @@ def test_compiled_code_has_the_same_scope(backend, only):
     kept = {where: raw for where, raw in run_once({}).items() if keeps(only, where[2])}
     assert run_once(only) == kept
     assert {where[0] for where in kept} == {"h", "first"}
+
+
+def test_a_scope_in_which_nothing_was_made_is_told_at_close(caplog):
+    with recording(steps=7):
+        anchorlib.anchor(torch.ones(1), "x")
+    assert caplog.messages == [
+        "anchorlib: run memory has no record: nothing was of the phases and steps that start or "
+        "the environment asked for"
+    ]
+    caplog.clear()
+    with recording(steps=0):
+        anchorlib.anchor(torch.ones(1), "x")
+    assert caplog.messages == []
 
 
 def test_every_mode_takes_a_scope():
