@@ -35,9 +35,9 @@ from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
-from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec, scope
+from anchorlib.scope import ANYTHING, TRAIN, PhasesSpec, StepsSpec, scope
 
-__all__ = ["Counters", "Session", "sharing_names"]
+__all__ = ["Counters", "Session", "leaves_out", "sharing_names"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -325,6 +325,12 @@ class Session:
                 raise
             # The user's own exception matters more than what we have to say at the end.
             _log.warning("anchorlib: %s", ours)
+
+
+def leaves_out(session: Session, steps: range) -> bool:
+    """Whether `session` leaves out some of these steps, or phases."""
+    limits = session._settings.scope  # noqa: SLF001
+    return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
 
 
 @contextmanager
