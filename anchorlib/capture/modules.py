@@ -78,6 +78,7 @@ class ModelWatch:
                 lambda kind, phase: self._make(name, kind, phase),
                 lambda: (*self._chosen(name, "value"), *self._chosen(name, "grad")),
             )
+            plan.ends = name.partition(":")[0] == self._root_name
         return plan
 
     def _make(self, name: str, kind: str, phase: str) -> tuple[Stream, ...]:

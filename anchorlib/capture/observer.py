@@ -210,7 +210,8 @@ class Observer:
         """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
         recorded: Plan | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
-            if not self.clock.wants_gradient_hook():
+            # One a pass will do, but that of a model's output may never come: it was detached.
+            if not (self.clock.wants_gradient_hook() or plan.ends):
                 return
             recorded = None
         if node is None:

@@ -188,9 +188,12 @@ class Plan:
 
     make: the streams of a kind and phase. modes: those that uses of the name are counted by.
     use: how the name was used so far; see `forwards`.
+    ends: it is what a watched model gives, whose gradient, recorded or not, belongs to a pass.
     """
 
-    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "routes", "sites", "use")
+    __slots__ = (
+        *("_make", "_modes", "_streams", "counted", "ends", "name", "routes", "sites", "use"),
+    )
 
     def __init__(
         self,
@@ -203,6 +206,7 @@ class Plan:
         self._modes = modes
         self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
         self.use = NEW
+        self.ends = False
         self.routes: dict[str, Route] = {}  # by phase
         self.counted: tuple[tuple[str, str], ...] = ()
         # Where lineage has seen the tensor (see there), and in which generation.

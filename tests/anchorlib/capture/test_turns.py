@@ -171,6 +171,22 @@ def test_close_is_brief_where_there_is_one_optimizer_or_no_step(caplog):
     assert said(caplog) == ["", "1 step of 1 pass, ended by SGD"]
 
 
+@pytest.mark.parametrize("recorded", [{}, {"tensors": ["output@value"]}, {"steps": range(1)}])
+def test_passes_are_counted_alike_whatever_is_recorded(caplog, recorded):
+    caplog.set_level(logging.INFO, "anchorlib")
+    both, optimizers = gan()
+    with recording() as run:
+        for name, optimizer in zip("GD", reversed(optimizers), strict=True):
+            run.session.watch(both[name], optimizer=optimizer, prefix=name, **recorded)
+        for _ in range(3):
+            both["D"](both["G"](torch.randn(3, 2)).detach()).mean().backward()
+            optimizers[0].step()
+            both["D"](both["G"](torch.randn(3, 2))).mean().backward()
+            optimizers[1].step()
+    assert said(caplog) == ["3 steps of 2 passes; D ends pass 0, G the step"]
+    assert run.at("D.output")[:2] == [(0, 0, 0), (0, 1, 0)]
+
+
 def test_close_says_what_was_recorded_and_where(caplog):
     caplog.set_level(logging.INFO, "anchorlib")
     with recording() as run:
