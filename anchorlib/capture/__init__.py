@@ -19,7 +19,7 @@ from __future__ import annotations
 from anchorlib.capture.hooks import anchor, paused
 from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import Counters, Session, sharing_names
+from anchorlib.capture.session import Counters, Session, leaves_out, sharing_names
 from anchorlib.capture.snapshot import TorchArithmetic
 from anchorlib.capture.starting import record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of
@@ -30,6 +30,7 @@ __all__ = [
     "TorchArithmetic",
     "active_session",
     "anchor",
+    "leaves_out",
     "named_leaves",
     "parts_of",
     "paused",

@@ -30,11 +30,13 @@ from anchorlib.capture.snapshot import (
     values_writer,
 )
 from anchorlib.capture.streams import NO_NOTE, Note, Seen, Stream
+from anchorlib.capture.weighing import Weight
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, TensorInfo
 from anchorlib.recorder import RecordQueue, Source
+from anchorlib.scope import Steps
 
 __all__ = ["Recorder"]
 
@@ -53,15 +55,24 @@ class Recorder:
         self._problems: list[AnchorError] = []
         self._seen: dict[tuple[str, str, str], Seen] = {}
         self._order = 0
+        self.phases: set[str] = set()  # of which something was recorded
         self.skipped: Counter[str] = Counter()
         self._header: dict[str, Any] = {}
 
     def streams(
-        self, name: str, kind: str, modes: Iterable[Mode], phase: str
+        self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
     ) -> tuple[Stream, ...]:
-        """The streams of one name, kind and phase, one a mode; the same ones at every call."""
+        """The streams of one name, kind and phase, one a mode; the same ones at every call.
+
+        modes: each with the steps in which it is to record (None: all), which add up.
+        """
+        found: dict[Stream, None] = {}
         with self._lock:
-            return tuple(self._stream(name, kind, mode, phase) for mode in modes)
+            for mode, steps in modes:
+                stream = self._stream(name, kind, mode, phase)
+                stream.allow(steps)
+                found[stream] = None
+        return tuple(found)
 
     def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
         key = (name, kind, str(mode), phase)
@@ -78,7 +89,7 @@ class Recorder:
         if only is not None and self.quick(only, at, x, note) is not None:
             return
         with self._lock:
-            wanted = [stream for stream in streams if stream.fold.wants(at.step)]
+            wanted = [stream for stream in streams if stream.wants(at.step)]
             if not wanted:
                 return
             only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
@@ -154,6 +165,7 @@ class Recorder:
                 for name, part in parts.items():
                     named = f"{stream.name}:{name}"
                     inner = self._stream(named, stream.kind, stream.fold.mode, at.phase)
+                    inner.steps = stream.steps
                     self._take(inner, at, part, note)
 
     def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
@@ -203,6 +215,7 @@ class Recorder:
         """The next record of `stream` is its first, or the first of another shape or dtype."""
         stream.tally()
         if stream.seen is None:
+            self.phases.add(stream.phase)
             key = (stream.name, stream.kind, stream.mode)
             stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
         stream.seen.merge(shape)
@@ -240,7 +253,7 @@ class Recorder:
         """Emit the windows that do not reach into step `upcoming` (None: all of them)."""
         with self._lock:
             for stream in list(self._open):
-                held = stream.fold.close(upcoming)
+                held = stream.close(upcoming)
                 if held is not None:
                     del self._open[stream]
                     self._emit_held(stream, held)
@@ -258,12 +271,14 @@ class Recorder:
             self._tally()
             return [seen.info(key, rank) for key, seen in self._seen.items()]
 
-    @property
-    def bytes(self) -> int:
-        """How much was emitted so far."""
+    def weights(self) -> list[Weight]:
+        """How much each stream has emitted so far."""
         with self._lock:
             self._tally()
-            return sum(seen.weight for seen in self._seen.values())
+            return [
+                Weight(one.name, one.phase, one.taken, one.nbytes, one.steps is None)
+                for one in self._streams.values()
+            ]
 
     @property
     def emitted(self) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture import hooks
+from anchorlib.capture.choice import Asked
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
 from anchorlib.capture.header import autocast
@@ -28,16 +29,17 @@ from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.watching import Watches
+from anchorlib.capture.weighing import Weighing, size_text
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
+from anchorlib.scope import ANYTHING, TRAIN, PhasesSpec, StepsSpec, scope
 
-__all__ = ["Counters", "Session", "sharing_names"]
+__all__ = ["Counters", "Session", "leaves_out", "sharing_names"]
 
 _log = logging.getLogger("anchorlib")
-_HEAVY_STEP = 64 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,11 @@ class Session:
             label=self._label,
         )
         self._observer = Observer(self._clock, self._recorder)
-        self._anchors = hooks.Anchors(self._observer, settings.modes, settings.wants)
+        self._anchors = hooks.Anchors(
+            self._observer, settings.modes, settings.wants, settings.scope
+        )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
-        self._weighed = False
+        self._weighing = Weighing(settings.run, settings.rank)
         self._closed = False
 
     # -- what it is
@@ -110,12 +114,14 @@ class Session:
 
     # -- observing
 
-    def watch(
+    def watch(  # noqa: PLR0913  # the contract's arguments
         self,
         model: nn.Module,
         *,
         tensors: Sequence[str] | str | None = None,
         mode: ModeSpec | None = None,
+        phases: PhasesSpec | None = None,
+        steps: StepsSpec | None = None,
         optimizer: object = None,
         prefix: str = "",
     ) -> None:
@@ -125,11 +131,15 @@ class Session:
             spellings); None: every module output with its gradient, and every parameter's `grad`
             (with an optimizer; else `pass_grad`); "*": everything there is.
         mode: what to keep; None: the session's. Watching again adds modes.
+        phases: ("train",) records the training alone, and neither evaluation nor what carries
+            another name; None: the session's. steps: the steps that are recorded: a number,
+            range(0, 3), or a list of them; None: the session's. What the session leaves out is
+            left out here too.
         optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
             which they step, the last one counts the steps, until another one steps alone.
         prefix: put before every name, with a dot; needed where another watched model records
-            tensors of the same names.
+            tensors of the same names. Selectors may leave it out.
 
         Raises UnknownTensorError, ModeError, OptionError: nothing is registered then.
         """
@@ -138,7 +148,8 @@ class Session:
             raise OptionError(f"watch takes a torch.nn.Module, not {type(model).__name__}")
         modes = self._settings.modes if mode is None else parse_modes(mode)
         selectors = [tensors] if isinstance(tensors, str) else tensors
-        self._watches.add(model, selectors, modes, optimizer, prefix)
+        here = scope(phases, steps).within(self._settings.scope)
+        self._watches.add(model, Asked(selectors, modes, here), optimizer, prefix)
 
     def step(self, number: int | None = None) -> None:
         """End the step; the next one is `number`, or the one after.
@@ -179,17 +190,9 @@ class Session:
         self._anchors.compiled.end_step(upcoming)
         self._recorder.end_step(upcoming)
         self._observer.forget_calls()
-        if not self._weighed:
-            self._weighed = True
-            weight = self._recorder.bytes
-            if weight > _HEAVY_STEP:
-                _log.warning(
-                    "anchorlib: a step of run %s weighs %.0f MB on rank %d; fewer tensors, "
-                    "EveryN(n) or Summary make it lighter",
-                    self.run,
-                    weight / 1e6,
-                    self.rank,
-                )
+        self._recorder.header("steps.ended_by", self._clock.turns.ender)
+        if not self._weighing.knows(self._recorder.phases):
+            self._weighing.tell(self._recorder.weights())
 
     # -- reading back
 
@@ -271,14 +274,27 @@ class Session:
                 self.run,
                 self.store,
             )
-        counted = str(self._clock.turns)
-        if counted and self._settings.recording:
-            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, counted)
+        if self._settings.recording:
+            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, self._counted())
+            if self._settings.scope != ANYTHING and not self.counters.records:
+                _log.warning(
+                    "anchorlib: run %s has no record: nothing was of the phases and steps that "
+                    "start or the environment asked for",
+                    self.run,
+                )
         missing = self._watches.missing + self._settings.unmatched
         if self._settings.perturbs is not None:
             self._settings.perturbs.close()
         if missing:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
+
+    def _counted(self) -> str:
+        """Steps and passes, which optimizer ends what, and what is where now."""
+        counters, steps = self.counters, str(self._clock.turns)
+        records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
+        dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
+        kept = f"{records}, {size_text(counters.bytes)}, in {self.store}{dropped}"
+        return f"{steps}; {kept}" if steps else kept
 
     def _check(self) -> None:
         self._recorder.check()
@@ -309,6 +325,12 @@ class Session:
                 raise
             # The user's own exception matters more than what we have to say at the end.
             _log.warning("anchorlib: %s", ours)
+
+
+def leaves_out(session: Session, steps: range) -> bool:
+    """Whether `session` leaves out some of these steps, or phases."""
+    limits = session._settings.scope  # noqa: SLF001
+    return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
 
 
 @contextmanager

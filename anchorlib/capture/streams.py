@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name
-from anchorlib.modes import All, Fold, Mode, Summary
+from anchorlib.modes import All, Fold, Held, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
+from anchorlib.scope import Steps
 
 __all__ = [
     "MIXED",
@@ -61,6 +62,7 @@ class Stream:
         *("at_once", "dtype", "fold", "holds", "key", "kind", "last_step", "layout", "mode"),
         *(
             "name",
+            "nbytes",
             "note",
             "number",
             "order",
@@ -69,6 +71,8 @@ class Stream:
             "records",
             "seen",
             "shape",
+            "steps",
+            "taken",
             "values",
         ),
     )
@@ -83,7 +87,8 @@ class Stream:
         self.key: bytes | None = None  # of that layout, for the compiled put
         self.mode = str(mode)
         self.values = not isinstance(mode, Summary)
-        self.at_once = isinstance(mode, All | Summary)  # each observation is a record
+        self.at_once = False  # each observation is a record, whatever its step
+        self.steps: tuple[Steps, ...] | None = ()  # those in which there is one; None: all
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.holds = self.fold.holds
         self.note = NO_NOTE  # of the last observation folded
@@ -93,15 +98,43 @@ class Stream:
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.records = self.last_step = 0
+        self.taken, self.nbytes = 0, 0  # records of whatever shape, and the bytes they keep
+
+    def allow(self, steps: Steps | None) -> None:
+        """Record in these steps as well (None: in all)."""
+        if steps is None or self.steps is None:
+            self.steps = None
+            self.at_once = isinstance(self.fold.mode, All | Summary)
+        elif steps not in self.steps:
+            self.steps = (*self.steps, steps)
+
+    def idle(self, step: int) -> bool:
+        """Whether nothing observed in `step` can be selected, so that it need not be observed."""
+        return not self._allows(step) or self.fold.idle(step)
+
+    def wants(self, step: int) -> bool:
+        """Count one observation made in `step`; whether it is selected."""
+        return self._allows(step) and self.fold.wants(step)
+
+    def close(self, upcoming: int | None) -> Held[Snapshot] | None:
+        """The open window if nothing of step `upcoming` or later (None: at all) falls into it."""
+        steps = self.steps
+        if steps and upcoming is not None and upcoming > max(one.last for one in steps):
+            upcoming = None
+        return self.fold.close(upcoming)
+
+    def _allows(self, step: int) -> bool:
+        return self.steps is None or any(step in one for one in self.steps)
 
     def tally(self) -> None:
         """Add the records since the last time to what the session lists."""
         seen, shape, dtype = self.seen, self.shape, self.dtype
         if seen is not None and shape is not None and dtype is not None and self.records:
-            nbytes = shape.numel() * dtype.itemsize * self.records
-            seen.weight += nbytes
-            seen.nbytes += nbytes if self.values else 0
+            nbytes = shape.numel() * dtype.itemsize * self.records if self.values else 0
+            seen.nbytes += nbytes
             seen.records += self.records
+            self.nbytes += nbytes
+            self.taken += self.records
             seen.last_step = max(seen.last_step, self.last_step)
             self.records = 0
 
@@ -109,16 +142,16 @@ class Stream:
 class Seen:
     """What was emitted of one tensor, kind and mode so far; the session's own listing.
 
-    weight: bytes that were copied. nbytes: those of them that are kept.
+    nbytes: of the values that are kept.
     """
 
-    __slots__ = (*("common", "dtype", "first_step", "last_step", "nbytes", "records", "weight"),)
+    __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
 
     def __init__(self, dtype: torch.dtype, shape: torch.Size, step: int) -> None:
         self.dtype = dtype_name(dtype)
         self.common: tuple[int | None, ...] | None = tuple(shape)
         self.first_step = self.last_step = step
-        self.records = self.nbytes = self.weight = 0
+        self.records = self.nbytes = 0
 
     def merge(self, shape: torch.Size) -> None:
         """A record has another shape than the one before it."""
@@ -155,9 +188,12 @@ class Plan:
 
     make: the streams of a kind and phase. modes: those that uses of the name are counted by.
     use: how the name was used so far; see `forwards`.
+    ends: it is what a watched model gives, whose gradient, recorded or not, belongs to a pass.
     """
 
-    __slots__ = ("_make", "_modes", "_streams", "counted", "name", "routes", "sites", "use")
+    __slots__ = (
+        *("_make", "_modes", "_streams", "counted", "ends", "name", "routes", "sites", "use"),
+    )
 
     def __init__(
         self,
@@ -170,6 +206,7 @@ class Plan:
         self._modes = modes
         self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
         self.use = NEW
+        self.ends = False
         self.routes: dict[str, Route] = {}  # by phase
         self.counted: tuple[tuple[str, str], ...] = ()
         # Where lineage has seen the tensor (see there), and in which generation.

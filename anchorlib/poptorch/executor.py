@@ -254,10 +254,10 @@ class PoplarExecutor:
         anchor = self._anchors.get(short_name)
         rows = self._recording.rows(anchor)
         if not rows:
-            raise Error(
-                f"nothing was recorded of {anchor.selector} in the last call: "
-                + ("no gradient reached it" if "grad" in anchor.kind else "it was not computed")
-            )
+            why = "no gradient reached it" if "grad" in anchor.kind else "it was not computed"
+            if self._recording.left_out:
+                why = "the session was started with other phases= or steps="
+            raise Error(f"nothing was recorded of {anchor.selector} in the last call: {why}")
         return flattened(rows, self._dtype_of(anchor, rows))
 
     def _dtype_of(self, anchor: Anchor, rows: Sequence[torch.Tensor]) -> torch.dtype:

@@ -19,6 +19,7 @@ from anchorlib.capture import (
     Session,
     active_session,
     anchor,
+    leaves_out,
     record_into,
     sharing_names,
     start,
@@ -157,6 +158,11 @@ class Recording:
         self._records, self._watched = [], None
         if _in_memory is not None and not _users:
             _in_memory[0].close()
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the session leaves out something of the last call."""
+        return self._session is not None and leaves_out(self._session, self._steps)
 
     def rows(self, one: Anchor) -> list[torch.Tensor]:
         """What the last call recorded under an anchor, in order; tensors of their own."""

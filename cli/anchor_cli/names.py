@@ -62,7 +62,8 @@ def show_names(
     """List the tensors of a run in execution order.
 
     Where observations were not recorded, or not with their values, a column says how many; a
-    tensor of which nothing was recorded is told on stderr.
+    tensor of which nothing was recorded is told on stderr. A terminal is also told what ended the
+    steps.
     """
     from anchor_cli.missing import Gaps, told
     from anchor_cli.tree import lines
@@ -76,9 +77,19 @@ def show_names(
     else:
         screen = this_screen()
         emit(lines(entries, screen) if tree else _table(entries, screen))
+        if screen.human:
+            emit(_ender(opened, screen))
     if problem := "; ".join(told(gaps.unrecorded(selector or ("*",)))):
         note(problem)
     return ExitCode.DONE
+
+
+def _ender(run: Run, screen: Screen) -> list[str]:
+    """A line that says what ends a step of the run, where its header does."""
+    from anchorlib.names import escape
+
+    ender = run.header().get("steps.ended_by") if run.ranks else None
+    return [screen.style(f"steps ended by {escape(ender)}", 2)] if isinstance(ender, str) else []
 
 
 def _listed(run: Run, selectors: Sequence[str], gaps: Gaps) -> list[TensorInfo]:

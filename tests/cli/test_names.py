@@ -8,7 +8,9 @@ from anchor_cli import names, tree
 from anchor_cli.names import spans
 from anchor_cli.terminal import Screen
 from anchorlib.record import Gap
+from anchorlib.store import Writer
 from tests.cli.made import HOSTILE, anchor, make_run, record
+from tests.writing import put
 
 WEIGHT = np.ones((2, 3), np.float32)
 
@@ -102,6 +104,16 @@ def test_a_narrow_terminal_tells_names_apart(tmp_path, monkeypatch):
         assert max(map(len, lines)) <= width
         assert len({line.split()[0] for line in lines}) == 3
     assert [line.split()[0] for line in lines[1:]] == names_of
+
+
+def test_what_ends_a_step_is_told_on_a_terminal(tmp_path, monkeypatch):
+    with Writer.open(tmp_path, "run1", 0, header={"steps.ended_by": "Adam of \x1b[1m"}) as writer:
+        put(writer, [record()])
+    assert "ended by" not in anchor("names", "run1", "--store", tmp_path).out
+    monkeypatch.setattr(names, "this_screen", lambda: Screen(80))
+    for form in ([], ["--tree"]):
+        done = anchor("names", "run1", "--store", tmp_path, *form)
+        assert done.out.splitlines()[-1] == r"steps ended by Adam of \x1b[1m"
 
 
 def test_a_live_run_is_read_too(tmp_path):

@@ -83,7 +83,7 @@ class App {
     const { runs } = this.data;
     refill(this.about, runs.map((run, i) => h('span', { class: 'run' },
       h('code', {}, run.name), i === 0 && runs.length > 1 && ' (reference)',
-      ` ${runState(run)}, ${plural(run.steps, 'step')}, ${plural(run.lines.length, 'tensor')}, ${plural(run.ranks.length, 'rank')}, ${bytesText(run.bytes)}`)));
+      ` ${runState(run)}, ${plural(run.steps, 'step')}${run.header['steps.ended_by'] ? ` ended by ${run.header['steps.ended_by']}` : ''}, ${plural(run.lines.length, 'tensor')}, ${plural(run.ranks.length, 'rank')}, ${bytesText(run.bytes)}`)));
     this.overview.show();
     this.tensor.show();
     this.cell.show();

@@ -707,3 +707,15 @@ def test_identity_loss_reduces(reduction, expected):
 def test_identity_loss_refuses_what_is_no_reduction():
     with refused(AssertionError, "a reduction is 'sum', 'mean' or 'none', not 'max'"):
         poptorch.identity_loss(torch.ones(2), "max")
+
+
+def test_a_step_that_the_session_leaves_out_has_no_anchored_tensor_and_says_why(tmp_path):
+    options = poptorch.Options()
+    options.anchorTensor("g", "Gradient___fc1", OutputMode.All)
+    with anchorlib.start("limited", store=tmp_path, steps=0):
+        training = poptorch.trainingModel(net(), options)
+        training(*data(1))
+        assert training.getAnchoredTensor("g").shape == (1, 10)
+        training(*data(1))
+        with refused(poptorch.Error, "started with other phases= or steps="):
+            training.getAnchoredTensor("g")
