@@ -33,9 +33,11 @@ SCRIPTS = (
     "metrics.js",
     "overview.js",
     "tensor.js",
+    "footprint.js",
     "cell.js",
     "lines.js",
     "tables.js",
+    "changes.js",
     "answer.js",
     "main.js",
 )

@@ -49,16 +49,23 @@ class Answer {
       counts.only_a && `${whole(counts.only_a)} only in ${one.a}`, counts.only_b && `${whole(counts.only_b)} only in ${one.b}`].filter(Boolean);
     const go = first && first.line >= 0 && button(`show the first difference: step ${first.step}, ${first.title}`,
       () => this.app.select({ run: 0, line: first.line, column: first.column, contrast: i, reveal: true }));
-    return h('div', { class: `answer ${one.verdict}` }, head,
+    const where = h('div', { class: 'where' },
       h('p', { class: 'about' }, `${one.a} (reference) against ${one.b}: ${facts.join('; ')}.`), go,
       one.notes.length > 0 && h('ul', { class: 'notes' }, one.notes.map((note) => h('li', {}, note))),
-      one.origins.length > 0 && this.origins(one, i),
+      one.origins.length > 0 && this.origins(one, i));
+    return h('div', { class: `answer ${one.verdict}` }, head,
+      h('div', { class: 'beside' }, where, changesOf(one)),
       one.renamed.length > 0 && h('details', {}, h('summary', {}, `${plural(one.renamed.length, 'tensor')} under another name`),
         h('ul', {}, one.renamed.map(([a, b, how]) => h('li', {}, h('code', {}, a), ' is ', h('code', {}, b), ` (${how})`)))));
   }
 
   origins(one, i) {
-    const row = (origin) => h('tr', {},
+    const place = (origin) => {
+      const cell = origin.line * this.app.data.runs[0].columns.length + origin.column;
+      const found = origin.line >= 0 && one.footprints.find((some) => some.cell === cell);
+      return found && `differs in ${footprintText(found)}`;
+    };
+    const row = (origin) => [h('tr', {},
       h('th', { scope: 'row' }, origin.line >= 0
         ? button(origin.title, () => this.app.select({ run: 0, line: origin.line, column: origin.column, contrast: i, reveal: true }), { class: 'name' })
         : origin.title),
@@ -66,12 +73,12 @@ class Answer {
       h('td', {}, origin.class.replace('_', ' ')),
       h('td', { class: 'right' }, figure(origin.error_eps, 3)),
       h('td', { class: 'right' }, percent(origin.share_differing)),
-      h('td', { class: 'right' }, origin.max_ulp === null ? '–' : whole(origin.max_ulp)),
-      h('td', {}, [origin.ops.join(' ← '), origin.why].filter(Boolean).join('; ')));
+      h('td', { class: 'right' }, origin.max_ulp === null ? '–' : whole(origin.max_ulp))),
+    h('tr', { class: 'why' }, h('td', { colspan: 6 }, [origin.ops.join(' ← '), origin.why, place(origin)].filter(Boolean).join('; ') || '–'))];
     return h('details', { open: one.origins.length <= 3 }, h('summary', {}, plural(one.origins.length, 'origin'), ': differences that no recorded parent explains'),
       h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Origins' }, h('table', { class: 'origins' },
-        h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP', 'operations'].map((text) => h('th', { scope: 'col' }, text)))),
-        h('tbody', {}, one.origins.slice(0, ORIGINS_SHOWN).map(row)))),
+        h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP'].map((text) => h('th', { scope: 'col' }, text)))),
+        h('tbody', {}, one.origins.slice(0, ORIGINS_SHOWN).flatMap(row)))),
       one.origins.length > ORIGINS_SHOWN && h('p', { class: 'about' }, `The first ${ORIGINS_SHOWN} in order of execution are listed.`),
       one.origins.length > 3 && csvButton('origins', () => originRows(one)));
   }

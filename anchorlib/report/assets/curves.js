@@ -44,6 +44,7 @@ class Curves extends Plot {
   ready() { return Boolean(this.model); }
 
   range() {
+    if (this.model.range) return this.model.range;
     let low = Infinity, high = -Infinity;
     for (const one of this.model.series) {
       for (const raw of one.values) {
@@ -52,10 +53,7 @@ class Curves extends Plot {
         if (value < Infinity && value > high) high = value;
       }
     }
-    if (low > high) [low, high] = [0, 1];
-    if (low === high) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-    const room = (high - low) * 0.05;
-    return [low - room, high + room];
+    return axisEnds(low, high, this.model.log);
   }
 
   scaled(value) {

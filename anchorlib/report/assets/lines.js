@@ -70,6 +70,24 @@ function unclippedNorm(run) {
   };
 }
 
+// How often clipping made the norm smaller, where the norm is known on both sides of it.
+const CLIPPED = 0.999;
+
+function clippedText(run) {
+  const rows = gradientRows(run).filter((row) => run.lines[row].kind === 'grad');
+  if (!run.unclipped || !rows.length) return '';
+  const before = unclippedNorm(run), after = totalNorm(run, rows);
+  const then = new Map(after.steps.map((step, i) => [step, after.values[i]]));
+  const pairs = before.steps.map((step, i) => [before.values[i], then.get(step)])
+    .filter(([one, two]) => Number.isFinite(one) && Number.isFinite(two));
+  const smaller = pairs.filter(([one, two]) => two < CLIPPED * one).map(([, two]) => two);
+  if (!pairs.length) return '';
+  if (!smaller.length) return `${run.name}: no step was clipped.`;
+  const [low, high] = extent(smaller);
+  const to = low >= CLIPPED * high ? `, to ${figure(high, 3)}` : '';
+  return `${run.name}: clipped in ${whole(smaller.length)} of ${plural(pairs.length, 'step')}${to}.`;
+}
+
 function totalRatio(run, rows) {
   const at = run.columns.length;
   const weight = (row, c) => run.figures.l2[weightOf(run, row) * at + c];
@@ -171,7 +189,8 @@ class Lines {
       series.push({ title: `${run.name}, ${plural(rows.length, 'tensor')} ${after}`, ...style, dash: run.unclipped ? [2, 3] : style.dash, ...totalNorm(run, rows) });
     });
     const of = known ? 'Of all parameters that were recorded.' : 'Of all gradients that were recorded: which of them are parameters is not known.';
-    refill(this.gradients.about, clipped ? `${of} As the optimizer took them, after any clipping: record '*@pass_grad' as well for the norm before.` : of);
+    const told = this.app.data.runs.map(clippedText).filter(Boolean).join(' ');
+    refill(this.gradients.about, told ? `${told} ${of}` : clipped ? `${of} As the optimizer took them, after any clipping: record '*@pass_grad' as well for the norm before.` : of);
     this.gradients.draw({ series, marks: this.marks(), log: true });
   }
 
