@@ -92,7 +92,7 @@ def apart(a: Array, b: Array) -> Array:
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     one, two = a.astype(wide), b.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        found = np.abs(two - one).astype(np.float64)
+        found: Array = np.abs(two - one).astype(np.float64)
     found[~np.isfinite(found)] = NONFINITE
     found[_same(a, b)] = EQUAL
     return found

@@ -36,9 +36,11 @@ SCRIPTS = (
     "footprint.js",
     "cell.js",
     "lines.js",
+    "multiples.js",
     "tables.js",
     "changes.js",
     "answer.js",
+    "address.js",
     "main.js",
 )
 STYLES = ("page.css",)

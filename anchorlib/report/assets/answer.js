@@ -1,6 +1,7 @@
 // The answer on top: verdicts of comparisons, or what deserves attention in a run.
 
 const ORIGINS_SHOWN = 50;
+const ALONE_SHOWN = 3;
 
 function* originRows(one) {
   const names = ['title', 'step', 'pass_index', 'call', 'rank', 'phase', 'class', 'error_eps', 'share_differing', 'max_abs', 'max_ulp', 'amongst', 'why'];
@@ -16,22 +17,38 @@ class Answer {
 
   show() {
     const { runs, comparisons, trouble } = this.app.data;
-    const found = comparisons.map((one, i) => this.verdict(one, i));
+    const found = comparisons.length > 1 ? this.verdicts(comparisons) : comparisons.map((one, i) => this.verdict(one, i));
     if (trouble) found.push(h('p', { class: 'trouble' }, trouble));
-    runs.forEach((run, number) => {
-      const list = run.findings.map((one, i) => this.finding(one, number, i === 0 && !comparisons.length && runs.length === 1));
-      if (!list.length) return;
-      const serious = run.findings.filter((one) => one.level !== 'info').length;
-      if (comparisons.length || runs.length > 1) {
-        found.push(h('details', { open: !comparisons.length }, h('summary', {}, `${run.name} by itself: `,
-          serious ? `${plural(serious, 'thing')} to look at` : 'nothing stands out'), h('ul', {}, list)));
-      } else found.push(h('ul', { class: 'findings' }, list));
-    });
+    const alone = runs.map((run, number) => this.alone(run, number)).filter(Boolean);
+    if (alone.length > ALONE_SHOWN) {
+      const count = runs.filter((run) => run.findings.some((one) => one.level !== 'info')).length;
+      found.push(h('details', {}, h('summary', {}, `Each run by itself: ${count ? `${plural(count, 'run')} with something to look at` : 'nothing stands out'}`), alone));
+    } else found.push(...alone);
     // What a reader has opened or closed stays so when the runs have grown.
     const before = [...this.element.querySelectorAll('details')].map((one) => one.open);
     refill(this.element, found);
     const after = [...this.element.querySelectorAll('details')];
     if (after.length === before.length) after.forEach((one, i) => { one.open = before[i]; });
+  }
+
+  // What deserves attention in one run.
+  alone(run, number) {
+    const { runs, comparisons } = this.app.data;
+    const only = !comparisons.length && runs.length === 1;
+    const list = run.findings.map((one, i) => this.finding(one, number, i === 0 && only));
+    if (!list.length) return null;
+    if (only) return h('ul', { class: 'findings' }, list);
+    const serious = run.findings.filter((one) => one.level !== 'info').length;
+    return h('details', { open: !comparisons.length }, h('summary', {}, `${run.name} by itself: `,
+      serious ? `${plural(serious, 'thing')} to look at` : 'nothing stands out'), h('ul', {}, list));
+  }
+
+  // Of several comparisons a line each; what lies behind a line opens.
+  verdicts(comparisons) {
+    return comparisons.map((one, i) => h('details', { open: i === 0 },
+      h('summary', { class: `answer ${one.verdict}` }, h('span', { class: 'sentence' },
+        h('span', { class: `verdict ${one.verdict}` }, one.verdict), ` ${one.b}: ${partsText(one)}`)),
+      this.verdict(one, i)));
   }
 
   finding(one, number, first) {

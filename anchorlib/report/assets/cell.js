@@ -23,7 +23,7 @@ class CellCard {
     if (other) parts.push({ title: other.run.name, bins: binsOf(other.run.bins, other.line, windowOf(other.run, other.column)), color: contrast.run });
     refill(this.body,
       h('p', {}, h('code', {}, run.lines[app.line].title), ` at step ${run.columns[app.column]}`,
-        run.width > 1 && ` and the ${run.width - 1} after it`),
+        run.width > 1 && ` and the ${run.width - 1} after it`, ' ', app.address.link('link to this cell')),
       h('div', { class: 'pair' },
         contrast && this.difference(contrast, run),
         figuresTable([{ run, line: app.line, column: app.column }, other].filter(Boolean)),
