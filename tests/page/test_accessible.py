@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from anchorlib.report import page
 from tests.anchorlib.report.compared import compared
@@ -81,14 +82,26 @@ def test_every_drawing_says_its_name_and_what_its_keys_do(visit, pages):
         assert "arrow keys" in said.lower()
 
 
-def test_a_drawing_keeps_the_focus_while_the_page_is_drawn_anew(visit, pages):
+def test_the_histogram_and_the_ridge_lines_are_read_by_arrow_keys(visit, pages):
+    visited = visit(pages["one"])
+    drawing = visited.drawing("Selected cell")
+    drawing.press("Home")
+    assert "≤ |x| <" in visited.said("Selected cell")
+    assert ", a: " in visited.said("Selected cell")
+    visited.card("Exponents by step").get_by_label("view").select_option("ridges")
+    drawing = visited.drawing("Exponents by step")
+    drawing.press("ArrowRight")
+    drawing.press("ArrowRight")
+    assert visited.said("Exponents by step").startswith("step 1: ")
+
+
+@pytest.mark.parametrize("card", ["Selected cell", "Tensors by step", "Exponents by step"])
+def test_a_drawing_keeps_the_focus_while_the_page_is_drawn_anew(visit, pages, card):
     visited = visit(pages["two"])
-    for card in ("Selected cell", "Runs side by side", "Tensors by step"):
-        for drawing in visited.card(card).get_by_role("application").all():
-            if drawing.is_visible():
-                drawing.focus()
-                label = drawing.get_attribute("aria-label")
-                visited.page.evaluate("location.hash = 'x=' + Math.random() + '&format=bf16'")
-                visited.page.wait_for_function("document.activeElement.tagName === 'CANVAS'")
-                held = "document.activeElement.getAttribute('aria-label')"
-                assert visited.page.evaluate(held) == label
+    drawing = visited.drawing(card)
+    drawing.focus()
+    visited.page.evaluate("location.hash = 'show=rms&of=a'")
+    shown = visited.card("Tensors by step").get_by_label("show", exact=True)
+    expect(shown).to_have_value("r:0:rms")
+    held = visited.page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert held == drawing.get_attribute("aria-label")

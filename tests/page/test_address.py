@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from playwright.sync_api import expect
 
 from anchorlib.report import page, show
 from tests.anchorlib.report.compared import compared
@@ -91,6 +92,9 @@ def test_another_fragment_is_followed_while_the_page_is_open(visit, two):
     visited.page.evaluate("location.hash = 'tensor=fc1%40value&step=7'")
     cell = visited.card("Selected cell")
     cell.get_by_text("fc1@value").wait_for()
+    assert "fc1@value at step 7" in cell.inner_text()
+    visited.page.evaluate("location.hash = 'format=e5m2'")  # what it does not name stays
+    expect(visited.card("Exponents by step").get_by_role("radio", name="e5m2")).to_be_checked()
     assert "fc1@value at step 7" in cell.inner_text()
 
 

@@ -58,13 +58,13 @@ class Address {
     const run = runs[number];
     const line = place(run.lines.map((one) => one.title), 'tensor', -1);
     const step = Number(asked.get('step') ?? NaN);
-    const column = step >= 0 ? run.columns.findLastIndex((one) => one <= step) : -1;
+    const column = step >= 0 ? run.columns.findLastIndex((one) => one <= step) : number === app.run ? app.column : -1;
     app.tensor.format = place(formats.map((one) => one.name), 'format', app.tensor.format);
     app.tensor.view = asked.get('view') === 'ridges' ? 'ridges' : 'map';
     if (Object.hasOwn(METRICS, asked.get('figure'))) app.lines.metric = asked.get('figure');
     app.overview.choose(asked.get('show'), asked.get('of'));
     app.contrast = place(comparisons.map((one) => one.b), 'against', app.contrast);
-    [app.run, app.line, app.column] = [number, line >= 0 ? line : 0, column];
+    [app.run, app.line, app.column] = [number, line >= 0 ? line : number === app.run ? app.line : 0, column];
     app.show();
     const lost = asked.has('tensor') && line < 0;
     refill(app.state, lost ? 'the link names a tensor that is not here' : '');

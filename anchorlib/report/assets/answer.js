@@ -26,7 +26,7 @@ class Answer {
     } else found.push(...alone);
     // What a reader has opened or closed stays so when the runs have grown.
     const before = [...this.element.querySelectorAll('details')].map((one) => one.open);
-    refill(this.element, found);
+    refill(this.element, h('h2', { class: 'unseen' }, 'Answer'), found);
     const after = [...this.element.querySelectorAll('details')];
     if (after.length === before.length) after.forEach((one, i) => { one.open = before[i]; });
   }
@@ -93,7 +93,7 @@ class Answer {
       h('td', { class: 'right' }, origin.max_ulp === null ? '–' : whole(origin.max_ulp))),
     h('tr', { class: 'why' }, h('td', { colspan: 6 }, [origin.ops.join(' ← '), origin.why, place(origin)].filter(Boolean).join('; ') || '–'))];
     return h('details', { open: one.origins.length <= 3 }, h('summary', {}, plural(one.origins.length, 'origin'), ': differences that no recorded parent explains'),
-      h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Origins' }, h('table', { class: 'origins' },
+      h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': `Origins of ${one.b}` }, h('table', { class: 'origins' },
         h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP'].map((text) => h('th', { scope: 'col' }, text)))),
         h('tbody', {}, one.origins.slice(0, ORIGINS_SHOWN).flatMap(row)))),
       one.origins.length > ORIGINS_SHOWN && h('p', { class: 'about' }, `The first ${ORIGINS_SHOWN} in order of execution are listed.`),

@@ -147,12 +147,7 @@ class Curves extends Plot {
 
   key(event) {
     if (!this.model || !this.steps.length) return false;
-    const last = this.steps.length - 1;
-    const now = this.at ?? -1;
-    const to = {
-      ArrowRight: Math.min(now + 1, last), ArrowLeft: Math.max(now - 1, 0), Home: 0, End: last,
-      Enter: Math.max(now, 0),
-    }[event.key];
+    const to = event.key === 'Enter' ? Math.max(this.at ?? 0, 0) : stepped(event.key, this.at, this.steps.length - 1);
     if (to === undefined) return false;
     this.moveTo(to, event.key === 'Enter');
     return true;

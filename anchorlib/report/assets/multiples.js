@@ -24,11 +24,13 @@ class Multiples {
       refill(this.grid, this.items.map((one) => one.element));
     }
     const models = others.map((number) => this.model(number));
-    const log = this.what !== 'loss' && models.some((one) => one.series.some((s) => s.values.some((v) => v > 0)));
-    const range = this.range(models.flatMap((one) => one.series), log);
+    const series = models.flatMap((one) => one.series);
+    const scaled = this.what === 'gradients' || (this.what === 'tensor' && METRICS[this.app.lines.metric].log);
+    const log = scaled && series.some((one) => one.values.some((v) => v > 0));
+    const range = this.range(series, log);
     refill(this.controls, picker('show', Object.entries(WHAT),
       this.what, (value) => { this.what = value; this.show(); }),
-    csvButton('runs-side-by-side', () => curveRows({ series: models.flatMap((one) => one.series) })));
+    csvButton('runs-side-by-side', () => curveRows({ series: series.filter((one, i) => series.findIndex((other) => other.title === one.title) === i) })));
     const more = runs.length - 1 - others.length;
     refill(this.about, `Solid: ${runs[0].name}, the reference; dashed: the run. All on one scale.${more > 0 ? ` ${plural(more, 'more run')} are not drawn.` : ''}`);
     others.forEach((number, i) => this.fill(this.items[i], number, { ...models[i], log, range }));
