@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from anchorlib.report import page
@@ -23,7 +25,11 @@ return pixels.some((one) => one !== pixels[0]);
 def firefox(tmp_path_factory):
     if FIREFOX is None:
         pytest.skip("no firefox on this machine: apt-get install firefox-esr")
-    with firefox_of(FIREFOX, tmp_path_factory.mktemp("profile")) as driven:
+    with contextlib.ExitStack() as stack:
+        try:
+            driven = stack.enter_context(firefox_of(FIREFOX, tmp_path_factory.mktemp("profile")))
+        except (OSError, RuntimeError) as error:
+            pytest.skip(f"{FIREFOX} does not start: {error}")
         yield driven
 
 
