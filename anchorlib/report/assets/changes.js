@@ -23,7 +23,7 @@ function changesOf(contrast) {
     h('h3', { id: heading }, 'What changed'),
     settingsTable(contrast),
     changed.length ? changedList(changed) : h('p', { class: 'about' },
-      'No name, shape, dtype or operation differs, as far as they were recorded.'),
+      'No name, shape or dtype differs, as far as they were recorded, nor an operation, as autograd saw it at first.'),
     nodes.length > 0 && moduleTree(nodes, contrast.structure.more));
 }
 
