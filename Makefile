@@ -23,7 +23,7 @@ check-style: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: .venv/.ready  ## every test; those of the page want chromium, those of power loss libfuse2
+test: .venv/.ready  ## every test; those of the page want chromium, firefox-esr; of power loss libfuse2
 	$(BIN)/pytest -q -n 2
 
 chaos: .venv/.ready  ## 20 seeds of killed trainers, recorders and collectors on a line that breaks

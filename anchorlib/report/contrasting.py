@@ -13,7 +13,9 @@ from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.comparison import Place
 from anchorlib.diagnosis.measures import Measures
 from anchorlib.names import escape, join
+from anchorlib.report.footprint import Footprint, footprints
 from anchorlib.report.nearby import nearby_values
+from anchorlib.report.structure import structure
 from anchorlib.report.values import Budget, Line, RunView
 
 __all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "Contrast", "contrast"]
@@ -39,12 +41,14 @@ class Contrast:
     cells: of each cell that differs, ascending by `cell` = line * columns + column, the worst pair:
         pass_index, call, rank, step, `pairs` and `differing` of the cell, and its Measure.
     nearby: values around the worst element: {cell, start, index, a, b}.
+    footprints: where in the tensor the first divergence and the origins differ.
     """
 
     plain: Mapping[str, Any]
     grid: Array
     cells: Mapping[str, Array]
     nearby: Sequence[Mapping[str, Any]]
+    footprints: Sequence[Footprint] = ()
 
 
 def contrast(
@@ -55,6 +59,7 @@ def contrast(
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
     cells: dict[str, Array] = _no_cells()
     nearby: list[dict[str, Any]] = []
+    found: list[Footprint] = []
     alignment, measures = comparison.alignment, comparison.measures
     wanted = _wanted(comparison, a)
     if alignment is not None and len(alignment):
@@ -63,7 +68,8 @@ def contrast(
         grid = _grid(severity, cell, grid.shape)
         cells, pairs = _worst(alignment, measures, severity, cell)
         nearby = nearby_values(alignment, cells, pairs, wanted, budget)
-    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby)
+        found = footprints(alignment, cells, pairs, wanted, budget)
+    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby, found)
 
 
 def _no_cells() -> dict[str, Array]:
@@ -197,6 +203,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
             [escape(name), *(escape(str(value)) for value in pair)]
             for name, pair in comparison.config_diff.items()
         ],
+        "structure": structure(comparison, a, b),
         "notes": [escape(note) for note in comparison.notes],
         "growth": [asdict(one) for one in comparison.growth],
         "loss": None

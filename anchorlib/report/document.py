@@ -11,6 +11,7 @@ import numpy as np
 from anchorlib.names import escape
 from anchorlib.report.attention import attention
 from anchorlib.report.contrasting import Contrast
+from anchorlib.report.footprint import Footprint
 from anchorlib.report.formats import format_limits
 from anchorlib.report.packing import Packer
 from anchorlib.report.values import Bins, Line, RunView, Unclipped
@@ -126,6 +127,19 @@ def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
             if name != "cell" and (exact or name not in EXACT_ONLY)
         },
         "nearby": list(one.nearby),
+        "footprints": [_footprint(part, packer) for part in one.footprints],
+    }
+
+
+def _footprint(one: Footprint, packer: Packer) -> dict[str, Any]:
+    rows, columns = one.picture.shape
+    return {
+        "cell": one.cell,
+        "axes": list(one.axes),
+        "shape": list(one.shape),
+        "rows": rows,
+        "columns": columns,
+        "picture": packer.rough(one.picture),
     }
 
 

@@ -33,10 +33,14 @@ SCRIPTS = (
     "metrics.js",
     "overview.js",
     "tensor.js",
+    "footprint.js",
     "cell.js",
     "lines.js",
+    "multiples.js",
     "tables.js",
+    "changes.js",
     "answer.js",
+    "address.js",
     "main.js",
 )
 STYLES = ("page.css",)

@@ -38,12 +38,16 @@ class Budget:
     bin_cells: the same for histograms, which weigh about twenty times as much.
     neighbourhoods: cells of a comparison whose values around the worst element are shown.
     read_bytes: what may be read of stored values for those.
+    footprints: of how many origins a comparison says where in the tensor they differ.
+    footprint_elements: how many elements may be compared for those.
     """
 
     cells: int = 1_000_000
     bin_cells: int = 100_000
     neighbourhoods: int = 200
     read_bytes: int = 1 << 28
+    footprints: int = 20
+    footprint_elements: int = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)

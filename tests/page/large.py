@@ -95,7 +95,7 @@ def _contrast(number: int, lines: int, steps: int, random: np.random.Generator) 
         },
         "first": first, "origins": [], "config": [], "notes": [], "growth": [], "loss": None,
         "renamed": [], "offset": 0, "incomplete": False, "noise": [], "horizon": None,
-        "partners": list(range(lines)),
+        "partners": list(range(lines)), "structure": {"nodes": [], "more": 0},
     }  # fmt: skip
     return Contrast(
         plain,

@@ -1,6 +1,7 @@
 """Pictures of the page for the documentation: `make screenshots`.
 
 Trains a small model twice; from step 20 on the second run computes one tanh by another formula.
+Then it trains once with each of some learning rates.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.page.browsing import CHROMIUM, browser_of, settled
 
 STEPS = 60
 LEAVES = 20
+RATES = (3e-3, 1e-3, 6e-3, 1e-2, 3e-2)
 COLORS = 256
 
 
@@ -63,17 +65,19 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def train(name: str, store: str, *, leaves: bool) -> anchorlib.Run:
+def train(
+    name: str, store: str, *, leaves: bool = False, rate: float = 3e-3, steps: int = STEPS
+) -> anchorlib.Run:
     """One run; where it `leaves`, it does so in the tanh of the middle block."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     data = torch.Generator().manual_seed(1)
     with anchorlib.start(name, store=store, attributes={"formula": str(leaves)}) as session:
         session.watch(model, optimizer=optimizer)
         session.watch(model, tensors=["*.weight@value", "*.weight@delta"], optimizer=optimizer)
-        for step in range(STEPS):
+        for step in range(steps):
             model.block[1].tanh.other = leaves and step >= LEAVES
             x = torch.randn(64, 16, generator=data)
             loss = nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
@@ -91,12 +95,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as store, browser_of(CHROMIUM) as browser:
         runs = [train("tanh", store, leaves=False), train("sigmoid", store, leaves=True)]
         compared = [anchorlib.diagnosis.compare(*runs)]
-        one, two = Path(store, "one.html"), Path(store, "two.html")
+        rates = [train(f"lr{rate}", store, rate=rate, steps=20) for rate in RATES]
+        swept = [anchorlib.diagnosis.compare(rates[0], other) for other in rates[1:]]
+        one, two, sweep = (Path(store, f"{name}.html") for name in ("one", "two", "sweep"))
+        sweep.write_text(page(rates, swept), encoding="utf-8")
         one.write_text(page(runs[:1]), encoding="utf-8")
         two.write_text(page(runs, compared), encoding="utf-8")
         for name, path, settings in (
             ("report-one", one, {}),
             ("report-two", two, {}),
+            ("report-sweep", sweep, {"viewport": {"width": 1280, "height": 900}}),
             ("report-two-dark", two, {"color_scheme": "dark"}),
             ("report-narrow", two, {"viewport": {"width": 600, "height": 1500}}),
         ):

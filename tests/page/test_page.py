@@ -421,8 +421,9 @@ def test_headers_that_differ_are_shown_and_the_equal_ones_on_demand(visit, two):
     assert card.get_by_role("checkbox").is_checked()
 
 
-def test_a_million_cells_are_drawn_and_none_is_left_out_in_silence(visit):
-    visited = visit(large_page(runs=1))
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_million_cells_are_drawn_and_none_is_left_out_in_silence(visit, runs):
+    visited = visit(large_page(runs=runs))
     overview = visited.card("Tensors by step").inner_text()
     assert "1,000,000 cells; a pixel shows the highest of its cells" in overview
     assert "Each column adds up 10 steps." in visited.card("Exponents by step").inner_text()

@@ -9,6 +9,7 @@ import subprocess
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -134,6 +135,26 @@ def test_a_run_that_grows_is_followed_without_losing_the_selection(browser, tmp_
             label = visited.drawing("Exponents by step").get_attribute("aria-label")
             assert "Exponents of fc2@grad" in label
             assert {urlsplit(one).netloc for one in visited.requests} == {urlsplit(address).netloc}
+            visited.close()
+
+
+def test_a_comparison_with_a_run_that_grows_says_where_it_parts_once_it_does(browser, tmp_path):
+    same = np.ones(4, np.float32)
+    steps = [record("fc", "value", same, step=step, order=step) for step in range(4)]
+    make_run(tmp_path, steps, "whole")
+    with Writer.open(tmp_path, "growing", 0) as writer:
+        put(writer, steps[:2])
+        with served(tmp_path, "whole", "growing") as address:
+            visited = settled(browser, f"{address}view?run=whole&run=growing", offline=False)
+            answer = visited.page.get_by_role("region", name="Answer")
+            assert "first difference" not in answer.inner_text()
+            visited.card("Tensors").get_by_role("button", name="fc@value").click()
+            chosen = visited.page.url
+            put(writer, [record("fc", "value", same + 1, step=2, order=2)])
+            go = answer.get_by_role("button", name="show the first difference: step 2, fc@value")
+            go.wait_for(timeout=60_000)
+            assert "differs in all 4 elements" in answer.inner_text()
+            assert visited.page.url == chosen
             visited.close()
 
 

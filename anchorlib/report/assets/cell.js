@@ -4,6 +4,7 @@ class CellCard {
   constructor(app) {
     this.app = app;
     this.bars = new Bars({ label: 'Histogram of the selected cell' });
+    this.footprint = new FootprintMap();
     this.body = h('div', {});
     this.element = card('cell', 'Selected cell', this.body);
   }
@@ -22,7 +23,7 @@ class CellCard {
     if (other) parts.push({ title: other.run.name, bins: binsOf(other.run.bins, other.line, windowOf(other.run, other.column)), color: contrast.run });
     refill(this.body,
       h('p', {}, h('code', {}, run.lines[app.line].title), ` at step ${run.columns[app.column]}`,
-        run.width > 1 && ` and the ${run.width - 1} after it`),
+        run.width > 1 && ` and the ${run.width - 1} after it`, ' ', app.address.link('link to this cell')),
       h('div', { class: 'pair' },
         contrast && this.difference(contrast, run),
         figuresTable([{ run, line: app.line, column: app.column }, other].filter(Boolean)),
@@ -52,6 +53,7 @@ class CellCard {
     const place = placeOf(contrast, cell);
     const at = (name) => contrast.details[name]?.[place];
     const nearby = contrast.nearby.find((one) => one.cell === cell);
+    const footprint = contrast.footprints.find((one) => one.cell === cell);
     const worst = at('worst') >= 0;
     const facts = [
       ['records that differ', `${whole(at('differing'))} of ${whole(at('pairs'))}`],
@@ -66,6 +68,7 @@ class CellCard {
     return h('div', {},
       h('table', { class: 'facts' }, h('caption', {}, `Difference to ${contrast.b}`),
         h('tbody', {}, facts.map(([name, value]) => h('tr', {}, h('th', { scope: 'row' }, name), h('td', {}, value))))),
+      footprint && this.footprint.of(footprint, contrast),
       nearby ? nearbyTable(nearby, contrast) : h('p', { class: 'about' },
         'The values around the worst element are kept for the first divergence, the origins and the worst cells; this is none of them.'));
   }

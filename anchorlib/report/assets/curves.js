@@ -44,6 +44,7 @@ class Curves extends Plot {
   ready() { return Boolean(this.model); }
 
   range() {
+    if (this.model.range) return this.model.range;
     let low = Infinity, high = -Infinity;
     for (const one of this.model.series) {
       for (const raw of one.values) {
@@ -52,10 +53,7 @@ class Curves extends Plot {
         if (value < Infinity && value > high) high = value;
       }
     }
-    if (low > high) [low, high] = [0, 1];
-    if (low === high) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-    const room = (high - low) * 0.05;
-    return [low - room, high + room];
+    return axisEnds(low, high, this.model.log);
   }
 
   scaled(value) {
@@ -149,12 +147,7 @@ class Curves extends Plot {
 
   key(event) {
     if (!this.model || !this.steps.length) return false;
-    const last = this.steps.length - 1;
-    const now = this.at ?? -1;
-    const to = {
-      ArrowRight: Math.min(now + 1, last), ArrowLeft: Math.max(now - 1, 0), Home: 0, End: last,
-      Enter: Math.max(now, 0),
-    }[event.key];
+    const to = event.key === 'Enter' ? Math.max(this.at ?? 0, 0) : stepped(event.key, this.at, this.steps.length - 1);
     if (to === undefined) return false;
     this.moveTo(to, event.key === 'Enter');
     return true;

@@ -118,10 +118,11 @@ function* exponentRows(run, row) {
 // One line a step, the newest in front; where they would be too close, steps are added up.
 class Ridges extends Plot {
   constructor(options) {
-    super({ role: 'ridge lines', keys: '', height: 300, ...options });
+    super({ role: 'ridge lines', keys: 'Left and right arrow keys read steps.', height: 300, ...options });
   }
 
   show(run, row, format) {
+    if (this.run !== run || this.row !== row) this.at = undefined;
     this.run = run;
     this.row = row;
     this.format = format;
@@ -160,7 +161,18 @@ class Ridges extends Plot {
     }
     write(context, 'magnitude', box.x + box.w / 2, box.y + box.h + 26, ink('muted'), 'center');
     write(context, 'step', 6, box.y - 16, ink('muted'));
-    this.say(together > 1 ? `${plural(ridges, 'line')}: each adds up ${together * bins.width} steps.` : '');
+    if (this.at === undefined) this.say(together > 1 ? `${plural(ridges, 'line')}: each adds up ${together * bins.width} steps.` : '');
+  }
+
+  key(event) {
+    const to = this.run && stepped(event.key, this.at, this.run.bins.windows - 1);
+    if (to === undefined || to === false || to < 0) return false;
+    this.at = to;
+    const bins = binsOf(this.run.bins, this.row, to);
+    const [most, count] = bins.reduce((one, two) => (two[1] > one[1] ? two : one), [0, 0]);
+    const total = bins.reduce((sum, [, n]) => sum + n, 0);
+    this.say(`${windowSteps(this.run, to)[2]}: ${plural(total, 'element')}${total ? `, most (${whole(count)}) with ${binText(most)}` : ''}`);
+    return true;
   }
 
   summed(first, together, low, high) {
@@ -188,13 +200,14 @@ class Ridges extends Plot {
 // Bars of one cell, of several runs beside each other.
 class Bars extends Plot {
   constructor(options) {
-    super({ role: 'histogram', keys: '', height: 170, ...options });
+    super({ role: 'histogram', keys: 'Left and right arrow keys read bins.', height: 170, ...options });
     this.canvas.addEventListener('pointermove', (event) => this.hover(event));
   }
 
   // parts: [{title, bins: [[exponent, count]], color}]
   show(parts) {
     this.parts = parts.filter((part) => part.bins.length);
+    this.at = undefined;
     this.redraw();
   }
 
@@ -232,11 +245,25 @@ class Bars extends Plot {
   hover(event) {
     if (!this.area || !this.parts.length) return;
     const { x, w, low, high } = this.area;
-    const e = Math.floor(low + (this.point(event)[0] - x) / w * (high - low));
-    const found = this.parts.map((part) => {
-      const bin = part.bins.find(([exponent]) => exponent === e);
-      return `${part.title}: ${bin ? whole(bin[1]) : 0}`;
-    });
-    this.tell(event, [`${power(e)} ≤ |x| < ${power(e + 1)}`, ...found]);
+    this.tell(event, this.lines(Math.floor(low + (this.point(event)[0] - x) / w * (high - low))));
   }
+
+  lines(exponent) {
+    const count = (part) => part.bins.find(([one]) => one === exponent)?.[1] ?? 0;
+    return [binText(exponent), ...this.parts.map((part) => `${part.title}: ${whole(count(part))}`)];
+  }
+
+  key(event) {
+    const all = this.parts?.flatMap((part) => part.bins.map(([e]) => e)) || [];
+    if (!all.length) return false;
+    const low = Math.min(...all), to = stepped(event.key, this.at, Math.max(...all) - low);
+    if (to === undefined) return false;
+    this.at = to;
+    this.say(this.lines(low + to).join(', '));
+    return true;
+  }
+}
+
+function binText(exponent) {
+  return `${power(exponent)} ≤ |x| < ${power(exponent + 1)}`;
 }

@@ -13,7 +13,7 @@ class HeatMap extends Plot {
   }
 
   // model: {rows, columns, levels (Uint8Array), rowLabel(r) or rowScale, columnLabel(c),
-  //   describe(r, c) -> lines, legend: {low, high, extra}, sections, marks, rules, bands, height}
+  //   describe(r, c) -> lines, legend: {low, high, extra}, unit (of the columns), sections, marks, rules, bands, height}
   show(model, cursor = null) {
     const same = this.model && this.model.rows === model.rows && this.model.columns === model.columns
       && this.model.name === model.name;
@@ -139,7 +139,7 @@ class HeatMap extends Plot {
 
   drawColumns(context) {
     const { model, view, area } = this;
-    const count = view.right - view.left;
+    const count = view.right - view.left, unit = model.unit || 'step';
     const every = Math.max(1, Math.ceil(58 / this.unitX));
     const step = [1, 2, 5, 10].map((k) => k * 10 ** Math.floor(Math.log10(every)))
       .find((s) => s >= every) || every;
@@ -148,7 +148,7 @@ class HeatMap extends Plot {
       line(context, x, area.y + area.h, x, area.y + area.h + 4, ink('muted'));
       write(context, model.columnLabel(column), x, area.y + area.h + 11, ink('muted'), 'center');
     }
-    const shown = count < model.columns ? `step, ${whole(count)} of ${whole(model.columns)} columns` : 'step';
+    const shown = count < model.columns ? `${unit}, ${whole(count)} of ${whole(model.columns)} columns` : unit;
     write(context, shown, area.x + area.w / 2, area.y + area.h + 25, ink('muted'), 'center');
   }
 

@@ -70,6 +70,24 @@ function unclippedNorm(run) {
   };
 }
 
+// How often clipping made the norm smaller, where the norm is known on both sides of it.
+const CLIPPED = 0.999;
+
+function clippedText(run) {
+  const rows = gradientRows(run).filter((row) => run.lines[row].kind === 'grad');
+  if (!run.unclipped || !rows.length) return '';
+  const before = unclippedNorm(run), after = totalNorm(run, rows);
+  const then = new Map(after.steps.map((step, i) => [step, after.values[i]]));
+  const pairs = before.steps.map((step, i) => [before.values[i], then.get(step)])
+    .filter(([one, two]) => Number.isFinite(one) && Number.isFinite(two));
+  const smaller = pairs.filter(([one, two]) => two < CLIPPED * one).map(([, two]) => two);
+  if (!pairs.length) return '';
+  if (!smaller.length) return `${run.name}: no step was clipped.`;
+  const [low, high] = extent(smaller);
+  const to = low >= CLIPPED * high ? `, to ${figure(high, 3)}` : '';
+  return `${run.name}: clipped in ${whole(smaller.length)} of ${plural(pairs.length, 'step')}${to}.`;
+}
+
 function totalRatio(run, rows) {
   const at = run.columns.length;
   const weight = (row, c) => run.figures.l2[weightOf(run, row) * at + c];
@@ -127,8 +145,16 @@ class Lines {
     this.showGrowth();
   }
 
+  // Up to three runs lie over each other; of more, the first and the one that is compared with it.
+  overlaid() {
+    const { runs, comparisons } = this.app.data;
+    if (runs.length <= 3) return runs.map((_, number) => number);
+    return [...new Set([0, comparisons[this.app.contrast]?.run ?? this.app.run])];
+  }
+
   showLoss() {
     const { runs, comparisons } = this.app.data;
+    const overlaid = this.overlaid();
     const told = comparisons.find((one) => one.loss)?.loss;
     const names = [...new Set(runs.flatMap((run) => scalars(run).map((row) => run.lines[row].key[0])))];
     const first = runs.length ? lossOf(runs[0], told?.name) : -1;
@@ -136,13 +162,13 @@ class Lines {
     const series = [];
     runs.forEach((run, number) => {
       for (const row of scalars(run)) {
-        if (run.lines[row].key[0] !== this.lossName) continue;
+        if (!overlaid.includes(number) || run.lines[row].key[0] !== this.lossName) continue;
         const phase = run.lines[row].key[3];
         const title = [runs.length > 1 ? run.name : this.lossTitle(), phase === 'train' ? '' : `(${phase})`].join(' ').trim();
         series.push({ title, color: number, dash: number ? [6, 4] : phase === 'train' ? [] : [2, 3], ...seriesOf(run, row, meanOf) });
       }
     });
-    const marks = comparisons.filter((one) => one.loss && one.loss.name === this.lossName && one.loss.first !== null)
+    const marks = comparisons.filter((one) => overlaid.includes(one.run) && one.loss && one.loss.name === this.lossName && one.loss.first !== null)
       .map((one) => ({ step: one.loss.first, text: this.markText(one, one.loss.first) }));
     this.loss.draw({ series, marks, log: false },
       names.length > 1 && picker('scalar', names.map((name) => [name, shownName(name)]), this.lossName,
@@ -156,9 +182,10 @@ class Lines {
   showGradients() {
     const series = [];
     let known = true, clipped = false;
+    const overlaid = this.overlaid();
     this.app.data.runs.forEach((run, number) => {
       const rows = gradientRows(run);
-      if (!rows.length) return;
+      if (!rows.length || !overlaid.includes(number)) return;
       known = rows.every((row) => run.lines[row].parameter);
       const style = { color: number, dash: number ? [6, 4] : [] };
       if (run.unclipped) {
@@ -171,7 +198,8 @@ class Lines {
       series.push({ title: `${run.name}, ${plural(rows.length, 'tensor')} ${after}`, ...style, dash: run.unclipped ? [2, 3] : style.dash, ...totalNorm(run, rows) });
     });
     const of = known ? 'Of all parameters that were recorded.' : 'Of all gradients that were recorded: which of them are parameters is not known.';
-    refill(this.gradients.about, clipped ? `${of} As the optimizer took them, after any clipping: record '*@pass_grad' as well for the norm before.` : of);
+    const told = overlaid.map((number) => clippedText(this.app.data.runs[number])).filter(Boolean).join(' ');
+    refill(this.gradients.about, told ? `${told} ${of}` : clipped ? `${of} As the optimizer took them, after any clipping: record '*@pass_grad' as well for the norm before.` : of);
     this.gradients.draw({ series, marks: this.marks(), log: true });
   }
 
@@ -180,7 +208,7 @@ class Lines {
     const series = [];
     app.data.runs.forEach((run, number) => {
       const rows = run.lines.map((_, row) => row).filter((row) => weightOf(run, row) >= 0);
-      if (!rows.length) return;
+      if (!rows.length || !this.overlaid().includes(number)) return;
       series.push({ title: `${run.name}, ${plural(rows.length, 'parameter')} together`, color: number, dash: number ? [6, 4] : [], ...totalRatio(run, rows) });
       if (number !== app.run) return;
       const own = rows.find((row) => run.lines[row].key[0] === run.lines[app.line].key[0]);
@@ -198,7 +226,7 @@ class Lines {
     if (run && run.lines[app.line]) {
       series.push({ title: `${run.lines[app.line].title}${app.data.runs.length > 1 ? `, ${run.name}` : ''}`, color: app.run, ...seriesOf(run, app.line, metric.value) });
       app.data.comparisons.forEach((one) => {
-        if (app.run !== 0 || one.partners[app.line] < 0) return;
+        if (app.run !== 0 || one.partners[app.line] < 0 || !this.overlaid().includes(one.run)) return;
         const other = app.data.runs[one.run];
         series.push({ title: `the same in ${other.name}`, color: one.run, dash: [6, 4], ...seriesOf(other, one.partners[app.line], metric.value) });
       });
@@ -206,12 +234,12 @@ class Lines {
     const positive = series.some((one) => one.values.some((v) => v > 0));
     this.figures.draw({ series, marks: this.marks(), log: Boolean(metric.log) && positive },
       picker('figure', Object.entries(METRICS).filter(([name]) => name !== 'ratio').map(([name, one]) => [name, one.text]), this.metric,
-        (value) => { this.metric = value; this.showFigures(); }));
+        (value) => { this.metric = value; app.show(); app.address.write(); }));
   }
 
   showGrowth() {
     const series = [];
-    this.app.data.comparisons.forEach((one) => {
+    this.app.data.comparisons.filter((one) => this.overlaid().includes(one.run)).forEach((one) => {
       for (const kind of [...new Set(one.growth.map((g) => g.kind))]) {
         const own = one.growth.filter((g) => g.kind === kind && g.median_error_eps !== null);
         if (!own.length) continue;
@@ -223,7 +251,7 @@ class Lines {
   }
 
   marks() {
-    return this.app.data.comparisons.filter((one) => one.first)
+    return this.app.data.comparisons.filter((one) => one.first && this.overlaid().includes(one.run))
       .map((one) => ({ step: one.first.step, text: this.markText(one, one.first.step) }));
   }
 

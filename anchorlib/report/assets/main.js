@@ -18,9 +18,11 @@ class App {
     this.lines = new Lines(this);
     this.tensors = new TensorTable(this);
     this.headers = new HeaderTable(this);
+    this.multiples = new Multiples(this);
+    this.address = new Address(this);
     document.body.append(
       h('header', {}, this.title, this.about, this.state),
-      h('main', {}, this.answer.element,
+      h('main', {}, this.answer.element, this.multiples.element,
         h('div', { class: 'columns' },
           h('div', { class: 'stack' }, this.overview.element, this.cell.element),
           h('div', { class: 'stack' }, this.tensor.element, this.lines.loss.element, this.lines.figures.element)),
@@ -64,6 +66,7 @@ class App {
   select({ run = this.run, line = this.line, column = this.column, contrast = this.contrast, reveal = false }) {
     Object.assign(this, { run, line, column, contrast });
     this.show();
+    this.address.write();
     if (reveal) this.tensor.element.scrollIntoView({ block: 'nearest' });
   }
 
@@ -81,14 +84,18 @@ class App {
 
   show() {
     const { runs } = this.data;
+    const held = document.activeElement;
     refill(this.about, runs.map((run, i) => h('span', { class: 'run' },
       h('code', {}, run.name), i === 0 && runs.length > 1 && ' (reference)',
       ` ${runState(run)}, ${plural(run.steps, 'step')}${run.header['steps.ended_by'] ? ` ended by ${run.header['steps.ended_by']}` : ''}, ${plural(run.lines.length, 'tensor')}, ${plural(run.ranks.length, 'rank')}, ${bytesText(run.bytes)}`)));
+    this.multiples.show();
     this.overview.show();
     this.tensor.show();
     this.cell.show();
     this.lines.show();
     this.tensors.show();
+    // A drawing loses the focus where it moves into a new place.
+    if (held !== document.activeElement && held?.isConnected) held.focus({ preventScroll: true });
   }
 }
 
@@ -125,6 +132,7 @@ async function begin() {
   const data = await unpack(document.getElementById('data').textContent);
   const app = new App();
   app.take(data);
+  app.address.go();
   document.documentElement.dataset.ready = 'true';
   if (data.source) follow(app);
 }

@@ -76,7 +76,7 @@ function measuredRun(run, metric, lines) {
 function coloredRun(run, metric, lines, values) {
   const columns = run.columns.length;
   const shown = metric.log ? values.map((v) => (v > 0 ? Math.log10(v) : NaN)) : values;
-  const [low, high] = metric.share ? [0, 1] : extent(shown);
+  const [low, high] = metric.share ? [0, 1] : rampEnds(extent(shown));
   const levels = leveled(shown, low, high);
   lines.forEach((row, at) => {
     for (let c = 0; c < columns; c++) {
@@ -115,7 +115,7 @@ function contrastValues(contrast, name) {
 
 function coloredContrast(grid, metric) {
   const shown = Float64Array.from(grid, (v) => (v > 0 ? (metric.log ? Math.log10(v) : v) : NaN));
-  const [low, high] = metric.share ? [0, 1] : extent(shown);
+  const [low, high] = metric.share ? [0, 1] : rampEnds(extent(shown));
   const levels = leveled(shown, low, high);
   grid.forEach((v, i) => {
     if (v === EQUAL) levels[i] = LEVEL.equal;

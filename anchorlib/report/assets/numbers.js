@@ -51,3 +51,15 @@ function ticks(low, high, most) {
   for (let k = Math.ceil(low / step); k * step <= high + 1e-9 * step; k++) found.push(k * step);
   return found;
 }
+
+// The ends of an axis over values between low and high (logarithms where `log`). They are never
+// nearer to each other than 5 % of the values' level: rounding must not fill the axis like a trend.
+const LEAST_SPAN = 0.05;
+
+function axisEnds(low, high, log) {
+  if (!(low <= high)) return [0, 1];
+  const level = Math.max(Math.abs(low), Math.abs(high)) || 1;
+  const span = Math.max(high - low, log ? Math.log10(1 + LEAST_SPAN) : LEAST_SPAN * level);
+  const middle = low + (high - low) / 2;
+  return [middle - 0.55 * span, middle + 0.55 * span];
+}

@@ -32,7 +32,7 @@ class Overview {
     });
     if (!options.some(([value]) => value === this.choice)) [[this.choice]] = options.length ? options : [['']];
     refill(this.controls,
-      picker('show', options, this.choice, (value) => { this.choice = value; this.show(); }),
+      picker('show', options, this.choice, (value) => { this.choice = value; this.show(); this.app.address.write(); }),
       h('label', {}, 'tensors ', this.search),
       h('span', { class: 'buttons' },
         button('first difference', () => this.toFirst(), { id: 'to-first', hidden: true }),
@@ -40,6 +40,17 @@ class Overview {
         button('−', () => this.map.zoomBy(2), { 'aria-label': 'Zoom out' }),
         button('all', () => { this.map.whole(); this.map.redraw(); }, { 'aria-label': 'Show all cells' }),
         csvButton('tensors-by-step', () => this.rows())));
+  }
+
+  // By the name of a figure and of the run it is of; what is not offered changes nothing.
+  choose(name, of) {
+    const { runs, comparisons } = this.app.data;
+    const at = Object.hasOwn(CONTRASTS, name) ? ['c', comparisons.findIndex((one) => one.b === of)]
+      : ['r', runs.findIndex((one) => one.name === of)];
+    const list = this.controls.querySelector('select');
+    const value = [...at, name].join(':');
+    if (!list || ![...list.options].some((one) => one.value === value)) return;
+    list.value = this.choice = value;
   }
 
   get chosen() {

@@ -66,6 +66,11 @@ function leveled(values, low, high) {
   return levels;
 }
 
+// The ends of a ramp over logarithms: what is one value up to rounding has one colour, the darkest.
+function rampEnds([low, high]) {
+  return [Math.min(low, high - Math.log10(1 + LEAST_SPAN)), high];
+}
+
 function extent(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {

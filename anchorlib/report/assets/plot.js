@@ -75,6 +75,13 @@ class Plot {
   }
 }
 
+// Where an arrow key leads in a row of places whose last is `last`; undefined for any other key.
+function stepped(key, now, last) {
+  return {
+    ArrowRight: Math.min((now ?? -1) + 1, last), ArrowLeft: Math.max((now ?? 0) - 1, 0), Home: 0, End: last,
+  }[key];
+}
+
 // `text` cut in its middle so that it is no wider than `room`.
 function fitted(context, text, room) {
   if (context.measureText(text).width <= room) return text;

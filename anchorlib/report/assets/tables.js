@@ -14,7 +14,7 @@ class TensorTable {
     this.runs = h('span', {});
     this.element = card('tensors', 'Tensors',
       h('div', { class: 'controls' }, this.runs, h('label', {}, 'search ', this.search), this.count, csvButton('tensors', () => this.csv())),
-      h('div', { class: 'scroll tall', tabindex: 0, role: 'region', 'aria-label': 'Tensors' },
+      h('div', { class: 'scroll tall', tabindex: 0, role: 'region', 'aria-label': 'Table of tensors' },
         h('table', { class: 'tensors' }, h('thead', {}, this.head), this.rows)));
   }
 

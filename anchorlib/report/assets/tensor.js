@@ -28,7 +28,7 @@ class TensorCard {
       picker('tensor', offered(run, app.line), String(app.line),
         (value) => app.select({ line: Number(value) })),
       picker('view', [['map', 'heat map'], ['ridges', 'ridge lines']], this.view,
-        (value) => { this.view = value; this.show(); }),
+        (value) => { this.view = value; this.show(); app.address.write(); }),
       csvButton('exponents-by-step', () => exponentRows(run, app.line)));
     this.tell(run, format);
     this.list(run);
@@ -56,7 +56,7 @@ class TensorCard {
       const own = shares(run.bins, app.line, format);
       const radio = h('input', {
         type: 'radio', name, checked: i === this.format, id: `${name}-${i}`,
-        onchange: () => { this.format = i; this.show(); },
+        onchange: () => { this.format = i; this.show(); app.address.write(); },
       });
       return h('tr', {}, h('th', { scope: 'row' }, h('label', {}, radio, ` ${format.name}`)),
         h('td', {}, percent(own.underflow)), h('td', {}, percent(own.subnormal)), h('td', {}, percent(own.overflow)));
