@@ -119,6 +119,7 @@ class CudaCopier:
                 return
             with suppress(Exception), self._driver.beside_captures():
                 for lane in lanes:
+                    torch.cuda.set_device(lane.device)
                     lane.finish()
                 self._driver.unregister(self._ring.address)
 
@@ -127,13 +128,16 @@ class CudaLane:
     """The way from one device into the ring: a stream of ours, in which copies run in order."""
 
     def __init__(self, device: torch.device, ring: Ring, driver: Driver) -> None:
-        self._device, self._ring, self._driver = device, ring, driver
-        self._stream = torch.cuda.Stream(device)
+        self.device, self._ring, self._driver = device, ring, driver
+        # torch has 32 streams of each priority, which it gives out in turn: few ask for these.
+        self._stream = torch.cuda.Stream(device, priority=-1)
         # A tensor that is first touched under inference_mode could not be written outside it.
         with torch.inference_mode(False):
             self._memory = torch.frombuffer(ring.memory, dtype=torch.uint8)
         self._base = ring.address
         self._there = 0  # where the device sees the ring
+        # The other allocators warn where memory is used in the stream that it was made for.
+        self._tells_streams = torch.cuda.get_allocator_backend() == "native"
 
     @property
     def is_broken(self) -> bool:
@@ -143,7 +147,7 @@ class CudaLane:
     def open(self) -> None:
         """Let the device write a few bytes at the ring's edge. Raises where it does not."""
         with torch.cuda.stream(self._stream):
-            x = torch.arange(TRIAL_BYTES, dtype=torch.uint8, device=self._device)
+            x = torch.arange(TRIAL_BYTES, dtype=torch.uint8, device=self.device)
             self._there = self._driver.device_address(self._base)
             word = TRIAL_AT + TRIAL_BYTES
             self.enqueue([(x, self._base + TRIAL_AT)], self._base + word, self._base)
@@ -155,14 +159,17 @@ class CudaLane:
 
     def enqueue(self, writes: Writes, ready_address: int, value: int) -> None:
         """See Copier. Raises OutOfMemoryError where the device has no room for clones."""
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
-            clones = [(_clone(x, current), address) for x, address in writes if x.numel()]
+            if self._tells_streams:
+                _tell_stream([x for x, _ in writes], current)
+            clones = [(_clone(x), address) for x, address in writes if x.numel()]
             self._stream.wait_stream(current)
             try:
                 with torch.cuda.stream(self._stream):
                     for clone, address in clones:
-                        clone.record_stream(self._stream)
+                        if current != self._stream:
+                            clone.record_stream(self._stream)
                         self._place(clone, address).copy_(clone, non_blocking=True)
                     self._driver.write(
                         self._stream.cuda_stream, ready_address - self._base + self._there, value
@@ -181,9 +188,14 @@ class CudaLane:
             self._stream.synchronize()
 
 
-def _clone(x: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
-    # What a mode held back may have been made in another stream, where its memory is used next. An
-    # allocator that does not know the memory has no say in that.
-    with suppress(RuntimeError):
-        x.record_stream(stream)
+def _clone(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def _tell_stream(tensors: list[torch.Tensor], stream: torch.cuda.Stream) -> None:
+    """Have the allocator wait for `stream` before it gives their memory to others.
+
+    What a mode held back may have been made in another stream, where its memory is used next.
+    """
+    for x in tensors:
+        x.record_stream(stream)

@@ -260,7 +260,7 @@ class Stream:
     cuda_stream = 7
     faults = False
 
-    def __init__(self, device=None):
+    def __init__(self, device=None, priority=0):
         self.waited = []
 
     def wait_stream(self, other):
@@ -312,6 +312,7 @@ def driver(stub, not_capturing, monkeypatch):
     monkeypatch.setattr(cuda_driver, "_LIBRARY", str(stub))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream of the moment")
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, stream: None)
@@ -387,7 +388,7 @@ def test_where_a_device_has_no_room_for_a_clone_its_tensor_is_waited_for(driver,
     enqueued(copier, ring, x)
     settled(copier)
 
-    def full(x, stream):
+    def full(x):
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(cuda, "_clone", full)
