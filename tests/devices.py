@@ -31,8 +31,9 @@ class StandIn:
 
     def __init__(self, ring: Any = None, warn: Any = None) -> None:
         self.waiting: list[tuple[list[tuple[Any, int]], int, int]] = []
-        self.is_broken = False  # as the lane that it is itself
+        self.is_broken = False
         self.fault: BaseException | None = None
+        self.late_fault: BaseException | None = None  # comes when the copy was enqueued
         self.closed = False
         self.came = threading.Event()
         self.unlocked: list[bool] = []  # of each copy, whether its thread held no lock
@@ -48,7 +49,13 @@ class StandIn:
             raise self.fault
         self.waiting.append((list(writes), ready_address, value))
         self.came.set()
+        if self.late_fault is not None:
+            raise self.late_fault
         return self
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_broken or not self.waiting
 
     def run(self, count: int | None = None, at: int = 0) -> None:
         """Let the next copies run, all of them unless told; the first is the one at `at`."""

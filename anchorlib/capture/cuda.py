@@ -59,22 +59,24 @@ class CudaCopier:
         lane = self._lane(writes[0][0].device)
         if lane is not None and self._ring.address <= writes[0][1] < self._end:
             try:
-                lane.enqueue(writes, ready_address, value)
+                if lane.enqueue(writes, ready_address, value):
+                    return lane
             except torch.OutOfMemoryError:
                 pass  # without a clone, then
-            else:
-                return lane
         for x, address in writes:
             values_writer(x)(address)
         ctypes.c_uint64.from_address(ready_address).value = value
         return None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no device has anything to copy."""
+        return all(lane is None or lane.is_idle for lane in list(self._lanes.values()))
+
     def _lane(self, device: torch.device) -> CudaLane | None:
         if device not in self._lanes and not self._closed:
             self._lanes[device] = None
-            threading.Thread(
-                target=self._open, args=(device,), name="anchorlib-cuda", daemon=True
-            ).start()
+            _started(lambda: self._open(device))
         return self._lanes.get(device)
 
     def _open(self, device: torch.device) -> None:
@@ -106,8 +108,9 @@ class CudaCopier:
         self._closed = True
         if not self._lanes:
             return True
-        thread = threading.Thread(target=self._give_up, name="anchorlib-cuda", daemon=True)
-        thread.start()
+        thread = _started(self._give_up)
+        if thread is None:
+            return False
         # A device that hangs must not keep anybody; what it may still write to stays mapped.
         thread.join(_CLOSE_SECONDS)
         return not thread.is_alive()
@@ -120,7 +123,7 @@ class CudaCopier:
             with suppress(Exception), self._driver.beside_captures():
                 for lane in lanes:
                     torch.cuda.set_device(lane.device)
-                    lane.finish()
+                    lane.shut()
                 self._driver.unregister(self._ring.address)
 
 
@@ -134,53 +137,71 @@ class CudaLane:
         # A tensor that is first touched under inference_mode could not be written outside it.
         with torch.inference_mode(False):
             self._memory = torch.frombuffer(ring.memory, dtype=torch.uint8)
+        with torch.cuda.stream(self._stream):  # the first work of this thread on this device
+            self._trial = torch.arange(TRIAL_BYTES, dtype=torch.uint8, device=device)
+        self._guard = threading.RLock()  # again: a signal handler may anchor, too
+        self._is_shut = False
         self._base = ring.address
         self._there = 0  # where the device sees the ring
         # The other allocators warn where memory is used in the stream that it was made for.
         self._tells_streams = torch.cuda.get_allocator_backend() == "native"
 
     @property
-    def is_broken(self) -> bool:
-        """Whether the device has failed."""
-        return self._driver.has_failed(self._stream.cuda_stream)
+    def is_idle(self) -> bool:
+        """Whether nothing is still to be copied."""
+        return self._driver.is_idle(self._stream.cuda_stream)
 
     def open(self) -> None:
         """Let the device write a few bytes at the ring's edge. Raises where it does not."""
+        self._there = self._driver.device_address(self._base)
+        word = TRIAL_AT + TRIAL_BYTES
         with torch.cuda.stream(self._stream):
-            x = torch.arange(TRIAL_BYTES, dtype=torch.uint8, device=self.device)
-            self._there = self._driver.device_address(self._base)
-            word = TRIAL_AT + TRIAL_BYTES
-            self.enqueue([(x, self._base + TRIAL_AT)], self._base + word, self._base)
+            self.enqueue([(self._trial, self._base + TRIAL_AT)], self._base + word, self._base)
         self._stream.synchronize()
         memory = memoryview(self._ring.memory)
         came = bytes(memory[TRIAL_AT:word]), bytes(memory[word : word + 8])
         if came != (bytes(range(TRIAL_BYTES)), self._base.to_bytes(8, "little")):
             raise DriverError("what the device wrote did not come")
 
-    def enqueue(self, writes: Writes, ready_address: int, value: int) -> None:
-        """See Copier. Raises OutOfMemoryError where the device has no room for clones."""
+    def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
+        """See Copier; whether it was, which it is not once the lane is shut.
+
+        Raises OutOfMemoryError where the device has no room for clones.
+        """
         current = torch.cuda.current_stream(self.device)
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
-            if self._tells_streams:
+            if self._tells_streams:  # what a mode held back may be of another stream
                 _tell_stream([x for x, _ in writes], current)
             clones = [(_clone(x), address) for x, address in writes if x.numel()]
-            self._stream.wait_stream(current)
-            try:
-                with torch.cuda.stream(self._stream):
-                    for clone, address in clones:
-                        if current != self._stream:
-                            clone.record_stream(self._stream)
-                        self._place(clone, address).copy_(clone, non_blocking=True)
-                    self._driver.write(
-                        self._stream.cuda_stream, ready_address - self._base + self._there, value
-                    )
-            except BaseException:
-                self.finish()  # the ring may give the place to another record
-                raise
+            with self._guard:
+                if self._is_shut:
+                    return False
+                self._stream.wait_stream(current)
+                if current != self._stream:
+                    _tell_stream([clone for clone, _ in clones], self._stream)
+                self._copy(clones, ready_address, value)
+        return True
+
+    def _copy(self, clones: Writes, ready_address: int, value: int) -> None:
+        try:
+            with torch.cuda.stream(self._stream):
+                for clone, address in clones:
+                    self._place(clone, address).copy_(clone, non_blocking=True)
+                there = ready_address - self._base + self._there
+                self._driver.write(self._stream.cuda_stream, there, value)
+        except Exception:
+            self.finish()  # the ring may give the place to another record
+            raise
 
     def _place(self, x: torch.Tensor, address: int) -> torch.Tensor:
         at = address - self._base
         return self._memory[at : at + x.nbytes].view(x.dtype).view(x.shape)
+
+    def shut(self) -> None:
+        """Copy nothing more, and wait until nothing is copied."""
+        with self._guard:
+            self._is_shut = True
+        self.finish()
 
     def finish(self) -> None:
         """Wait until nothing is copied."""
@@ -188,14 +209,21 @@ class CudaLane:
             self._stream.synchronize()
 
 
+def _started(work: Callable[[], None]) -> threading.Thread | None:
+    """A thread that does `work`; None where there can be none, as when Python ends."""
+    thread = threading.Thread(target=work, name="anchorlib-cuda", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
 def _clone(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def _tell_stream(tensors: list[torch.Tensor], stream: torch.cuda.Stream) -> None:
-    """Have the allocator wait for `stream` before it gives their memory to others.
-
-    What a mode held back may have been made in another stream, where its memory is used next.
-    """
+    """Have the allocator wait for `stream` before it gives their memory to others."""
     for x in tensors:
         x.record_stream(stream)

@@ -80,11 +80,11 @@ class Driver:
         """
         self._check("cuStreamWriteValue64", self._write(stream, device_address, value, _WITH_FENCE))
 
-    def has_failed(self, stream: int) -> bool:
-        """Whether nothing runs in `stream` any more. Raises nothing."""
+    def is_idle(self, stream: int) -> bool:
+        """Whether `stream` has nothing to do: all is done, or it has failed. Raises nothing."""
         with self.beside_captures():
             code = int(self._query(stream))
-        return code not in {0, _NOT_READY, _NO_CONTEXT} and code not in _CAPTURING
+        return code not in {_NOT_READY, _NO_CONTEXT} and code not in _CAPTURING
 
     @contextmanager
     def beside_captures(self) -> Iterator[None]:

@@ -31,12 +31,15 @@ class Lane(Protocol):
     """Copies that run one after the other, as those in a stream of a device do."""
 
     @property
-    def is_broken(self) -> bool:
-        """Whether what it has not copied yet is never copied. Raises nothing."""
+    def is_idle(self) -> bool:
+        """Whether nothing is still to be copied: all is done, or the device has failed.
+
+        Raises nothing.
+        """
 
 
-class Copier(Protocol):
-    """Copies values from devices. Any thread may call it."""
+class Copier(Lane, Protocol):
+    """Copies values from devices, in as many lanes. Any thread may call it."""
 
     def takes(self, x: Any) -> bool:
         """Whether the values of `x` are to be copied by it."""
@@ -50,8 +53,8 @@ class Copier(Protocol):
         eight bytes, is seen by nobody before the others are. Whoever implements this keeps the
         memory of each `x` as long as it is needed.
 
-        The lane in which this waits; None where all of it is done. Raises where it cannot be:
-        nothing of it is written then, neither now nor later.
+        The lane in which this waits; None where all of it is done. Raises an Exception where it
+        cannot be: nothing of it is written then, neither now nor later.
         """
 
     def close(self) -> bool:
@@ -109,42 +112,49 @@ class Copies:
         places = self._places.pop(threading.get_ident(), None)
         try:
             while places:
-                self._begin(places[0])
-                places.popleft()
+                self._begin(places)
         finally:
-            for place in places or ():  # an exception, as Ctrl-C is one, came in between
+            for place in places or ():  # Ctrl-C came in between
                 self._ring.void(place.number)
 
-    def _begin(self, place: _Place) -> None:
-        number, source = place.number, place.source
+    def _begin(self, places: deque[_Place]) -> None:
+        number, address, source, _ = places[0]
         slot = self._ring.slot_address(number)
-        writes = [(source.x, place.address), *((x, slot + at) for x, at in source.fields)]
+        writes = [(source.x, address), *((x, slot + at) for x, at in source.fields)]
+        lane: Lane | None = (
+            source.copier
+        )  # should Ctrl-C come: nobody knows whether it was too late
         try:
+            places.popleft()
             lane = source.copier.enqueue(writes, slot + SEQ_AT, number + 1)
         except Exception as fault:  # noqa: BLE001  # of a device: it must not end training
+            lane = None
             self._ring.void(number)
             self.settle()
             self._told(fault)
-            return
-        if lane is not None:
+        finally:
+            if lane is not None:
+                self._await(number, lane)
+
+    def _await(self, number: int, lane: Lane) -> None:
+        with self._guard:
             self._running.append((number, lane))
             self._forget_done()
 
     def _forget_done(self) -> None:
-        with self._guard:
-            running = self._running
-            while running and self._ring.is_settled(running[0][0]):
-                running.popleft()
+        running = self._running
+        while running and self._ring.is_settled(running[0][0]):
+            running.popleft()
 
     def settle(self) -> None:
-        """Make void what lanes that are broken will never copy."""
+        """Make void what lanes that have nothing to do any more did not copy."""
         with self._guard:
             self._forget_done()
-            for lane in {lane for _, lane in self._running}:
-                if lane.is_broken:
-                    for number, one in self._running:
-                        if one is lane and not self._ring.is_settled(number):
-                            self._ring.void(number)
+            running = list(self._running)  # what they were given before they are asked
+            idle = {lane for lane in {lane for _, lane in running} if lane.is_idle}
+            for number, lane in running:
+                if lane in idle and not self._ring.is_settled(number):
+                    self._ring.void(number)
             self._forget_done()
 
     def watch(self, asked: Future[Any], timeout: float | None) -> None:

@@ -209,6 +209,7 @@ class RecordQueue:
 
     def _put_full(self, put: _Put) -> None:
         """There is no room for `put` now."""
+        self._copies.settle()  # a device that has failed must not keep the ring full
         if self._on_full == "block" and not self._is_over:
             self._wait_for_room(put)
         if self._is_over:

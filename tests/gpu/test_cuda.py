@@ -19,9 +19,11 @@ from anchorlib.recorder import default_place
 from anchorlib.store.lock import is_locked, lock_path
 from tests.recording import recording
 
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU of CUDA here", allow_module_level=True)
+
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU of CUDA here"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
 DEVICE = "cuda"

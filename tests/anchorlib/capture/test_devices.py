@@ -335,9 +335,11 @@ def test_once_a_device_reaches_the_ring_nobody_waits_for_its_copies(driver):
     assert lane._stream.waited[-1] == "the stream of the moment"
     assert of_payload(ring, x) == x.contiguous().numpy().tobytes()
     assert ring.slots["seq"][:3].tolist() == [1, 2, 0]
-    assert not lane.is_broken
+    assert lane.is_idle
     assert told == []
     assert copier.close()
+    assert enqueued(copier, ring, x, 2) is None  # who was about to copy waits for it now
+    assert ring.is_settled(2)
 
 
 def test_the_trial_of_a_device_touches_nothing_that_a_ring_needs(driver):
@@ -368,16 +370,16 @@ def test_memory_that_cannot_be_locked_is_told_of_and_copies_are_waited_for(drive
 
 
 @pytest.mark.parametrize(
-    ("state", "failed"), [(0, False), (600, False), (201, False), (900, False), (700, True)]
+    ("state", "idle"), [(0, True), (600, False), (201, False), (900, False), (700, True)]
 )
-def test_a_lane_is_broken_when_its_device_failed_and_not_when_it_is_busy(driver, state, failed):
+def test_a_lane_is_idle_when_all_is_done_or_its_device_failed(driver, state, idle):
     ring = small_ring()
     copier = CudaCopier(ring, print)
     enqueued(copier, ring, torch.ones(2))
     settled(copier)
     lane = enqueued(copier, ring, torch.ones(2), 1)
     driver["state"].value = state
-    assert lane.is_broken == failed
+    assert lane.is_idle == copier.is_idle == idle
     copier.close()
 
 

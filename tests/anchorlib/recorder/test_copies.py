@@ -343,6 +343,38 @@ def test_an_interrupt_while_a_copy_begins_leaves_no_slot_that_is_waited_for(devi
     queue.close(5)
 
 
+def test_an_interrupt_when_a_copy_has_begun_costs_nothing(device):
+    sink = MemorySink()
+    queue = queue_to(sink)
+    device.late_fault = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        put(queue, device, 0)
+    device.late_fault = None
+    put(queue, None, 1)
+    with pytest.raises(FlushTimeoutError):
+        queue.flush(0.4)
+    device.run()
+    queue.flush(10)
+    assert steps(sink) == [0, 1]
+    assert are_whole(sink)
+    assert queue.lost == 0
+    queue.close(5)
+
+
+def test_where_values_are_dropped_a_device_that_failed_does_not_keep_the_ring_full(device):
+    sink = MemorySink()
+    queue = queue_to(sink, limit_bytes=8 * ROW, on_full="drop")
+    for n in range(20):
+        put(queue, device, n)
+    device.is_broken = True
+    put(queue, None, 20)  # finds no room yet, and looks why
+    until(lambda: queue.waiting == 0)
+    put(queue, None, 21)
+    queue.flush(10)
+    assert steps(sink) == [21]
+    queue.close(5)
+
+
 def test_a_record_that_fits_no_slot_takes_no_place_for_its_values(device):
     sink = MemorySink()
     queue = queue_to(sink)
