@@ -170,8 +170,9 @@ class CudaLane:
         """
         current = torch.cuda.current_stream(self.device)
         with undisturbed(), torch.inference_mode(False), torch.no_grad():
-            if self._tells_streams:  # what a mode held back may be of another stream
-                _tell_stream([x for x, _ in writes], current)
+            if self._tells_streams:
+                with suppress(RuntimeError):  # only what a mode held back is of another stream
+                    _tell_stream([x for x, _ in writes], current)
             clones = [(_clone(x), address) for x, address in writes if x.numel()]
             with self._guard:
                 if self._is_shut:

@@ -87,6 +87,14 @@ def test_views_that_are_lazy_and_shapes_without_values_come_from_a_gpu_too():
         assert run.arrays("neg")[0].tolist() == [-2.0]
 
 
+def test_tensors_of_inference_mode_come_from_a_gpu_too():
+    with recording() as run:
+        reach_ring()
+        with torch.inference_mode():
+            anchorlib.anchor(torch.full((3, 3), 2.0, device=DEVICE).t(), "x")
+        assert run.arrays("x")[0].tolist() == [[2.0] * 3] * 3
+
+
 def test_a_record_is_what_the_tensor_was_at_the_anchor_whatever_comes_next():
     with recording() as run:
         reach_ring()
