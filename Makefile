@@ -1,9 +1,10 @@
 # One environment in .venv, made from pyproject.toml and constraints.txt by the first target run.
 PYTHON ?= python3.11
 BIN := .venv/bin
+GPU_PYTHON ?= $(BIN)/python
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos diagnosis bench profile screenshots docs fix proto clean
+.PHONY: demo check check-style test chaos diagnosis bench gpu profile screenshots docs fix proto clean
 
 demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -34,6 +35,11 @@ diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false 
 
 bench: .venv/.ready  ## what observing costs, against targets: the table (BENCH=calls: a part of it)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Where nothing can be installed: make gpu GPU_PYTHON=python3, of an environment with all packages.
+gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),.venv/.ready)  ## on a machine with a GPU: what is recorded from it, and the table of what that costs
+	$(GPU_PYTHON) -m pytest -q -m gpu tests/gpu
+	$(GPU_PYTHON) -m benchmarks gpu
 
 profile: .venv/.ready  ## where a step's time goes, on the training thread and off it
 	$(BIN)/python -m benchmarks.profiling $(WORKLOAD)

@@ -2,6 +2,7 @@
 
     python -m benchmarks [NAME…] [--json FILE] [--peers] [--store DIR]
     python -m benchmarks observing [--rows ROW…] [--rounds N]
+    python -m benchmarks gpu       (on a machine with a GPU alone)
 
 NAME is one of the modules below; `--json` appends one line to FILE for history; files are kept in
 DIR meanwhile, else in TMPDIR, else in memory where 8 GiB of it are free. Figures are ratios within
@@ -34,12 +35,13 @@ MODULES = (
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
 PEERS = "peers"
+GPU = "gpu"
 
 
 def main() -> None:
     """Runs what was asked for and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*MODULES, PEERS, []], metavar="NAME")
+    parser.add_argument("names", nargs="*", choices=[*MODULES, PEERS, GPU, []], metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for history")
     parser.add_argument("--peers", action="store_true", help="other tools too (pip install them)")
     parser.add_argument("--store", type=Path, metavar="DIR", help="where files are kept meanwhile")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from anchorlib.capture.clock import At
+from anchorlib.capture.cuda import CudaCopier
 from anchorlib.capture.parts import placements, plain_inside, tensor_parts
 from anchorlib.capture.putter import compiled_putter, layout_key
 from anchorlib.capture.snapshot import (
@@ -35,7 +36,7 @@ from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, TensorInfo
-from anchorlib.recorder import RecordQueue, Source
+from anchorlib.recorder import Later, RecordQueue, Source
 from anchorlib.scope import Steps
 
 __all__ = ["Recorder"]
@@ -50,6 +51,7 @@ class Recorder:
         self._lock = queue.lock
         self._put = queue.put
         queue.put_by(compiled_putter)
+        self._copier = queue.copy_by(CudaCopier)
         self._streams: dict[tuple[str, str, str, str], Stream] = {}
         self._open: dict[Stream, None] = {}
         self._problems: list[AnchorError] = []
@@ -88,18 +90,24 @@ class Recorder:
         only = streams[0] if len(streams) == 1 and streams[0].at_once else None
         if only is not None and self.quick(only, at, x, note) is not None:
             return
-        with self._lock:
-            wanted = [stream for stream in streams if stream.wants(at.step)]
-            if not wanted:
-                return
-            only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
-            if only is not None and self.quick(only, at, x, note) is not None:
-                return
-            if not is_plain(x):
-                self._observe_unusual(wanted, at, x, note)
-                return
-            for stream in wanted:
-                self._take(stream, at, x, note)
+        try:
+            with self._lock:
+                self._observe(streams, at, x, note)
+        finally:
+            self._queue.fill()
+
+    def _observe(self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note) -> None:
+        wanted = [stream for stream in streams if stream.wants(at.step)]
+        if not wanted:
+            return
+        only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
+        if only is not None and self.quick(only, at, x, note) is not None:
+            return
+        if not is_plain(x):
+            self._observe_unusual(wanted, at, x, note)
+            return
+        for stream in wanted:
+            self._take(stream, at, x, note)
 
     def quick(
         self, stream: Stream, at: At, x: torch.Tensor, note: Note = NO_NOTE
@@ -205,8 +213,14 @@ class Recorder:
             self._reshaped(stream, at.step, x.dtype, x.shape)
         stream.records += 1
         stream.last_step = at.step
+        source: Source
+        if self._copier.takes(x):
+            note, fields = note.split(x.device)
+            source = Later(self._copier, x, fields)
+            stream.key = None  # the compiled put need not look at the next one
+        else:
+            source = values_writer(x)
         scale, flags = note.read()
-        source: Source = values_writer(x)
         self._put(
             source, x.nbytes, stream.number, stream.layout, at, order, scale, int(flags), count
         )
@@ -252,11 +266,16 @@ class Recorder:
     def end_step(self, upcoming: int | None) -> None:
         """Emit the windows that do not reach into step `upcoming` (None: all of them)."""
         with self._lock:
-            for stream in list(self._open):
-                held = stream.close(upcoming)
-                if held is not None:
-                    del self._open[stream]
-                    self._emit_held(stream, held)
+            opened = list(self._open)
+        for stream in opened:
+            try:
+                with self._lock:
+                    held = stream.close(upcoming) if stream in self._open else None
+                    if held is not None:
+                        del self._open[stream]
+                        self._emit_held(stream, held)
+            finally:
+                self._queue.fill()
 
     def check(self) -> None:
         """Raise what could not be raised where it happened, once."""

@@ -196,7 +196,9 @@ def _unusual_array(x: torch.Tensor) -> str | None:
 
 
 class Snapshot:
-    """One tensor's values, kept: contiguous, no part of any graph, and on the CPU unless `wide`.
+    """One tensor's values, kept: contiguous, no part of any graph.
+
+    They are kept on the CPU; those of a CUDA tensor where it is, for nobody waits for that.
 
     wide: in the dtype that sums are taken in, on the tensor's own device.
     """
@@ -253,6 +255,11 @@ def _widened(x: torch.Tensor) -> torch.Tensor:
 def _clone(x: torch.Tensor) -> torch.Tensor:
     # In inference mode the copy would be an inference tensor, which nothing can be copied to later.
     with torch.inference_mode(False), torch.no_grad():
+        if x.is_cuda:
+            try:
+                return x.clone(memory_format=torch.contiguous_format)
+            except torch.OutOfMemoryError:
+                pass  # the training needs that memory more
         return x.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
@@ -260,11 +267,11 @@ class TorchArithmetic:
     """What folding means for tensors: sums are taken where the tensor is, in a wide dtype."""
 
     def copy(self, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x` on the CPU."""
+        """A copy of `x`."""
         return Snapshot(x)
 
     def recopy(self, kept: Snapshot, x: torch.Tensor, /) -> Snapshot:
-        """A copy of `x` on the CPU, where that of `kept` was."""
+        """A copy of `x`, where that of `kept` was."""
         kept.renew(x)
         return kept
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name
+from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name, undisturbed
 from anchorlib.modes import All, Fold, Held, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
+from anchorlib.recorder.layout import FLAGS_AT, SCALE_AT
 from anchorlib.scope import Steps
 
 __all__ = [
@@ -46,6 +47,20 @@ class Note:
         """The scale and all flags, as numbers."""
         skipped = self.skipped is not None and bool(self.skipped)
         return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
+
+    def split(self, device: torch.device) -> tuple[Note, tuple[tuple[torch.Tensor, int], ...]]:
+        """What can be read at once; and what only `device` knows, as fields of a record's slot."""
+        fields = []
+        scale, skipped = self.scale, self.skipped
+        with undisturbed(), torch.no_grad():
+            if isinstance(scale, torch.Tensor) and scale.device == device:
+                fields.append((scale.detach().to(torch.float64), SCALE_AT))
+                scale = 1.0
+            if skipped is not None and skipped.device == device:
+                flag = (skipped.detach() != 0).to(torch.int16) * int(Flag.STEP_SKIPPED)
+                fields.append((flag + int(self.flags), FLAGS_AT))
+                skipped = None
+        return (Note(scale, self.flags, skipped), tuple(fields)) if fields else (self, ())
 
 
 NO_NOTE = Note()

@@ -25,7 +25,7 @@
 
 /* -- the ring, as layout.py has it */
 
-enum { LAYOUT_VERSION = 2, CONTROL_BYTES = 4096, WORD_BYTES = 64, ALIGNMENT = 64 };
+enum { LAYOUT_VERSION = 3, CONTROL_BYTES = 4096, WORD_BYTES = 64, ALIGNMENT = 64 };
 enum word { PUBLISHED = 1, WRITTEN = 2, FLOOR = 3, CONSUMED = 4, MARKS = 5 };
 enum mark { MARK_CONSUMED = 0, MARK_FREED = 1, MARK_WORDS = 7 };
 

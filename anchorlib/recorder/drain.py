@@ -19,8 +19,8 @@ import numpy as np
 from anchorlib.block import Buffer, RowBlock, payloads_of
 from anchorlib.recorder.asks import Ask, Asks, Host
 from anchorlib.recorder.known import Known
-from anchorlib.recorder.layout import KIND_SHIFT, SlotKind, Word
-from anchorlib.recorder.losses import LATE, Losses
+from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
+from anchorlib.recorder.losses import LATE, NEVER, Losses
 from anchorlib.recorder.ring import Ring, aligned
 from anchorlib.recorder.statements import Statements
 from anchorlib.recorder.told import edges_of, gaps_of
@@ -34,6 +34,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 _BATCH_SLOTS: Final = 2048
 _BATCH_BYTES: Final = 8 << 20
 _POLL_SECONDS: Final = 0.01
+_SOON_SECONDS: Final = 0.005
 _FLAGS: Final = (1 << KIND_SHIFT) - 1
 
 
@@ -71,6 +72,8 @@ class Drain:
         self.asks = Asks()
         self.closed = False
         self._revoked = False
+        self._forsaken = False  # nobody is left who could write values
+        self._awaits = False  # the next slot has no values yet
         self._late = 0  # lost because the session closed
         if before.drains:
             self._count_on(before.lost)
@@ -89,9 +92,9 @@ class Drain:
         self._sink.revoke()
 
     def work(self) -> None:
-        """Hand over all that is in the ring, and do what was asked."""
+        """Hand over all that is in the ring and has its values, and do what was asked."""
         busy = True
-        while not self.closed and (busy or self.asks.next is not None):
+        while not self.closed and busy:
             busy = self._turn()
             ask = self.asks.due(self.done)
             if busy or ask is not None:
@@ -99,6 +102,15 @@ class Drain:
             self._show()
             if ask is not None:
                 self._answer(ask)
+                busy = True  # another one may be due
+
+    def patience(self, seconds: float) -> float:
+        """How long to wait until `work` is called again, `seconds` at most."""
+        return min(seconds, _SOON_SECONDS) if self._awaits else seconds
+
+    def forsake(self) -> None:
+        """The trainer has died: values that are not there yet never come."""
+        self._forsaken = True
 
     def leave(self, timeout: float) -> None:
         """The trainer has died: bring what is in the sink to its store, and give the run back."""
@@ -128,8 +140,12 @@ class Drain:
             except Exception as fault:  # noqa: BLE001  # every drain to come would die of it too
                 self._losses.warn_once("told", f"a statement could not be read: {fault}")
         records = heads[kinds != SlotKind.TOLD]
-        if len(records):
-            self._deliver(records)
+        void = records["seq"] >= VOID
+        if void.any():
+            self._lose_void(records[void])
+        whole = records[~void]
+        if len(whole):
+            self._deliver(whole)
         inside = heads[kinds != SlotKind.OUTSIDE]
         if len(inside):
             last = inside[-1]
@@ -146,19 +162,31 @@ class Drain:
         self._ring.advance((self.done, self._freed, *counted))
 
     def _batch(self) -> Array:
-        """The next slots, copied."""
+        """The next slots whose values are not awaited, copied."""
         ring = self._ring
         at = self.done % ring.slot_count
         ask = self.asks.next
         end = ring[Word.PUBLISHED] if ask is None else max(ask.after, self.done)
         count = min(end - self.done, _BATCH_SLOTS, ring.slot_count - at)
-        heads = ring.slots[at : at + max(0, count)].copy()
+        slots = ring.slots[at : at + max(0, count)]
+        seqs = slots["seq"].copy()  # first: what was written before them is there then
+        heads = slots.copy()
         cut = int(np.searchsorted(np.cumsum(heads["nbytes"]), _BATCH_BYTES)) + 1
-        heads = heads[:cut]
+        heads, seqs = heads[:cut], seqs[:cut]
         expected = np.arange(self.done + 1, self.done + 1 + len(heads), dtype=np.uint64)
-        there = heads["seq"] == expected
-        # On a machine that shows stores in another order: what is not there yet comes next time.
-        return heads if there.all() else heads[: int(np.argmin(there))]
+        self._awaits = False
+        return heads if (seqs == expected).all() else self._settled(heads, seqs, expected)
+
+    def _settled(self, heads: Array, seqs: Array, expected: Array) -> Array:
+        """`heads` up to the first whose values may still come; `seq` of a void one is `VOID`."""
+        there = seqs == expected
+        settled = there | (seqs == expected | np.uint64(VOID))
+        if not (settled.all() or self._forsaken or self._is_late()):
+            self._awaits = True
+            first = int(np.argmin(settled))
+            heads, there, expected = heads[:first], there[:first], expected[:first]
+        heads["seq"] = np.where(there, expected, np.uint64(VOID))
+        return heads
 
     def _values(self, heads: Array) -> list[Buffer]:
         payload, size = self._ring.payload, np.uint64(self._ring.payload_bytes)
@@ -200,6 +228,13 @@ class Drain:
         self._late += len(heads)
         for series, step, nbytes in self._named(heads):
             self._losses.lose(series, step, nbytes, LATE)
+
+    def _lose_void(self, heads: Array) -> None:
+        if self._is_late():
+            self._lose_late(heads)
+            return
+        for series, step, nbytes in self._named(heads):
+            self._losses.lose(series, step, nbytes, NEVER)
 
     def _is_late(self) -> bool:
         closing = self.asks.closing

@@ -7,6 +7,10 @@ then the slot with its `seq` last, then `published`; the consumer believes a slo
 whose `seq` is its number plus one. Positions in the payload count bytes since the ring was made and
 only grow: a byte's place is its position modulo the payload's size.
 
+The values of a record that lies on a device come later than its slot: the device's stream writes
+them, and then the slot's `seq`, which no earlier record of that slot can have had. The consumer
+takes nothing behind a slot whose `seq` is not there. Values that never come have `VOID` in it.
+
 `VERSION` changes with any of this: two processes that disagree part at once.
 """
 
@@ -21,22 +25,33 @@ import numpy as np
 __all__ = [
     "ALIGNMENT",
     "CONTROL_BYTES",
+    "FLAGS_AT",
     "MAGIC",
+    "SCALE_AT",
+    "SEQ_AT",
     "SLOT",
     "SLOT_BYTES",
     "SLOT_STRUCT",
+    "TRIAL_AT",
+    "TRIAL_BYTES",
+    "VOID",
     "WORD_STRIDE",
     "Mark",
     "SlotKind",
     "Word",
 ]
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAGIC: Final = 0x414E4348_00000000 | VERSION  # "ANCH", then the version
 
 CONTROL_BYTES: Final = 4096
 WORD_STRIDE: Final = 8  # in words: each has a cache line of its own
 ALIGNMENT: Final = 64  # of each record's values
+
+# At the end of the control page, where no word is: here a device shows that it reaches the ring,
+# with values first and then the word that says they are there.
+TRIAL_BYTES: Final = 64
+TRIAL_AT: Final = CONTROL_BYTES - 2 * TRIAL_BYTES
 
 KIND_SHIFT: Final = 16  # the flags of a record are below, the kind of its slot above
 
@@ -106,3 +121,7 @@ _FIELDS: Final = (
 SLOT: Final = np.dtype([*_FIELDS])
 SLOT_STRUCT: Final = Struct("<qqQQqdIIIIIIQ")
 SLOT_BYTES: Final = SLOT_STRUCT.size  # 80
+SCALE_AT: Final = 40  # bytes from the start of a slot, as of the next two
+FLAGS_AT: Final = 64  # 16 bits of flags, then the kind
+SEQ_AT: Final = 72
+VOID: Final = 1 << 63  # beside a slot's number in its `seq`: its values never come

@@ -9,9 +9,10 @@ from anchorlib.names import escape, join
 from anchorlib.record import Gap
 from anchorlib.recorder.statements import Statements
 
-__all__ = ["LATE", "Losses"]
+__all__ = ["LATE", "NEVER", "Losses"]
 
 LATE = "not written before the session closed"
+NEVER = "its values were not copied from the device"
 _NO_VALUES = "queue full: values dropped"
 
 Series = tuple[str, str, str]

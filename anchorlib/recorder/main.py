@@ -140,13 +140,14 @@ class Process:
         poll.register(self._bell, select.POLLIN)
         poll.register(trainer, select.POLLIN)
         while not drain.closed:
-            for descriptor, _ in poll.poll(LINGER * 1000):
+            for descriptor, _ in poll.poll(drain.patience(LINGER) * 1000):
                 if descriptor == self._bell:
                     os.eventfd_read(self._bell)
                 else:
                     self.alone = True
             drain.work()
             if self.alone:
+                drain.forsake()
                 drain.work()  # what was published after the last look
                 drain.leave(_ALIVE_SECONDS)
 

@@ -187,7 +187,7 @@ class RecorderProcess:
         """Kept for a recorder that begins behind it."""
         self._definitions.append((slot, text.decode()))
 
-    def lend(self, nbytes: int) -> tuple[int, int]:
+    def lend(self, nbytes: int) -> tuple[int, int, object]:
         """Memory that the recorder maps too."""
         with self._guard:
             if self._instead is not None:
@@ -198,7 +198,7 @@ class RecorderProcess:
             self._lendings = number = self._lendings + 1
             self._lent[number] = descriptor, memory
             self._talk.send({"lent": number}, [descriptor])
-        return number, addressof(c_char.from_buffer(memory))
+        return number, addressof(c_char.from_buffer(memory)), memory
 
     @property
     def is_over(self) -> bool:

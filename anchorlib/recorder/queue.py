@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
 from anchorlib.record import UNKNOWN, Edges, Gap
+from anchorlib.recorder.copies import Copier, Copies, Later
 from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
 from anchorlib.recorder.losses import LATE, Losses
 from anchorlib.recorder.ring import Producer, Ring, aligned, move
@@ -50,8 +51,9 @@ _INSIDE: Final = "anchored by a signal handler, in the middle of another anchor"
 _OVER: Final = "the recorder has ended"
 _UNKNOWN: Final = (UNKNOWN, "value", "")  # of a record that found no room even for its name
 
-Source: TypeAlias = int | Callable[[int], object]
-"""Where values are: their address, or what writes them to an address that it is given."""
+Source: TypeAlias = int | Callable[[int], object] | Later
+"""Where values are: their address; what writes them to an address that it is given; or on a device,
+whose stream brings them later."""
 
 
 def ring_size(limit_bytes: int) -> int:
@@ -81,7 +83,8 @@ class RecordQueue:
     "raise" the next `check` raises QueueFullError): an eighth of the room is kept for those. Where
     even they find no room, the record is left out.
 
-    lock: guards all of it; who makes records may hold it while it does.
+    lock: guards all of it; who makes records may hold it while it does. Who put a record whose
+    values come later calls `fill` when it has given the lock back.
     putter: places ordinary records in the ring, where one was compiled; None once the queue closes.
     """
 
@@ -101,6 +104,8 @@ class RecordQueue:
         self._full_error: str | None = None
         self._statements = Statements()
         self._losses = Losses(self._statements, worker.warn)
+        self._copies = Copies(ring, self._tell_not_copied)
+        self._copier: Copier | None = None
         self._stuck = 0  # records that waited behind an operation which never ended
         self.blocked_seconds = 0.0
         self._teller = Teller(
@@ -121,6 +126,22 @@ class RecordQueue:
     def put_by(self, make: Callable[[Ring, int], Putter | None]) -> None:
         """Let `make` make a putter for the ring and its room; None where it cannot."""
         self.putter = make(self._ring, self._room)
+
+    def copy_by(self, make: Callable[[Ring, Callable[[str], None]], Copier]) -> Copier:
+        """Let `make` make a copier into the ring, which the queue closes; it may warn."""
+        self._copier = make(self._ring, self._worker.warn)
+        return self._copier
+
+    def fill(self) -> None:
+        """Have the values copied that come later; `lock` is not held, and nobody waits for them."""
+        self._copies.fill()
+
+    def _tell_not_copied(self, fault: Exception) -> None:
+        self._losses.warn_once(
+            f"device:{type(fault).__name__}",
+            f"values on a device were not copied: {type(fault).__name__}: {str(fault)[:200]}; "
+            "training goes on, and what is lost is counted",
+        )
 
     # -- definitions
 
@@ -158,13 +179,17 @@ class RecordQueue:
             if pos >= 0 and stream >= 0 and layout >= 0:
                 if isinstance(source, int):
                     producer.copy(pos, source, nbytes)
-                else:
-                    source(producer.address(pos))
-                try:
-                    producer.publish(pos, nbytes, stream, layout, at, order, scale, flags, count)
-                except (struct.error, OverflowError) as fault:
-                    self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
-                else:
+                    try:
+                        producer.publish(
+                            pos, nbytes, stream, layout, at, order, scale, flags, count
+                        )
+                    except (struct.error, OverflowError) as fault:
+                        self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
+                    else:
+                        self.placed(nbytes)
+                    return
+                put = _Put(source, nbytes, stream, layout, at, order, scale, flags, count)
+                if self._publish(put, pos, producer.address(pos)):
                     self.placed(nbytes)
                 return
         self._put_full(_Put(source, nbytes, stream, layout, at, order, scale, flags, count))
@@ -184,6 +209,7 @@ class RecordQueue:
 
     def _put_full(self, put: _Put) -> None:
         """There is no room for `put` now."""
+        self._copies.settle()  # a device that has failed must not keep the ring full
         if self._on_full == "block" and not self._is_over:
             self._wait_for_room(put)
         if self._is_over:
@@ -230,21 +256,19 @@ class RecordQueue:
 
     def _wait(self) -> None:
         """Let others, and the drain, run for a moment."""
+        self._copies.fill()  # what the drain waits for must not wait for the drain
+        self._copies.settle()
         self._worker.wake()
         self._changed.wait(_POLL_SECONDS)
 
     def _put_outside(self, put: _Put) -> None:
         try:
-            number, address = self._worker.lend(put.nbytes)
+            number, address, owner = self._worker.lend(put.nbytes)
         except (OSError, MemoryError) as fault:
             self._losses.lose_by([self._named(put.stream, put.nbytes, put.at[0])], fault)
             return
-        if isinstance(put.source, int):
-            move(address, put.source, put.nbytes)
-        else:
-            put.source(address)
         with self._producer:
-            self._publish(put, number, SlotKind.OUTSIDE)
+            self._publish_now(put, number, address, SlotKind.OUTSIDE, owner)
 
     def _put_bare(self, put: _Put) -> None:
         """Its values are left out; where there is room, they wait until their summary is made."""
@@ -253,23 +277,45 @@ class RecordQueue:
             if pos < 0:
                 self._lose(put, _FULL)
                 return
-            if isinstance(put.source, int):
-                producer.copy(pos, put.source, put.nbytes)
-            else:
-                put.source(producer.address(pos))
-            self._publish(put, pos, SlotKind.BARE)
+            self._publish_now(put, pos, producer.address(pos), SlotKind.BARE)
 
-    def _publish(self, put: _Put, pos: int, kind: SlotKind) -> None:
-        _, nbytes, stream, layout, at, order, scale, flags, folded = put
+    def _publish_now(
+        self, put: _Put, pos: int, address: int, kind: SlotKind, owner: object = None
+    ) -> None:
+        if self._publish(put, pos, address, kind, owner):
+            self._taken += 1
+            self._worker.wake()
+
+    def _publish(
+        self,
+        put: _Put,
+        pos: int,
+        address: int,
+        kind: SlotKind = SlotKind.VALUES,
+        owner: object = None,
+    ) -> bool:
+        """Bring the values to `address` and publish the record; whether it was."""
+        source, nbytes, stream, layout, at, order, scale, flags, folded = put
+        comes_later = isinstance(source, Later)
         try:
+            if isinstance(source, Later):
+                self._copies.reserve(source, address, owner)
+            elif isinstance(source, int):
+                move(address, source, nbytes)
+            else:
+                source(address)
             self._producer.publish(
-                pos, nbytes, stream, layout, at, order, scale, flags, folded, kind
+                pos, nbytes, stream, layout, at, order, scale, flags, folded, kind, comes_later
             )
         except (struct.error, OverflowError) as fault:
+            self._copies.cancel()
             self._losses.lose_by([self._named(stream, nbytes, at[0])], fault)
-            return
-        self._taken += 1
-        self._worker.wake()
+            return False
+        except BaseException:
+            if comes_later:
+                self._copies.cancel()
+            raise
+        return True
 
     def _lose(self, put: _Put, reason: str) -> None:
         self._losses.lose(*self._named(put.stream, put.nbytes, put.at[0]), reason)
@@ -332,10 +378,11 @@ class RecordQueue:
             self._teller.say(timeout)
             target = self._taken
             asked = self._worker.ask("flush", self._ring[Word.PUBLISHED], timeout)
+        self._copies.watch(asked, timeout)
         try:
-            flushing = asked.result(timeout)
+            flushing = asked.result(_left(deadline))
             if not isinstance(flushing, int):
-                flushing.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                flushing.wait(_left(deadline))
         except AnchorError:
             raise
         except (Late, CancelledError):
@@ -360,15 +407,19 @@ class RecordQueue:
             self._changed.notify_all()
             self._teller.say(timeout)
             asked = self._worker.ask("close", self._ring[Word.PUBLISHED], timeout)
-        if not wait([asked], timeout + _BATCH_SECONDS).done:
+        deadline = time.monotonic() + timeout + _BATCH_SECONDS
+        self._copies.watch(asked, timeout + _BATCH_SECONDS)
+        if not wait([asked], _left(deadline)).done:
             self._worker.revoke()
             if not wait([asked], _OPERATION_SECONDS).done:
                 self._give_up()
         self._worker.end()
+        is_still = self._copier is None or self._copier.close()
         if asked.cancelled():
             self._stuck = self._taken - self._ring[Word.RECORDS]
             return self._stuck
-        self._ring.give_back()
+        if is_still:
+            self._ring.give_back()
         return int(asked.result())
 
     def _give_up(self) -> None:
@@ -416,3 +467,8 @@ class RecordQueue:
     def dropped_bytes(self) -> int:
         """Bytes of values among them."""
         return self._losses.nbytes + self._ring[Word.LOST_BYTES]
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until `deadline`; None where there is none."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

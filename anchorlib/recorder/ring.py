@@ -26,6 +26,7 @@ from anchorlib.recorder.layout import (
     SLOT,
     SLOT_BYTES,
     SLOT_STRUCT,
+    VOID,
     WORD_STRIDE,
     Mark,
     SlotKind,
@@ -136,6 +137,19 @@ class Ring:
         self[Word.RECORDS] = mark[Mark.RECORDS]
         self[Word.CONSUMED] = mark[Mark.CONSUMED]
 
+    def slot_address(self, number: int) -> int:
+        """Where in this process's memory the slot of a record is."""
+        return self.address + CONTROL_BYTES + number % self.slot_count * SLOT_BYTES
+
+    def is_settled(self, number: int) -> bool:
+        """Whether nothing more is awaited of the record in slot `number`."""
+        seq = int(self.slots["seq"][number % self.slot_count])
+        return seq & ~VOID == number + 1 or self[Word.CONSUMED] > number
+
+    def void(self, number: int) -> None:
+        """The values of the record in slot `number` never come; nobody writes there any more."""
+        self.slots["seq"][number % self.slot_count] = (number + 1) | VOID
+
     def warm(self, nbytes: int) -> None:
         """Have the system find the first pages of the payload now, not when they are written to.
 
@@ -241,10 +255,12 @@ class Producer:
         flags: int = 0,
         count: int = 1,
         kind: int = 0,
+        later: bool = False,  # noqa: FBT001, FBT002  # as the others: a keyword costs
     ) -> int:
         """Let the consumer see the record whose values are at `pos`; the number of its slot.
 
-        at: step, pass and call. Raises struct.error for what has no room in a slot.
+        at: step, pass and call. later: the values, and then the slot's last word, are written by
+        somebody else. Raises struct.error for what has no room in a slot.
         """
         words = self._words
         n = words[_PUBLISHED]
@@ -263,7 +279,7 @@ class Producer:
             at[2],
             flags | kind << KIND_SHIFT,
             count,
-            n + 1,
+            0 if later else n + 1,
         )
         if kind != SlotKind.OUTSIDE:
             words[_WRITTEN] = pos + ((nbytes + ALIGNMENT - 1) & -ALIGNMENT)

@@ -88,12 +88,12 @@ class RecorderThread:
     def defined(self, slot: int, text: bytes) -> None:
         """The one drain there is has read it in the ring."""
 
-    def lend(self, nbytes: int) -> tuple[int, int]:
+    def lend(self, nbytes: int) -> tuple[int, int, object]:
         """Memory that is given back when the drain has read it."""
         memory = np.empty(max(1, nbytes), np.uint8)
         number = memory.ctypes.data
         self._lent[number] = memory.data
-        return number, number
+        return number, number, memory
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +126,7 @@ class RecorderThread:
         try:
             self._on_start()
             while not self._drain.closed:
-                self._bell.wait(LINGER)
+                self._bell.wait(self._drain.patience(LINGER))
                 self._bell.clear()
                 self._drain.work()
         finally:  # however it ends, nobody waits for this thread any more

@@ -38,8 +38,8 @@ class Worker(Protocol):
     def defined(self, slot: int, text: bytes) -> None:
         """`slot` will be a definition, which a drain that begins behind it has to know."""
 
-    def lend(self, nbytes: int) -> tuple[int, int]:
-        """Memory for the values of one record: its number, and its address here.
+    def lend(self, nbytes: int) -> tuple[int, int, object]:
+        """Memory for the values of one record: its number, its address here, and what keeps it.
 
         Raises OSError, MemoryError.
         """

@@ -1,0 +1,97 @@
+"""The few functions of CUDA's driver that torch has no name for.
+
+The driver is asked directly, and not the runtime through torch: a call of the runtime that fails
+leaves its error for the next check of torch to find, which raises it in the training's own code.
+
+Each function wants a context of the device to be current in the calling thread, as it is after any
+work that the thread gave that device through torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any, Final
+
+__all__ = ["Driver", "DriverError"]
+
+_LIBRARY: Final = "libcuda.so.1"
+_PORTABLE_AND_MAPPED: Final = 1 | 2  # for all contexts, and for work on the device
+_RELAXED: Final = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_WITH_FENCE: Final = 0  # CU_STREAM_WRITE_VALUE_DEFAULT
+
+_NOT_READY: Final = 600
+_NO_CONTEXT: Final = 201
+_CAPTURING: Final = range(900, 911)  # asked at a bad moment, which says nothing about the device
+
+
+class DriverError(RuntimeError):
+    """The driver refused something."""
+
+
+class Driver:
+    """CUDA's driver. Raises OSError or AttributeError where there is none that has all of it."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(_LIBRARY)
+        self._name = self._function("cuGetErrorName", c_int, POINTER(c_char_p))
+        self._register = self._function("cuMemHostRegister_v2", c_void_p, c_size_t, c_uint)
+        self._unregister = self._function("cuMemHostUnregister", c_void_p)
+        self._address = self._function(
+            "cuMemHostGetDevicePointer_v2", POINTER(c_uint64), c_void_p, c_uint
+        )
+        self._write = self._function(
+            "cuStreamWriteValue64_v2", c_void_p, c_uint64, c_uint64, c_uint
+        )
+        self._query = self._function("cuStreamQuery", c_void_p)
+        self._exchange = self._function("cuThreadExchangeStreamCaptureMode", POINTER(c_int))
+
+    def _function(self, name: str, *arguments: Any) -> Any:
+        function = getattr(self._library, name)
+        function.argtypes, function.restype = arguments, c_int
+        return function
+
+    def _check(self, what: str, code: int) -> None:
+        if code:
+            name = c_char_p()
+            self._name(code, byref(name))
+            raise DriverError(f"{what}: {(name.value or b'error').decode()} ({code})")
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Lock pages of this process in memory, so that devices reach them."""
+        self._check("cuMemHostRegister", self._register(address, nbytes, _PORTABLE_AND_MAPPED))
+
+    def unregister(self, address: int) -> None:
+        """Let them go again. It may wait for the device."""
+        self._check("cuMemHostUnregister", self._unregister(address))
+
+    def device_address(self, address: int) -> int:
+        """Where the current device sees registered memory."""
+        found = c_uint64()
+        self._check("cuMemHostGetDevicePointer", self._address(byref(found), address, 0))
+        return found.value
+
+    def write(self, stream: int, device_address: int, value: int) -> None:
+        """Have eight bytes written when `stream` comes to it.
+
+        All that the stream wrote before is seen by everybody first: that is the function's default.
+        """
+        self._check("cuStreamWriteValue64", self._write(stream, device_address, value, _WITH_FENCE))
+
+    def is_idle(self, stream: int) -> bool:
+        """Whether `stream` has nothing to do: all is done, or it has failed. Raises nothing."""
+        with self.beside_captures():
+            code = int(self._query(stream))
+        return code not in {_NOT_READY, _NO_CONTEXT} and code not in _CAPTURING
+
+    @contextmanager
+    def beside_captures(self) -> Iterator[None]:
+        """What this thread does here does not disturb a graph that another one captures."""
+        mode = c_int(_RELAXED)
+        self._exchange(byref(mode))
+        try:
+            yield
+        finally:
+            self._exchange(byref(mode))
