@@ -188,3 +188,11 @@ def test_an_unknown_run_is_told_before_anything_is_served(tmp_path):
     done = spawn("ui", "run2", "--store", tmp_path, "--bind", "127.0.0.1:0")
     assert done.returncode == 2
     assert "did you mean 'run1'?" in done.stderr
+
+
+def test_the_page_says_what_ends_a_step(browser, tmp_path):
+    with Writer.open(tmp_path, "counted", 0, header={"steps.ended_by": "Adam of <b>"}) as writer:
+        put(writer, [record("fc1", step=0), record("fc1", step=1, order=1)])
+    with served(tmp_path, "counted") as address:
+        header = settled(browser, address, offline=False).page.get_by_role("banner")
+        expect(header).to_contain_text("2 steps ended by Adam of <b>, 1 tensor")
