@@ -19,10 +19,18 @@ from __future__ import annotations
 from anchorlib.capture.hooks import anchor, paused
 from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import Counters, Session, sharing_names
+from anchorlib.capture.session import (
+    Counters,
+    Session,
+    counted,
+    has_begun,
+    sharing_names,
+    state_command,
+    unwatch,
+)
 from anchorlib.capture.snapshot import TorchArithmetic
-from anchorlib.capture.starting import record_into, start, tensor_names
-from anchorlib.capture.structure import named_leaves, parts_of
+from anchorlib.capture.starting import record_into, start, start_unasked, tensor_names
+from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
 
 __all__ = [
     "Counters",
@@ -30,6 +38,8 @@ __all__ = [
     "TorchArithmetic",
     "active_session",
     "anchor",
+    "counted",
+    "has_begun",
     "named_leaves",
     "parts_of",
     "paused",
@@ -37,5 +47,9 @@ __all__ = [
     "record_into",
     "sharing_names",
     "start",
+    "start_unasked",
+    "state_command",
     "tensor_names",
+    "unwatch",
+    "unwrapped",
 ]

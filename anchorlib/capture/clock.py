@@ -221,6 +221,10 @@ class Clock:
         self.trains = True
         self.turns.name(optimizer)
 
+    def unbind(self) -> None:
+        """Let the next optimizer that is bound be the clock, if none has stepped yet."""
+        self.turns.unname()
+
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer's step has completed; it may end the step."""
         with self._lock:

@@ -63,6 +63,11 @@ class Recorder:
         with self._lock:
             return tuple(self._stream(name, kind, mode, phase) for mode in modes)
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether anything was there to be recorded yet, whatever its mode selected."""
+        return bool(self._streams)
+
     def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
         key = (name, kind, str(mode), phase)
         stream = self._streams.get(key)

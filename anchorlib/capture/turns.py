@@ -79,6 +79,11 @@ class Turns:
         if self._clock is None:
             self._named = self._clock = self._stepper(optimizer)
 
+    def unname(self) -> None:
+        """`watch` is given its optimizers anew, before any of them has stepped."""
+        if not self._history:
+            self._named = self._clock = None
+
     def stepped(self, optimizer: object, pass_index: int, *, by_hand: bool) -> bool:
         """An optimizer's step has completed after the pass `pass_index`: whether the step ends.
 

@@ -76,6 +76,18 @@ class Watches:
         forget_compiled_code()
         self._observer.lineage.know(parts.parameters)
 
+    def forget(self, root: nn.Module) -> None:
+        """Watch `root` no longer; its names are free again."""
+        for watch in [one for one in self._models if one.parts.root is root]:
+            watch.close()
+            self._models.remove(watch)
+            self._compiled.pop(watch.number, None)
+            for optimizer in [one for one in self._optimizers if one.records(watch.plan)]:
+                optimizer.close()
+                self._optimizers.remove(optimizer)
+        self._names = {name: of for name, of in self._names.items() if of is not root}
+        self._observer.clock.unbind()
+
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Take `names` for one model, on ranks that record nothing as well."""
         taken = sorted(name for name in names if self._names.get(name, root) is not root)

@@ -1,0 +1,79 @@
+"""`anchor run`: a training command, recorded without an edit."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import StoreOption, examples
+from anchor_cli.terminal import note
+
+__all__ = ["EXAMPLES", "SETTINGS", "run_command"]
+
+EXAMPLES = examples(
+    "anchor run -- python train.py --lr 0.1",
+    "anchor run --name before --watch 'fc*@grad' -- python train.py",
+    "anchor run --watch '*' --mode summary -- torchrun --nproc-per-node 2 train.py",
+)
+
+SETTINGS = {"allow_interspersed_args": False}  # what follows COMMAND's first word is its own
+
+
+def run_command(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND", help="What trains, with its own options."),
+    ],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="RUN",
+            help="The run's name. Default: ANCHOR_RUN, the job's, else the script's with the time.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--watch",
+            metavar="SEL",
+            help="Selector of tensors to record, as 'fc*@grad' or '*' for all there are; may be "
+            "repeated. Default: ANCHOR_WATCH (comma-separated), else every module's output with "
+            "its gradient and the gradients that the optimizer consumes.",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            metavar="M",
+            help="What to keep of each tensor: all, sum, final, summary, every_n:10. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = "anchors",
+) -> int:
+    """Run a training command and record it; the program is not edited.
+
+    Every Python that the command starts is looked after: where an optimizer is constructed, the
+    models whose parameters it holds are watched. Output, bits and exit code are the command's own.
+    """
+    from anchorlib.launch import Request, launch, selectors_of_environment
+
+    request = Request(
+        name=name,
+        watch=tuple(watch or ()) or selectors_of_environment(),
+        mode=mode,
+        command=tuple(sys.orig_argv),
+    )
+    begun = launch(command, request, store)
+    if begun.unseen:
+        note(begun.unseen)
+    begun.begin()
+    return ExitCode.DONE
