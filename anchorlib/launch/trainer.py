@@ -51,6 +51,14 @@ class _Model:
     prefix: str = ""
     unknown: dict[str, UnknownTensorError] = field(default_factory=dict)
 
+    def is_held_by(self, optimizer: Optimizer | None) -> bool:
+        """Whether `optimizer` holds a parameter of this model."""
+        root = self.root()
+        if root is None or optimizer is None:
+            return False
+        own = {id(p) for p in root.parameters()}
+        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+
 
 class Trainer:
     """What this process records without having been asked to."""
@@ -141,14 +149,21 @@ class Trainer:
         self._optimizers = [one for one in self._optimizers if one() is not None]
         for model, prefix in zip(self._models, _prefixes(self._models), strict=True):
             model.prefix = prefix
+        # Optimizers mostly step in the order in which they were made: the last one ends the step.
+        for model in sorted(self._models, key=self._last_optimizer, reverse=True):
             self._watch(session, model)
+
+    def _last_optimizer(self, model: _Model) -> int:
+        return max(
+            (place for place, held in enumerate(self._optimizers) if model.is_held_by(held())),
+            default=-1,
+        )
 
     def _watch(self, session: Session, model: _Model) -> None:
         root, prefix = model.root(), model.prefix
         if root is None:
             return
-        own = {id(p) for p in root.parameters()}
-        optimizers = [one for held in self._optimizers if (one := held()) and _holds(one, own)]
+        optimizers = [one for held in self._optimizers if model.is_held_by(one := held())]
         if not self._request.watch:
             session.watch(root, optimizer=optimizers, prefix=prefix)
             return
@@ -197,10 +212,6 @@ class Trainer:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]
             if faults and len(faults) == len(self._models):
                 say(escape(str(faults[0])))
-
-
-def _holds(optimizer: Optimizer, parameters: set[int]) -> bool:
-    return any(id(p) in parameters for group in optimizer.param_groups for p in group["params"])
 
 
 def _prefixes(models: list[_Model]) -> list[str]:
