@@ -19,7 +19,8 @@
     block     records as columns                query     answers from stored runs, pure numpy
     modes     All, Sum, Final, EveryN, Summary  reading   Run, Series: what users hold
     capture   the only torch: sessions, anchors diagnosis where two runs part
-    integrations  Lightning, Transformers, …    poptorch  PopTorch's own names over it
+    scope     phases and steps to record        integrations  Lightning, Transformers, …
+    poptorch  PopTorch's own names over it
 
 Importing this package imports none of torch, zarr and grpc: they come with the first name that
 needs them, so that the collector and the command line never load torch.

@@ -72,8 +72,8 @@ def test_a_name_that_is_not_public_is_an_attribute_error():
 
 SIGNATURES = {
     "start": "run=None, *, store=None, rank=None, ranks=None, tensors=None, mode=All, "
-    "first_step=0, resume=False, overwrite=False, attributes=None, on_full=None, "
-    "queue_bytes=268435456, max_bytes=None, durability='process', recorder=None",
+    "phases=None, steps=None, first_step=0, resume=False, overwrite=False, attributes=None, "
+    "on_full=None, queue_bytes=268435456, max_bytes=None, durability='process', recorder=None",
     "anchor": "x, name, mode=None, *, grad=True",
     "print_tensor": "x, title='', print_gradient=True, summarise_threshold=1000, edge_items=3, "
     "max_line_width=80, digits=4, float_format='auto', separator=', ', open_bracket='(', "
@@ -81,7 +81,8 @@ SIGNATURES = {
     "tensor_names": "model, optimizer=None",
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), tensors='*', names=None, progress=None",
-    "Session.watch": "self, model, *, tensors=None, mode=None, optimizer=None, prefix=''",
+    "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "
+    "optimizer=None, prefix=''",
     "Session.step": "self, number=None",
     "Session.phase": "self, name",
     "Session.tensors": "self",

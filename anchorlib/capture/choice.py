@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from anchorlib.capture.optimizer_state import key_of
 from anchorlib.capture.structure import Parts
 from anchorlib.errors import OptionError, UnknownTensorError
-from anchorlib.modes import Mode
+from anchorlib.modes import Mode, idle
 from anchorlib.names import join, matches, parse, select, split
+from anchorlib.scope import ANYTHING, Scope
 
-__all__ = ["Choice"]
+__all__ = ["Asked", "Choice"]
 
 _POPTORCH = re.compile(r"(Gradient|Accum|FinalReducedGradient|UpdatedVar|Accl[12]?)___")
 _OF_MODELS = (
@@ -20,11 +22,22 @@ _OF_MODELS = (
 )
 
 
-class Choice:
-    """Selectors and modes. Decides for names known beforehand and for those that come later.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of `watch` asked for.
 
     selectors: None for the default: every module output with its gradient, and every parameter's
         `grad` (with an optimizer; else `pass_grad`).
+    """
+
+    selectors: Sequence[str] | None
+    modes: tuple[Mode, ...]
+    scope: Scope = ANYTHING
+
+
+class Choice:
+    """What is recorded of one model. Decides for names known beforehand and for later ones.
+
     known: every (name, kind) of the model that can be known before the first step.
     parts: the model.
 
@@ -34,12 +47,13 @@ class Choice:
 
     def __init__(
         self,
-        selectors: Sequence[str] | None,
-        modes: tuple[Mode, ...],
+        asked: Asked,
         known: Sequence[tuple[str, str]],
         parts: Parts,
     ) -> None:
-        self.modes = modes
+        selectors = asked.selectors
+        self.modes = asked.modes
+        self.scope = asked.scope
         self._inputs = parts.input_name
         self._known = {name for name, _ in known}
         self._late: dict[str, bool] = {}
@@ -67,6 +81,10 @@ class Choice:
         if not found:  # accepted for what only the first step can show: `opt.KEY`, `fc1:1`
             self._late[text] = False
         return found
+
+    def rests(self, step: int, phase: str) -> bool:
+        """Whether nothing that is observed in `step`, by a thread in `phase`, is selected."""
+        return self.scope.rests(step, phase) or all(idle(mode, step) for mode in self.modes)
 
     def wants(self, name: str, kind: str) -> bool:
         """Whether this choice records `kind` of `name`."""

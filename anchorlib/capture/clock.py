@@ -18,9 +18,10 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from anchorlib.capture.passes import Passes
-from anchorlib.capture.phases import EVAL, NO_GRAD, Forward, Phases
+from anchorlib.capture.phases import Forward, Phases
 from anchorlib.capture.turns import Turns
 from anchorlib.errors import OptionError
+from anchorlib.scope import EVAL, NO_GRAD
 
 __all__ = ["At", "Clock"]
 

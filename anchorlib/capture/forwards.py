@@ -18,9 +18,10 @@ from weakref import ref
 from torch import nn
 
 from anchorlib.capture.clock import At, Clock
-from anchorlib.capture.phases import NO_GRAD, Forward
+from anchorlib.capture.phases import Forward
 from anchorlib.capture.streams import MIXED, NEW, QUIET, REACHED, Plan
 from anchorlib.capture.surroundings import Surroundings, held_by_optimizer, surroundings
+from anchorlib.scope import NO_GRAD
 
 __all__ = ["Forwards"]
 

@@ -17,10 +17,11 @@ from anchorlib.capture import compiled
 from anchorlib.capture.frames import natively
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import stands_for_a_tensor
-from anchorlib.capture.streams import Plan, Stream
+from anchorlib.capture.streams import NEW, QUIET, Plan, Stream
 from anchorlib.errors import NotATensorError
 from anchorlib.modes import Mode, ModeSpec, parse_modes
 from anchorlib.names import check_name
+from anchorlib.scope import ANYTHING, Scope
 
 __all__ = [
     "Anchors",
@@ -78,10 +79,13 @@ class Anchors:
         observer: Observer,
         modes: tuple[Mode, ...],
         wanted: Callable[[str, str], bool],
+        scope: Scope,
     ) -> None:
         self._observer = observer
         self._modes = modes
         self._wanted = wanted
+        self._scope = scope
+        self._limited = scope != ANYTHING
         self._default: dict[str, Plan] = {}  # of anchors that are given no mode
         self._plans: dict[tuple[str, object], Plan] = {}
         self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
@@ -94,8 +98,16 @@ class Anchors:
                 self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
                 return
             raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
-        plan = self._default.get(name) if mode is None else None
-        self._observer.value(plan or self._found(name, mode), x, grad=grad)
+        plan = (self._default.get(name) if mode is None else None) or self._found(name, mode)
+        if not (self._limited and self._rests(plan)):
+            self._observer.value(plan, x, grad=grad)
+
+    def _rests(self, plan: Plan) -> bool:
+        """Whether this use of a name is left out, and would tell nothing new of the name either."""
+        if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
+            return False
+        clock = self._observer.clock
+        return self._scope.rests(clock.step, clock.phase)
 
     def _found(self, name: str, mode: ModeSpec | None) -> Plan:
         given = tuple(mode) if type(mode) is list else mode
@@ -115,10 +127,12 @@ class Anchors:
         return plan
 
     def _new_plan(self, name: str, modes: tuple[Mode, ...]) -> Plan:
-        recorder = self._observer.recorder
+        recorder, scope = self._observer.recorder, self._scope
 
         def make(kind: str, phase: str) -> tuple[Stream, ...]:
-            return recorder.streams(name, kind, modes if self._wanted(name, kind) else (), phase)
+            wanted = scope.has_phase(phase) and self._wanted(name, kind)
+            some = modes if wanted else ()
+            return recorder.streams(name, kind, [(mode, scope.steps) for mode in some], phase)
 
         return Plan(name, make, lambda: modes)
 

@@ -24,7 +24,7 @@ from anchorlib.capture.snapshot import plain, skip_reason, undisturbed
 from anchorlib.capture.streams import Plan, Stream
 from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.errors import UnsupportedError
-from anchorlib.modes import Mode, idle
+from anchorlib.modes import Mode
 from anchorlib.summary import as_storage, digest
 
 __all__ = ["ModelWatch"]
@@ -48,8 +48,8 @@ class ModelWatch:
         self._hooked: set[str] = set()
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
-        # The step in whose forward, which is running now, modules need not be observed.
-        self._resting: int | None = None
+        # The step and phase in whose forward, which is running now, modules need not be observed.
+        self._resting: tuple[int, str] | None = None
 
     # -- what is recorded
 
@@ -81,23 +81,31 @@ class ModelWatch:
         return plan
 
     def _make(self, name: str, kind: str, phase: str) -> tuple[Stream, ...]:
-        modes = self._chosen(name, kind)
+        modes = [
+            (mode, choice.scope.steps)
+            for choice in self._choices(name, kind)
+            if choice.scope.has_phase(phase)
+            for mode in choice.modes
+        ]
         return self._observer.recorder.streams(name, kind, modes, phase)
 
     def _chosen(self, name: str, kind: str) -> tuple[Mode, ...]:
+        modes = [choice.modes for choice in self._choices(name, kind)]
+        return tuple(dict.fromkeys(mode for some in modes for mode in some))
+
+    def _choices(self, name: str, kind: str) -> list[Choice]:
         kinds = ("value", "pass_grad", "grad") if name in self.parts.parameters else ()
         if not self._wanted(name, kind, kinds):
-            return ()
-        modes = [choice.modes for choice in self.choices if choice.wants(name, kind)]
-        return tuple(dict.fromkeys(mode for some in modes for mode in some))
+            return []
+        return [choice for choice in self.choices if choice.wants(name, kind)]
 
     def wants(self, name: str) -> tuple[bool, bool]:
         """Whether the value and the gradient of `name` are recorded."""
         return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
 
-    def rests(self, step: int) -> bool:
-        """Whether nothing that is observed in `step` can be selected."""
-        return all(idle(mode, step) for choice in self.choices for mode in choice.modes)
+    def rests(self, step: int, phase: str) -> bool:
+        """Whether nothing that is observed in `step`, by a thread in `phase`, can be selected."""
+        return all(choice.rests(step, phase) for choice in self.choices)
 
     def _any(self, name: str) -> bool:
         """Whether an output of the module `name`, or a further one, may be recorded."""
@@ -129,10 +137,10 @@ class ModelWatch:
             return
         if self._observer.closed or recomputing():
             return
-        step = self._observer.clock.step
-        self._resting = step if self.rests(step) else None
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
-        if self._any(name):
+        now = self._now()
+        self._resting = now if self.rests(*now) else None
+        if self._resting is None and self._any(name):
             for leaf, tensor in named_leaves(name, list(args)):
                 self._observe(leaf, tensor)
             for leaf, tensor in named_leaves(name, dict(kwargs)):
@@ -171,16 +179,20 @@ class ModelWatch:
         return next(reversed(self.parts.modules))
 
     def _output_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        clock = self._observer.clock
-
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:
             if torch.compiler.is_compiling():
                 if recording():
                     self._trace(name, output)
-            elif self._resting != clock.step and not self._observer.closed:
+            elif (
+                self._resting is None or self._resting != self._now()
+            ) and not self._observer.closed:
                 self._see(name, output)
 
         return hook
+
+    def _now(self) -> tuple[int, str]:
+        clock = self._observer.clock
+        return clock.step, clock.phase
 
     def _see(self, name: str, output: Any) -> None:
         """Observe what a module gave."""
@@ -213,12 +225,12 @@ class ModelWatch:
 
     def on_pass(self, at: At) -> None:
         """Record the values that a pass starts with: the first of a step, or changed ones."""
-        if self._observer.closed or self.rests(at.step):
+        if self._observer.closed or self.rests(at.step, at.phase):
             return
         for name, tensor in self._state():
             try:
                 streams = self.plan(name).streams("value", at.phase)
-                if streams and not all(stream.fold.idle(at.step) for stream in streams):
+                if streams and not all(stream.idle(at.step) for stream in streams):
                     self._record_value(name, streams, at, tensor)
             except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
                 self._observer.fault(name, "value", fault)

@@ -17,13 +17,13 @@ from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.forwards import Forwards
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.lineage import LineageTracker
-from anchorlib.capture.phases import NO_GRAD
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.streams import NO_NOTE, REACHED, Note, Plan, Stream
 from anchorlib.capture.surroundings import COMPILED_NODE
 from anchorlib.capture.tensor_hooks import register_hook
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
+from anchorlib.scope import NO_GRAD
 
 __all__ = ["GradientHook", "Observer"]
 
@@ -35,7 +35,7 @@ _UNKNOWN = "a gradient whose forward is not known"
 
 
 def _all_idle(streams: tuple[Stream, ...], step: int) -> bool:
-    return all(stream.fold.idle(step) for stream in streams)
+    return all(stream.idle(step) for stream in streams)
 
 
 class GradientHook:

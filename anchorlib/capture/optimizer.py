@@ -75,10 +75,10 @@ class OptimizerWatch:
         parameters: Mapping[str, torch.nn.Parameter],
         observer: Observer,
         plan: Callable[[str], Plan],
-        rests: Callable[[int], bool],
+        rests: Callable[[int, str], bool],
     ) -> None:
         self._optimizer = ref(optimizer)
-        self._rests = rests  # whether nothing is selected in a step
+        self._rests = rests  # whether nothing is selected in a step and phase
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.parameters = {name: p for name, p in parameters.items() if id(p) in held}
         self._observer = observer
@@ -102,7 +102,7 @@ class OptimizerWatch:
     def _step_begins(
         self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if self._observer.closed or self._rests(self._observer.clock.step):
+        if self._observer.closed or self._rests_now():
             return None
         self._observer.guarded(self._before_step)
         closure = _Closure.of(args, kwargs)
@@ -112,6 +112,10 @@ class OptimizerWatch:
         # The gradients are made by the closure, inside the step.
         closure.then(lambda: self._observer.guarded(self._gradients))
         return closure.args, closure.kwargs
+
+    def _rests_now(self) -> bool:
+        clock = self._observer.clock
+        return self._rests(clock.step, clock.phase)
 
     def _before_step(self) -> None:
         self._gradients_due = True
@@ -148,7 +152,7 @@ class OptimizerWatch:
 
     def after(self) -> None:
         """The optimizer has stepped."""
-        if not self._rests(self._observer.clock.step):
+        if not self._rests_now():
             self._gradients()
             self._record_updates(self._at())
         self._count()
@@ -193,7 +197,7 @@ class OptimizerWatch:
 
 
 def _due(streams: tuple[Stream, ...], step: int) -> bool:
-    return any(not stream.fold.idle(step) for stream in streams)
+    return any(not stream.idle(step) for stream in streams)
 
 
 class StepHook:

@@ -18,9 +18,9 @@ from enum import Enum
 
 import torch
 
-__all__ = ["EVAL", "NO_GRAD", "TRAIN", "Forward", "Phases"]
+from anchorlib.scope import EVAL, NO_GRAD, TRAIN
 
-TRAIN, EVAL, NO_GRAD = "train", "eval", "no_grad"
+__all__ = ["Forward", "Phases"]
 
 _graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
 _is_bequeathed = torch._C._is_key_in_tls  # noqa: SLF001

@@ -35,6 +35,7 @@ from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
 from anchorlib.record import Edges, Gap, TensorInfo
 from anchorlib.recorder import RecordQueue, Source
+from anchorlib.scope import Steps
 
 __all__ = ["Recorder"]
 
@@ -57,11 +58,19 @@ class Recorder:
         self._header: dict[str, Any] = {}
 
     def streams(
-        self, name: str, kind: str, modes: Iterable[Mode], phase: str
+        self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
     ) -> tuple[Stream, ...]:
-        """The streams of one name, kind and phase, one a mode; the same ones at every call."""
+        """The streams of one name, kind and phase, one a mode; the same ones at every call.
+
+        modes: each with the steps in which it is to record (None: all), which add up.
+        """
+        found: dict[Stream, None] = {}
         with self._lock:
-            return tuple(self._stream(name, kind, mode, phase) for mode in modes)
+            for mode, steps in modes:
+                stream = self._stream(name, kind, mode, phase)
+                stream.allow(steps)
+                found[stream] = None
+        return tuple(found)
 
     @property
     def has_streams(self) -> bool:
@@ -83,7 +92,7 @@ class Recorder:
         if only is not None and self.quick(only, at, x, note) is not None:
             return
         with self._lock:
-            wanted = [stream for stream in streams if stream.fold.wants(at.step)]
+            wanted = [stream for stream in streams if stream.wants(at.step)]
             if not wanted:
                 return
             only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
@@ -159,6 +168,7 @@ class Recorder:
                 for name, part in parts.items():
                     named = f"{stream.name}:{name}"
                     inner = self._stream(named, stream.kind, stream.fold.mode, at.phase)
+                    inner.steps = stream.steps
                     self._take(inner, at, part, note)
 
     def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
@@ -245,7 +255,7 @@ class Recorder:
         """Emit the windows that do not reach into step `upcoming` (None: all of them)."""
         with self._lock:
             for stream in list(self._open):
-                held = stream.fold.close(upcoming)
+                held = stream.close(upcoming)
                 if held is not None:
                     del self._open[stream]
                     self._emit_held(stream, held)

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture import hooks
+from anchorlib.capture.choice import Asked
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
 from anchorlib.capture.header import autocast, command
@@ -33,6 +34,7 @@ from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
+from anchorlib.scope import PhasesSpec, StepsSpec, scope
 
 __all__ = [
     "Counters",
@@ -85,7 +87,9 @@ class Session:
             label=self._label,
         )
         self._observer = Observer(self._clock, self._recorder)
-        self._anchors = hooks.Anchors(self._observer, settings.modes, settings.wants)
+        self._anchors = hooks.Anchors(
+            self._observer, settings.modes, settings.wants, settings.scope
+        )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
         self._weighed = False
         self._closed = False
@@ -118,12 +122,14 @@ class Session:
 
     # -- observing
 
-    def watch(
+    def watch(  # noqa: PLR0913  # the contract's arguments
         self,
         model: nn.Module,
         *,
         tensors: Sequence[str] | str | None = None,
         mode: ModeSpec | None = None,
+        phases: PhasesSpec | None = None,
+        steps: StepsSpec | None = None,
         optimizer: object = None,
         prefix: str = "",
     ) -> None:
@@ -133,6 +139,10 @@ class Session:
             spellings); None: every module output with its gradient, and every parameter's `grad`
             (with an optimizer; else `pass_grad`); "*": everything there is.
         mode: what to keep; None: the session's. Watching again adds modes.
+        phases: ("train",) records the training alone, and neither evaluation nor what carries
+            another name; None: the session's. steps: the steps that are recorded: a number,
+            range(0, 3), or a list of them; None: the session's. What the session leaves out is
+            left out here too.
         optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
             which they step, the last one counts the steps, until another one steps alone.
@@ -146,7 +156,8 @@ class Session:
             raise OptionError(f"watch takes a torch.nn.Module, not {type(model).__name__}")
         modes = self._settings.modes if mode is None else parse_modes(mode)
         selectors = [tensors] if isinstance(tensors, str) else tensors
-        self._watches.add(model, selectors, modes, optimizer, prefix)
+        here = scope(phases, steps).within(self._settings.scope)
+        self._watches.add(model, Asked(selectors, modes, here), optimizer, prefix)
 
     def step(self, number: int | None = None) -> None:
         """End the step; the next one is `number`, or the one after.

@@ -14,6 +14,7 @@ from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
 from anchorlib.recorder import Place, default_place
+from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
 from anchorlib.store import DEFAULT_STORE
 
@@ -32,6 +33,8 @@ class Options:
     ranks: Iterable[int] | None = None
     tensors: Sequence[str] | str | None = None
     mode: ModeSpec = All
+    phases: PhasesSpec | None = None
+    steps: StepsSpec | None = None
     first_step: int = 0
     resume: bool = False
     overwrite: bool = False
@@ -55,6 +58,7 @@ class Settings:
     first_step: int
     attributes: Mapping[str, Any]
     recorder: Place
+    scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
@@ -133,6 +137,7 @@ def settings(asked: Options) -> Settings:
         first_step=_whole("first_step", asked.first_step, 0),
         attributes=dict(asked.attributes or {}),
         recorder=_recorder(asked.recorder),
+        scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
 from anchorlib.errors import AnchorError
 from anchorlib.modes import All, ModeSpec
 from anchorlib.recorder import Place
+from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec
 from anchorlib.sinks import Durability, OnFull, Sink
 
 __all__ = ["record_into", "start", "start_unasked", "tensor_names"]
@@ -33,6 +35,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
     ranks: Iterable[int] | None = None,
     tensors: Sequence[str] | str | None = None,
     mode: ModeSpec = All,
+    phases: PhasesSpec | None = None,
+    steps: StepsSpec | None = None,
     first_step: int = 0,
     resume: bool = False,
     overwrite: bool = False,
@@ -51,6 +55,9 @@ def start(  # noqa: PLR0913  # the contract's arguments
     rank: else RANK, SLURM_PROCID, 0. ranks: on which ranks to record (others do nothing).
     tensors: selectors that limit what anchors record; else ANCHOR_TENSORS.
     mode: of anchors that name none.
+    phases: the phases that are recorded, as ("train",); else ANCHOR_PHASES, else all.
+    steps: the steps that are recorded: a number, range(0, 3), or a list of them; else
+        ANCHOR_STEPS (0:3,10), else all. What is left out costs next to nothing.
     first_step: the number of the first step.
     resume, overwrite: continue, or replace, this rank of a run that exists. A restart by torchrun,
         and a job that SLURM requeued, resume by themselves.
@@ -74,7 +81,7 @@ def record_into(sink: Sink, run: str) -> Session:
     Raises SessionError.
     """
     options = Options(run, store="memory", tensors="*", on_full="block")
-    return open_session(settings(options), sink)
+    return open_session(replace(settings(options), scope=ANYTHING), sink)
 
 
 def start_unasked(run: str | None, *, rank: int | None, mode: ModeSpec) -> Session:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from anchorlib.capture.snapshot import Snapshot, TorchArithmetic, dtype_name
-from anchorlib.modes import All, Fold, Mode, Summary
+from anchorlib.modes import All, Fold, Held, Mode, Summary
 from anchorlib.record import Flag, TensorInfo
+from anchorlib.scope import Steps
 
 __all__ = [
     "MIXED",
@@ -69,6 +70,7 @@ class Stream:
             "records",
             "seen",
             "shape",
+            "steps",
             "values",
         ),
     )
@@ -83,7 +85,8 @@ class Stream:
         self.key: bytes | None = None  # of that layout, for the compiled put
         self.mode = str(mode)
         self.values = not isinstance(mode, Summary)
-        self.at_once = isinstance(mode, All | Summary)  # each observation is a record
+        self.at_once = False  # each observation is a record, whatever its step
+        self.steps: tuple[Steps, ...] | None = ()  # those in which there is one; None: all
         self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
         self.holds = self.fold.holds
         self.note = NO_NOTE  # of the last observation folded
@@ -93,6 +96,32 @@ class Stream:
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.records = self.last_step = 0
+
+    def allow(self, steps: Steps | None) -> None:
+        """Record in these steps as well (None: in all)."""
+        if steps is None or self.steps is None:
+            self.steps = None
+            self.at_once = isinstance(self.fold.mode, All | Summary)
+        elif steps not in self.steps:
+            self.steps = (*self.steps, steps)
+
+    def idle(self, step: int) -> bool:
+        """Whether nothing observed in `step` can be selected, so that it need not be observed."""
+        return not self._allows(step) or self.fold.idle(step)
+
+    def wants(self, step: int) -> bool:
+        """Count one observation made in `step`; whether it is selected."""
+        return self._allows(step) and self.fold.wants(step)
+
+    def close(self, upcoming: int | None) -> Held[Snapshot] | None:
+        """The open window if nothing of step `upcoming` or later (None: at all) falls into it."""
+        steps = self.steps
+        if steps and upcoming is not None and upcoming > max(one.last for one in steps):
+            upcoming = None
+        return self.fold.close(upcoming)
+
+    def _allows(self, step: int) -> bool:
+        return self.steps is None or any(step in one for one in self.steps)
 
     def tally(self) -> None:
         """Add the records since the last time to what the session lists."""

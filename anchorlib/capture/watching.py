@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import takewhile
 from weakref import WeakSet
 
 import torch
 from torch import nn
 
-from anchorlib.capture.choice import Choice
+from anchorlib.capture.choice import Asked, Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
 from anchorlib.capture.hyperparameters import hyperparameters
@@ -19,7 +19,6 @@ from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import OptionError
-from anchorlib.modes import Mode
 from anchorlib.names import escape, quoted
 
 __all__ = ["Watches"]
@@ -50,8 +49,7 @@ class Watches:
     def add(
         self,
         model: nn.Module,
-        selectors: Sequence[str] | None,
-        modes: tuple[Mode, ...],
+        asked: Asked,
         optimizer: object,
         prefix: str,
     ) -> None:
@@ -62,7 +60,7 @@ class Watches:
         parts = parts_of(model, prefix)
         inner = unwrap_all(optimizer)
         known = tensor_kinds(parts, state_keys(parts, inner))
-        choice = Choice(selectors, modes, known, parts)
+        choice = Choice(asked, known, parts)
         self._claim(choice.names, parts.root)
         if self._settings.perturbs is not None:
             self._settings.perturbs.apply(parts.parameters)

@@ -122,6 +122,8 @@ def test_tokens_are_masked_wherever_they_may_stand(tmp_path, monkeypatch):
         ("ANCHOR_RANKS", "0,first"),
         ("ANCHOR_TENSORS", "fc1,re:("),
         ("ANCHOR_SPOOL_LIMIT", "plenty"),
+        ("ANCHOR_STEPS", "3-5"),
+        ("ANCHOR_PHASES", ","),
         ("ANCHOR_RUN", "a/b"),
         ("ANCHOR_RUN", "\x1b[31m"),
     ],

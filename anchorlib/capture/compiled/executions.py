@@ -23,8 +23,8 @@ from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
 from anchorlib.capture.nodes import sequence_number
 from anchorlib.capture.observer import Observer
-from anchorlib.capture.phases import NO_GRAD
 from anchorlib.capture.streams import Plan
+from anchorlib.scope import NO_GRAD
 
 __all__ = ["Executions", "Watched", "in_backward"]
 

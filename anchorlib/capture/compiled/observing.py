@@ -271,7 +271,7 @@ class CompiledObserver:
         """The gradient of what was observed at `at` will not be recorded."""
         plan = self._plan(spot.name, spot.modes)
         streams = () if plan is None else plan.streams("grad", at.phase)
-        if not all(stream.fold.idle(at.step) for stream in streams):
+        if not all(stream.idle(at.step) for stream in streams):
             self._observer.recorder.skip(spot.name, "grad", reason, at.step)
 
     def _record(

@@ -1,0 +1,167 @@
+"""Which phases and steps are recorded: `phases=("train",)`, `steps=range(0, 3)`.
+
+    ANCHOR_PHASES=train,eval
+    ANCHOR_STEPS=0:3,10,100:1000:50,2000:      first:end:stride, as range counts; without an end all
+
+What a session leaves out no watched model brings back: a model's own scope lies within it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from anchorlib.errors import AnchorError, OptionError
+from anchorlib.names import check_name, quoted
+
+__all__ = [
+    "ANYTHING",
+    "EVAL",
+    "NO_GRAD",
+    "TRAIN",
+    "PhasesSpec",
+    "Scope",
+    "Steps",
+    "StepsSpec",
+    "scope",
+]
+
+TRAIN, EVAL, NO_GRAD = "train", "eval", "no_grad"  # phases that need no name
+
+PhasesSpec: TypeAlias = "str | Sequence[str]"
+StepsSpec: TypeAlias = "int | range | Sequence[int | range]"
+
+_NOTHING: Mapping[str, str] = {}
+_PART = re.compile(r"(\d+)|(\d*):(\d*)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Some steps: those that lie in one of the ranges of each group."""
+
+    groups: tuple[tuple[range, ...], ...]
+
+    def __contains__(self, step: int) -> bool:
+        """Whether `step` is one of them."""
+        return all(any(step in one for one in group) for group in self.groups)
+
+    @property
+    def last(self) -> int:
+        """A step after which no other is one of them."""
+        return min(max(max(one[0], one[-1]) for one in group) for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The phases and the steps that are recorded; None: all."""
+
+    phases: frozenset[str] | None = None
+    steps: Steps | None = None
+
+    def has_phase(self, phase: str) -> bool:
+        """Whether records of `phase` are wanted."""
+        return self.phases is None or phase in self.phases
+
+    def rests(self, step: int, phase: str) -> bool:
+        """Whether nothing that a thread in `phase` makes in `step` is recorded."""
+        if self.steps is not None and step not in self.steps:
+            return True
+        if self.phases is None or phase in self.phases:
+            return False
+        # Where a thread is training, what no gradient can reach is environ by its name alone.
+        return phase != TRAIN or NO_GRAD not in self.phases
+
+    def within(self, other: Scope) -> Scope:
+        """What both have in common."""
+        return Scope(_common(self.phases, other.phases), _common_steps(self.steps, other.steps))
+
+
+ANYTHING = Scope()
+
+
+def _common(some: frozenset[str] | None, others: frozenset[str] | None) -> frozenset[str] | None:
+    if some is None or others is None:
+        return others if some is None else some
+    return some & others
+
+
+def _common_steps(some: Steps | None, others: Steps | None) -> Steps | None:
+    if some is None or others is None:
+        return others if some is None else some
+    return Steps(some.groups + others.groups)
+
+
+def scope(
+    phases: object = None, steps: object = None, *, environ: Mapping[str, str] = _NOTHING
+) -> Scope:
+    """The checked scope; of what is None: all, or what the environment says.
+
+    Raises OptionError.
+    """
+    if phases is None and environ.get("ANCHOR_PHASES"):
+        names = [part.strip() for part in environ["ANCHOR_PHASES"].split(",") if part.strip()]
+        found: frozenset[str] | None = _phases("ANCHOR_PHASES in the environment", names)
+    else:
+        found = None if phases is None else _phases("phases", phases)
+    if steps is None and environ.get("ANCHOR_STEPS"):
+        return Scope(found, _steps_of_text(environ["ANCHOR_STEPS"]))
+    return Scope(found, None if steps is None else _steps(steps))
+
+
+def _phases(where: str, phases: object) -> frozenset[str]:
+    names = [phases] if isinstance(phases, str) else phases
+    if not isinstance(names, Iterable):
+        raise OptionError(f"{where} is a list of phases, as ('train',), not {phases!r}")
+    try:
+        found = frozenset(check_name(name) for name in names)
+    except (AnchorError, TypeError) as fault:
+        raise OptionError(f"{where}: {fault}") from None
+    if not found:
+        raise OptionError(f"{where} names no phase, so nothing would be recorded")
+    return found
+
+
+def _steps(steps: object) -> Steps:
+    several = [steps] if isinstance(steps, int | range) else steps
+    if not isinstance(several, Iterable) or isinstance(several, str):
+        raise _no_steps(steps)
+    ranges = [_range(one, steps) for one in several]
+    if not any(ranges):
+        raise OptionError(f"steps={steps!r} has no step in it, so nothing would be recorded")
+    return Steps((tuple(one for one in ranges if one),))
+
+
+def _range(one: object, steps: object) -> range:
+    if isinstance(one, int) and not isinstance(one, bool):
+        one = range(one, one + 1)
+    if not isinstance(one, range) or (one and min(one[0], one[-1]) < 0):
+        raise _no_steps(steps)
+    return one
+
+
+def _no_steps(steps: object) -> OptionError:
+    return OptionError(
+        "steps is a whole number from 0 on, a range, as range(0, 3), or a list of them, "
+        f"not {steps!r}"
+    )
+
+
+def _steps_of_text(text: str) -> Steps:
+    ranges = []
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        if found is None or found[4] == "0":
+            raise OptionError(
+                f"ANCHOR_STEPS in the environment is steps as '0:3,10', not {quoted(text)}"
+            )
+        single, first, end, stride = found.groups()
+        if single:
+            ranges.append(range(int(single), int(single) + 1))
+        else:
+            ranges.append(range(int(first or 0), int(end or sys.maxsize), int(stride or 1)))
+    if not any(ranges):
+        raise OptionError(f"ANCHOR_STEPS={quoted(text)} in the environment has no step in it")
+    return Steps((tuple(one for one in ranges if one),))
