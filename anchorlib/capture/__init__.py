@@ -12,6 +12,7 @@ checkpointing  what backward runs again            structure  names of a model's
 phases         what each thread is in              turns      which optimizer ends a step
 forwards       those that no gradient can reach    passes     what one phase counts in a step
 surroundings   the stack around an observation     streams    folds, one a mode and phase
+unasked        sessions of unedited programs       losses     what backward is called on
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from __future__ import annotations
 from anchorlib.capture.hooks import anchor, paused
 from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import (
-    Counters,
-    Session,
+from anchorlib.capture.session import Counters, Session, sharing_names
+from anchorlib.capture.snapshot import TorchArithmetic
+from anchorlib.capture.starting import record_into, start, tensor_names
+from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
+from anchorlib.capture.unasked import (
     counted,
+    find_losses,
     has_begun,
-    sharing_names,
+    start_unasked,
     state_command,
     unwatch,
 )
-from anchorlib.capture.snapshot import TorchArithmetic
-from anchorlib.capture.starting import record_into, start, start_unasked, tensor_names
-from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
 
 __all__ = [
     "Counters",
@@ -39,6 +40,7 @@ __all__ = [
     "active_session",
     "anchor",
     "counted",
+    "find_losses",
     "has_begun",
     "named_leaves",
     "parts_of",

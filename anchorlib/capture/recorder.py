@@ -72,11 +72,6 @@ class Recorder:
                 found[stream] = None
         return tuple(found)
 
-    @property
-    def has_streams(self) -> bool:
-        """Whether anything was there to be recorded yet, whatever its mode selected."""
-        return bool(self._streams)
-
     def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
         key = (name, kind, str(mode), phase)
         stream = self._streams.get(key)

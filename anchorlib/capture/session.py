@@ -23,7 +23,7 @@ from anchorlib.capture import hooks
 from anchorlib.capture.choice import Asked
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
-from anchorlib.capture.header import autocast, command
+from anchorlib.capture.header import autocast
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
@@ -36,15 +36,7 @@ from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
 from anchorlib.scope import PhasesSpec, StepsSpec, scope
 
-__all__ = [
-    "Counters",
-    "Session",
-    "counted",
-    "has_begun",
-    "sharing_names",
-    "state_command",
-    "unwatch",
-]
+__all__ = ["Counters", "Session", "sharing_names"]
 
 _log = logging.getLogger("anchorlib")
 _HEAVY_STEP = 64 * 10**6
@@ -339,24 +331,3 @@ def sharing_names(session: Session) -> Iterator[None]:
         yield
     finally:
         watches.shares_names = before
-
-
-def has_begun(session: Session) -> bool:
-    """Whether anything that could be recorded has happened: names are fixed from then on."""
-    return session._recorder.has_streams  # noqa: SLF001
-
-
-def unwatch(session: Session, model: nn.Module) -> None:
-    """Watch `model` no longer."""
-    session._watches.forget(model)  # noqa: SLF001
-
-
-def state_command(session: Session, words: Sequence[str]) -> None:
-    """Say in the run's header that it was `words` that recorded it, masked."""
-    if session._settings.recording:  # noqa: SLF001
-        session._recorder.header("command", command(list(words)))  # noqa: SLF001
-
-
-def counted(session: Session) -> str:
-    """The steps and passes of a session, and which optimizer ended them; "" where none ended."""
-    return str(session._clock.turns)  # noqa: SLF001

@@ -22,7 +22,7 @@ from anchorlib.recorder import Place
 from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec
 from anchorlib.sinks import Durability, OnFull, Sink
 
-__all__ = ["record_into", "start", "start_unasked", "tensor_names"]
+__all__ = ["record_into", "start", "tensor_names"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -82,14 +82,6 @@ def record_into(sink: Sink, run: str) -> Session:
     """
     options = Options(run, store="memory", tensors="*", on_full="block")
     return open_session(replace(settings(options), scope=ANYTHING), sink)
-
-
-def start_unasked(run: str | None, *, rank: int | None, mode: ModeSpec) -> Session:
-    """Open the one active session of a program that has not asked for it, and may yet open its own.
-
-    Raises as `start`.
-    """
-    return open_session(settings(Options(run, rank=rank, mode=mode)), gives_way=True)
 
 
 def tensor_names(model: nn.Module, optimizer: object = None) -> list[str]:

@@ -86,6 +86,14 @@ class Watches:
         self._names = {name: of for name, of in self._names.items() if of is not root}
         self._observer.clock.unbind()
 
+    def has_name(self, name: str) -> bool:
+        """Whether something that is watched, and recorded, is called `name`."""
+        return name in self._names
+
+    def at_close(self, undo: Callable[[], None]) -> None:
+        """Let `undo` be called when every hook is taken away."""
+        self._undo.append(undo)
+
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Take `names` for one model, on ranks that record nothing as well."""
         taken = sorted(name for name in names if self._names.get(name, root) is not root)

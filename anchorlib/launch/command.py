@@ -15,6 +15,7 @@ from anchorlib.errors import CommandError, RunExistsError
 from anchorlib.launch.interpreters import why_unseen
 from anchorlib.launch.request import LAUNCH, Request
 from anchorlib.names import escape
+from anchorlib.scope import scope
 
 __all__ = ["Launch", "launch"]
 
@@ -54,22 +55,25 @@ class Launch:
             raise CommandError(f"cannot run {escape(self.words[0])}: {reason}") from None
 
 
-def launch(words: Sequence[str], request: Request, store: str) -> Launch:
-    """What `anchor run` starts: the command `words`, recorded into `store` as `request` says.
+def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) -> Launch:
+    """What `anchor run` starts: the command `words`, recorded as `request` says.
 
+    settings: what else the sessions of its processes find in their environment: ANCHOR_STORE
+        always, ANCHOR_STEPS, ANCHOR_PHASES.
     A run that nobody names gets the script's name and the time, the same for all of its processes,
     unless a job's id names it.
 
-    Raises RunExistsError, and what `Request.check` raises.
+    Raises RunExistsError, OptionError for settings that no session takes, and what
+    `Request.check` raises.
     """
     request.check()
+    environment = {**os.environ, **settings}
+    scope(environ=environment)
     named = request.name or os.environ.get("ANCHOR_RUN")
     if named and not _of_a_job(words):
-        _must_be_new(named, store)
+        _must_be_new(named, environment["ANCHOR_STORE"])
     name = named or (None if _named_by_job() else _name_of(words))
-    environment = {
-        **os.environ,
-        "ANCHOR_STORE": store,
+    environment |= {
         "PYTHONPATH": os.pathsep.join(filter(None, [_HOOK, os.environ.get("PYTHONPATH")])),
         LAUNCH: replace(request, name=name, process=os.getpid()).text(),
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from anchorlib.capture import Session, counted, start_unasked, state_command
+from anchorlib.capture import Session, counted, find_losses, start_unasked, state_command
 from anchorlib.errors import RunBusyError, RunExistsError
 from anchorlib.launch.request import Request
 from anchorlib.launch.saying import say
@@ -44,6 +44,7 @@ def open_session(request: Request) -> Session:
             if name is None or ranked or name == f"{request.name}-{_TRAINERS - 1}":
                 raise
             continue
+        find_losses(session)
         if request.command:
             state_command(session, request.command)
         return session

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,13 +18,13 @@ __all__ = ["EXAMPLES", "SETTINGS", "run_command"]
 EXAMPLES = examples(
     "anchor run -- python train.py --lr 0.1",
     "anchor run --name before --watch 'fc*@grad' -- python train.py",
-    "anchor run --watch '*' --mode summary -- torchrun --nproc-per-node 2 train.py",
+    "anchor run --watch '*' --steps 0:3 --phases train -- torchrun --nproc-per-node 2 train.py",
 )
 
 SETTINGS = {"allow_interspersed_args": False}  # what follows COMMAND's first word is its own
 
 
-def run_command(
+def run_command(  # noqa: PLR0913  # one parameter for each option
     command: Annotated[
         list[str],
         typer.Argument(metavar="-- COMMAND", help="What trains, with its own options."),
@@ -57,6 +59,24 @@ def run_command(
             show_default=False,
         ),
     ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            "--steps",
+            metavar="A:B",
+            help="Which steps to record, as Python's range: 0:3, :100:10, or 0:3,50. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    phases: Annotated[
+        str | None,
+        typer.Option(
+            "--phases",
+            metavar="PHASE",
+            help="Which phases to record, comma-separated: train,eval. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = "anchors",
 ) -> int:
     """Run a training command and record it; the program is not edited.
@@ -70,10 +90,19 @@ def run_command(
         name=name,
         watch=tuple(watch or ()) or selectors_of_environment(),
         mode=mode,
-        command=tuple(sys.orig_argv),
+        command=_as_typed(),
     )
-    begun = launch(command, request, store)
+    settings = {"ANCHOR_STORE": store, "ANCHOR_STEPS": steps, "ANCHOR_PHASES": phases}
+    begun = launch(command, request, {key: text for key, text in settings.items() if text})
     if begun.unseen:
         note(begun.unseen)
     begun.begin()
     return ExitCode.DONE
+
+
+def _as_typed() -> tuple[str, ...]:
+    """The words that run this again: `anchor` where the shell would find this one."""
+    program = shutil.which("anchor")
+    if program is not None and Path(program).resolve() == Path(sys.argv[0]).resolve():
+        return ("anchor", *sys.argv[1:])
+    return tuple(sys.orig_argv)
