@@ -78,7 +78,7 @@ SIGNATURES = {
     "print_tensor": "x, title='', print_gradient=True, summarise_threshold=1000, edge_items=3, "
     "max_line_width=80, digits=4, float_format='auto', separator=', ', open_bracket='(', "
     "close_bracket=')'",
-    "tensor_names": "model, optimizer=None",
+    "tensor_names": "model, optimizer=None, prefix=''",
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), tensors='*', names=None, progress=None",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from anchorlib.capture.optimizer_state import key_of
 from anchorlib.capture.structure import Parts
 from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.modes import Mode, idle
-from anchorlib.names import join, matches, parse, select, split
+from anchorlib.names import below, join, matches, parse, select, split
 from anchorlib.scope import ANYTHING, Scope
 
 __all__ = ["Asked", "Choice"]
@@ -20,6 +22,9 @@ _OF_MODELS = (
     "watch takes names of the model's modules, parameters and buffers; what anchor() marks needs "
     "no watch, it is recorded by itself"
 )
+
+
+Known: TypeAlias = "Sequence[tuple[str, str]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Choice:
     def __init__(
         self,
         asked: Asked,
-        known: Sequence[tuple[str, str]],
+        known: Known,
         parts: Parts,
     ) -> None:
         selectors = asked.selectors
@@ -58,22 +63,23 @@ class Choice:
         self._known = {name for name, _ in known}
         self._late: dict[str, bool] = {}
         self._default = selectors is None
-        texts = [_renamed(text, parts) for text in selectors or ()]
+        open_kinds = ("opt.*",) if any(kind == "updated" for _, kind in known) else ()
+        texts = [_recorded_as(text, known, parts, open_kinds) for text in selectors or ()]
         self._selectors = [parse(text) for text in texts]
         if selectors is None:
             self._chosen = set(_by_default(known, parts.parameters, parts.input_name))
         else:
-            self._chosen = {pair for text in texts for pair in self._resolve(text, known, parts)}
+            self._chosen = {
+                pair for text in texts for pair in self._resolve(text, known, parts, open_kinds)
+            }
 
     def _resolve(
-        self, text: str, known: Sequence[tuple[str, str]], parts: Parts
+        self, text: str, known: Known, parts: Parts, open_kinds: tuple[str, ...]
     ) -> list[tuple[str, str]]:
-        has_optimizer = any(kind == "updated" for _, kind in known)
-        open_kinds = ("opt.*",) if has_optimizer else ()
         try:
             found = select([text], known, open_kinds=open_kinds, open_outputs=True)
         except UnknownTensorError as fault:
-            why = _why_not(text, parts, has_optimizer=has_optimizer)
+            why = _why_not(text, parts, has_optimizer=bool(open_kinds))
             if not why and fault.suggested:
                 raise
             why = why or _OF_MODELS
@@ -125,10 +131,25 @@ class Choice:
         return [text for text, came in self._late.items() if not came]
 
 
-def _renamed(text: object, parts: Parts) -> str:
-    """A selector of a tied parameter or shared module, by its first name."""
+def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
+    """A selector by the names under which tensors are recorded.
+
+    It may leave the prefix out, where what it says with it names nothing.
+    """
     if not isinstance(text, str):
         raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")
+    whole = _renamed(text, parts)
+    if not parts.prefix:
+        return whole
+    for candidate in (whole, _renamed(below(text, parts.prefix), parts)):
+        with suppress(UnknownTensorError):
+            select([candidate], known, open_kinds=open_kinds, open_outputs=True)
+            return candidate
+    return whole
+
+
+def _renamed(text: str, parts: Parts) -> str:
+    """A selector of a tied parameter or shared module, by its first name."""
     name, kind = split(text)
     first = parts.first_name(name)
     return text if first == name else join(first, kind) if kind else first
@@ -146,9 +167,7 @@ def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
     return "" if has_optimizer else "that kind needs watch(optimizer=...)"
 
 
-def _by_default(
-    known: Sequence[tuple[str, str]], parameters: Collection[str], inputs: str
-) -> list[tuple[str, str]]:
+def _by_default(known: Known, parameters: Collection[str], inputs: str) -> list[tuple[str, str]]:
     consumed = {name for name, kind in known if kind == "grad"}
     chosen = []
     for name, kind in known:

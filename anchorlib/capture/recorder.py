@@ -30,6 +30,7 @@ from anchorlib.capture.snapshot import (
     values_writer,
 )
 from anchorlib.capture.streams import NO_NOTE, Note, Seen, Stream
+from anchorlib.capture.weighing import Weight
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
@@ -54,6 +55,7 @@ class Recorder:
         self._problems: list[AnchorError] = []
         self._seen: dict[tuple[str, str, str], Seen] = {}
         self._order = 0
+        self.phases: set[str] = set()  # of which something was recorded
         self.skipped: Counter[str] = Counter()
         self._header: dict[str, Any] = {}
 
@@ -213,6 +215,7 @@ class Recorder:
         """The next record of `stream` is its first, or the first of another shape or dtype."""
         stream.tally()
         if stream.seen is None:
+            self.phases.add(stream.phase)
             key = (stream.name, stream.kind, stream.mode)
             stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
         stream.seen.merge(shape)
@@ -268,12 +271,14 @@ class Recorder:
             self._tally()
             return [seen.info(key, rank) for key, seen in self._seen.items()]
 
-    @property
-    def bytes(self) -> int:
-        """How much was emitted so far."""
+    def weights(self) -> list[Weight]:
+        """How much each stream has emitted so far."""
         with self._lock:
             self._tally()
-            return sum(seen.weight for seen in self._seen.values())
+            return [
+                Weight(one.name, one.phase, one.taken, one.nbytes, one.steps is None)
+                for one in self._streams.values()
+            ]
 
     @property
     def emitted(self) -> tuple[int, int]:

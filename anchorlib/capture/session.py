@@ -29,6 +29,7 @@ from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.watching import Watches
+from anchorlib.capture.weighing import Weighing, size_text
 from anchorlib.errors import AnchorError, OptionError, SessionError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name, quoted
@@ -39,7 +40,6 @@ from anchorlib.scope import PhasesSpec, StepsSpec, scope
 __all__ = ["Counters", "Session", "sharing_names"]
 
 _log = logging.getLogger("anchorlib")
-_HEAVY_STEP = 64 * 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Session:
             self._observer, settings.modes, settings.wants, settings.scope
         )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
-        self._weighed = False
+        self._weighing = Weighing(settings.run, settings.rank)
         self._closed = False
 
     # -- what it is
@@ -139,7 +139,7 @@ class Session:
             A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
             which they step, the last one counts the steps, until another one steps alone.
         prefix: put before every name, with a dot; needed where another watched model records
-            tensors of the same names.
+            tensors of the same names. Selectors may leave it out.
 
         Raises UnknownTensorError, ModeError, OptionError: nothing is registered then.
         """
@@ -190,17 +190,9 @@ class Session:
         self._anchors.compiled.end_step(upcoming)
         self._recorder.end_step(upcoming)
         self._observer.forget_calls()
-        if not self._weighed:
-            self._weighed = True
-            weight = self._recorder.bytes
-            if weight > _HEAVY_STEP:
-                _log.warning(
-                    "anchorlib: a step of run %s weighs %.0f MB on rank %d; fewer tensors, "
-                    "EveryN(n) or Summary make it lighter",
-                    self.run,
-                    weight / 1e6,
-                    self.rank,
-                )
+        self._recorder.header("steps.ended_by", self._clock.turns.ender)
+        if not self._weighing.knows(self._recorder.phases):
+            self._weighing.tell(self._recorder.weights())
 
     # -- reading back
 
@@ -282,14 +274,21 @@ class Session:
                 self.run,
                 self.store,
             )
-        counted = str(self._clock.turns)
-        if counted and self._settings.recording:
-            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, counted)
+        if self._settings.recording:
+            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, self._counted())
         missing = self._watches.missing + self._settings.unmatched
         if self._settings.perturbs is not None:
             self._settings.perturbs.close()
         if missing:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
+
+    def _counted(self) -> str:
+        """Steps and passes, which optimizer ends what, and what is where now."""
+        counters, steps = self.counters, str(self._clock.turns)
+        records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
+        dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
+        kept = f"{records}, {size_text(counters.bytes)}, in {self.store}{dropped}"
+        return f"{steps}; {kept}" if steps else kept
 
     def _check(self) -> None:
         self._recorder.check()

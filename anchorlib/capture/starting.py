@@ -84,13 +84,15 @@ def record_into(sink: Sink, run: str) -> Session:
     return open_session(replace(settings(options), scope=ANYTHING), sink)
 
 
-def tensor_names(model: nn.Module, optimizer: object = None) -> list[str]:
+def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -> list[str]:
     """The selectors that `watch` accepts for `model`, before any step.
 
     Inputs and module outputs in definition order, parameters, buffers, each with its kinds.
     `NAME@opt.*` stands for optimizer state that the first step will make.
+
+    prefix: the one that `watch` is given: what the names begin with, and a dot.
     """
-    parts = parts_of(model)
+    parts = parts_of(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")
     return [f"{name}@{kind}" for name, kind in known]
 

@@ -62,6 +62,7 @@ class Stream:
         *("at_once", "dtype", "fold", "holds", "key", "kind", "last_step", "layout", "mode"),
         *(
             "name",
+            "nbytes",
             "note",
             "number",
             "order",
@@ -71,6 +72,7 @@ class Stream:
             "seen",
             "shape",
             "steps",
+            "taken",
             "values",
         ),
     )
@@ -96,6 +98,7 @@ class Stream:
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.records = self.last_step = 0
+        self.taken, self.nbytes = 0, 0  # records of whatever shape, and the bytes they keep
 
     def allow(self, steps: Steps | None) -> None:
         """Record in these steps as well (None: in all)."""
@@ -127,10 +130,11 @@ class Stream:
         """Add the records since the last time to what the session lists."""
         seen, shape, dtype = self.seen, self.shape, self.dtype
         if seen is not None and shape is not None and dtype is not None and self.records:
-            nbytes = shape.numel() * dtype.itemsize * self.records
-            seen.weight += nbytes
-            seen.nbytes += nbytes if self.values else 0
+            nbytes = shape.numel() * dtype.itemsize * self.records if self.values else 0
+            seen.nbytes += nbytes
             seen.records += self.records
+            self.nbytes += nbytes
+            self.taken += self.records
             seen.last_step = max(seen.last_step, self.last_step)
             self.records = 0
 
@@ -138,16 +142,16 @@ class Stream:
 class Seen:
     """What was emitted of one tensor, kind and mode so far; the session's own listing.
 
-    weight: bytes that were copied. nbytes: those of them that are kept.
+    nbytes: of the values that are kept.
     """
 
-    __slots__ = (*("common", "dtype", "first_step", "last_step", "nbytes", "records", "weight"),)
+    __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
 
     def __init__(self, dtype: torch.dtype, shape: torch.Size, step: int) -> None:
         self.dtype = dtype_name(dtype)
         self.common: tuple[int | None, ...] | None = tuple(shape)
         self.first_step = self.last_step = step
-        self.records = self.nbytes = self.weight = 0
+        self.records = self.nbytes = 0
 
     def merge(self, shape: torch.Size) -> None:
         """A record has another shape than the one before it."""

@@ -28,6 +28,7 @@ class Parts:
     modules: those that have a forward of their own, the root (under "output") last.
     buffers: by the module that holds them and their name in it, since modules replace buffers.
     aliases: further names of shared modules and tied parameters, with their first names.
+    prefix: what every name begins with, and a dot; empty where there is none.
     """
 
     root: nn.Module
@@ -36,6 +37,7 @@ class Parts:
     buffers: dict[str, tuple[nn.Module, str]]
     input_name: str
     aliases: dict[str, str]
+    prefix: str = ""
 
     def first_name(self, name: str) -> str:
         """The name under which what is called `name` is recorded."""
@@ -74,7 +76,8 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
                 seen[id(buffer)] = stem + name
                 buffers[stem + name] = (module, name)
     modules[_free(lead + "output", modules)] = root
-    return Parts(root, modules, parameters, buffers, _free(lead + "input", modules), aliases)
+    given = _free(lead + "input", modules)
+    return Parts(root, modules, parameters, buffers, given, aliases, prefix)
 
 
 def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:

@@ -26,10 +26,11 @@ _SHOWN = 4
 class _Stepper:
     """One optimizer, as far as its steps were seen."""
 
-    __slots__ = ("ended", "first", "label", "last", "optimizer")
+    __slots__ = ("ended", "first", "kind", "label", "last", "optimizer")
 
     def __init__(self, optimizer: object) -> None:
         self.optimizer: Callable[[], Any] = ref(optimizer)
+        self.kind = type(optimizer).__name__
         self.label = ""
         self.ended = 0  # steps
         self.first = self.last = -1  # passes inside a step after which it stepped
@@ -117,8 +118,10 @@ class Turns:
         return ends
 
     def end(self, passes: int) -> None:
-        """A step of so many passes has ended."""
+        """A step has ended, in which so many passes were seen: none where nothing is recorded."""
         self.steps += 1
+        if not passes:
+            return
         self._fewest = passes if self._fewest < 0 else min(passes, self._fewest)
         self._most_passes = max(passes, self._most_passes)
 
@@ -127,9 +130,21 @@ class Turns:
         if not self.steps:
             return ""
         said = f"{_several(self.steps, 'step')}{self._passes()}"
-        if self.by_hand:
-            said += ", ended by session.step()"
+        if self.by_hand or len(self._order) < 2:
+            said += f", ended by {self.ender}"
         return "; ".join([said, *self._who()])
+
+    @property
+    def ender(self) -> str:
+        """What ends the step: "session.step()", or which optimizers have."""
+        if self.by_hand or not self._order:
+            return "session.step()"
+        enders = [
+            label if label.startswith(one.kind) else f"{one.kind} of {label}"
+            for label, one in zip(self._labels(), self._order, strict=True)
+            if one.ended
+        ]
+        return ", ".join([*enders[:_SHOWN], *["…"] * (len(enders) > _SHOWN)])
 
     def _passes(self) -> str:
         fewest, most = self._fewest, self._most_passes
@@ -145,15 +160,20 @@ class Turns:
         if len(steppers) < 2:
             return []
         enders = sum(one.ended > 0 for one in steppers)
-        labels = [one.label for one in steppers]
         parts: list[str] = []
-        for number, one in enumerate(steppers[:_SHOWN]):
-            again = labels.count(one.label) > 1
-            label = f"{one.label} {1 + labels[:number].count(one.label)}" if again else one.label
+        for label, one in zip(self._labels(), steppers[:_SHOWN], strict=False):
             verb = "" if parts else "ends "
             parts.append(f"{label} {verb}{one.what(alone=enders == 1)}")
         more = len(steppers) - len(parts)
         return [", ".join(parts) + (f", and {more} more" if more else "")]
+
+    def _labels(self) -> list[str]:
+        """What the optimizers are called, in the order in which they came."""
+        labels = [one.label for one in self._order]
+        return [
+            f"{label} {1 + labels[:number].count(label)}" if labels.count(label) > 1 else label
+            for number, label in enumerate(labels)
+        ]
 
     def _takes_over(self, one: _Stepper) -> bool:
         clock, before = self._clock, self._before

@@ -7,7 +7,7 @@ suggestions   "did you mean"
 """
 
 from anchorlib.names.selection import select
-from anchorlib.names.selectors import Selector, matches, parse
+from anchorlib.names.selectors import Selector, below, matches, parse
 from anchorlib.names.spelling import (
     KINDS,
     MAX_NAME_BYTES,
@@ -29,6 +29,7 @@ __all__ = [
     "MAX_NAME_BYTES",
     "OPTIMIZER_KIND",
     "Selector",
+    "below",
     "check_name",
     "check_run_name",
     "check_stored_run_name",

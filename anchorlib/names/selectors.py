@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names.spelling import KINDS, OPTIMIZER_KIND, join, quoted, split
 
-__all__ = ["Reading", "Selector", "matches", "parse", "poptorch_prefix", "tell"]
+__all__ = ["Reading", "Selector", "below", "matches", "parse", "poptorch_prefix", "tell"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -113,6 +113,17 @@ def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = (
             tell(reading.notice)
             return True
     return False
+
+
+def below(text: str, prefix: str) -> str:
+    """The selector that names below `prefix` what `text` names without it."""
+    lead = f"{prefix}."
+    if text.startswith(_REGEX):
+        expression, kind = split(text.removeprefix(_REGEX))
+        inside = f"{_REGEX}{re.escape(lead)}(?:{expression})"
+        return inside if kind is None else join(inside, kind)
+    poptorch = poptorch_prefix(text)
+    return f"{poptorch}{lead}{text.removeprefix(poptorch)}"
 
 
 @functools.cache

@@ -88,6 +88,10 @@ class Series:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __iter__(self) -> Iterator[Record]:
+        """Each record, its values read as it comes; see `records`."""
+        return self.records()
+
     def where(
         self,
         *,
@@ -161,7 +165,8 @@ class Series:
         """The record at a place in the series."""
         row = int(self._rows[index])
         cell = self._reader.cell
-        raw = self._reader.raw(row) if self.kept[index] else None
+        kept = self._reader.kept(self._rows[index : index + 1])[0]
+        raw = self._reader.raw(row) if kept else None
         phases = self._reader.catalogue.phases
         return Record(
             name=self.name,

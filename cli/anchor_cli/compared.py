@@ -1,5 +1,7 @@
 """What `compare` says on a terminal: at most 25 lines of 80 columns, the answer near the top.
 
+A command under NEXT is one line to be copied, however long it is.
+
 CONFIG            the entries of the two headers that differ
 the verdict       and its sentence; how many records differ
 FIRST DIVERGENCE  the first record, as A ran, whose bits differ
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from anchor_cli.alone import how_many
 from anchor_cli.grown import growth
 from anchor_cli.sections import Section, fitted, listed, titled, wrapped
-from anchor_cli.table import cut, width_of
+from anchor_cli.table import cut, cut_name, width_of
 from anchor_cli.terminal import Screen, plain
 from anchor_cli.words import counted, figure
 from anchorlib.names import escape, join
@@ -136,7 +138,7 @@ def _first(found: Comparison, width: int, screen: Screen) -> list[Section]:
 def _named(before: str, name: str, after: str, width: int) -> str:
     """One line with a name in it, which is cut where it is too long for that."""
     room = max(8, width - width_of(before) - width_of(after))
-    return f"{before}{cut(name, room, '...')}{after}"
+    return f"{before}{cut_name(name, room, '...')}{after}"
 
 
 def _origins(found: Comparison, width: int, screen: Screen) -> list[Section]:
@@ -208,7 +210,7 @@ def _losses(found: Comparison, width: int, screen: Screen) -> list[Section]:
     if found.losses is None or found.first is None:
         return []
     losses = found.losses
-    name = cut(escape(losses.name), 16, "...")
+    name = cut_name(escape(losses.name), 16, "...")
     text = f"{name} {_partings(losses)}; tensors part at {found.first.place.step}"
     first, *rest = wrapped(f"LOSS  {text}", width)
     return [_fixed([first.replace("LOSS", screen.style("LOSS", 1), 1), *rest])]
@@ -242,22 +244,16 @@ def _paired(found: Comparison) -> list[str]:
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Section]:
-    """Lines to be pasted, and advice as comments: never cut, broken where a shell allows it."""
+    """Commands to be pasted, each one line however long it is, and advice as comments."""
     if not commands:
         return []
-    lines = [line for command in commands for line in _broken(command, width)]
+    lines = [
+        line
+        for command in commands
+        for line in (
+            wrapped(command, width - len("NEXT  "), 3, "# ")
+            if command.startswith("# ")
+            else [command]
+        )
+    ]
     return [_fixed([titled(screen, "NEXT", lines[0]), *(f"      {line}" for line in lines[1:])])]
-
-
-def _broken(command: str, width: int) -> list[str]:
-    if command.startswith("# "):
-        return wrapped(command, width - len("NEXT  "), 3, "# ")
-    lines = [""]
-    for word in command.split(" "):
-        joined = f"{lines[-1]} {word}".lstrip() if lines[-1] else word
-        if len(joined) <= width - len("NEXT   \\") or not lines[-1].strip():
-            lines[-1] = joined
-        else:
-            lines[-1] += " \\"
-            lines.append(f"  {word}")
-    return lines

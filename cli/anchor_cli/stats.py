@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
@@ -31,31 +34,42 @@ EXAMPLES = examples(
 _COLUMNS = [
     Column("tensor", cut=True, main=True),
     Column("step", right=True),
-    Column("pass", right=True),
-    Column("call", right=True, spare=1),
-    Column("rank", right=True, spare=1),
-    Column("phase", cut=True, spare=1),
+    Column("pass", right=True, spare=3),
+    Column("call", right=True, spare=2),
+    Column("rank", right=True, spare=2),
+    Column("phase", cut=True, spare=2),
     Column("min", right=True),
     Column("max", right=True),
-    Column("sum", right=True, spare=1),
+    Column("sum", right=True),
     Column("l2", right=True),
-    Column("zero", right=True),
+    Column("zero", right=True, spare=3),
     Column("nan", right=True),
     Column("inf", right=True),
     Column("subnormal", right=True, spare=1),
     Column("count", right=True, spare=1),
     Column("attempt", right=True, spare=1),
-    Column("order", right=True, spare=1),
-    Column("time_ns", right=True, spare=1),
-    Column("digest", spare=1),
-    Column("flags"),
-    Column("scale", right=True),
+    Column("order", right=True),
+    Column("time_ns", right=True),
+    Column("digest"),
+    Column("flags", spare=3),
+    Column("scale", right=True, spare=2),
 ]
 _STORED = {"pass": "pass_index"}
 _FLOATS = {"min": ".4g", "max": ".4g", "sum": ".4g", "l2": ".4g", "scale": ".10g"}
 """How people see them; programs get every digit."""
-_USUAL = {"flags": "-", "scale": "1"}
+_USUAL = {
+    "pass": "0",
+    "call": "0",
+    "rank": "0",
+    "phase": "train",
+    "attempt": "0",
+    "subnormal": "0",
+    "flags": "-",
+    "scale": "1",
+}
 """Columns that people see only where some record is not so."""
+_FOR_PROGRAMS = ("sum", "order", "time_ns", "digest")
+"""Columns that people see with --all alone."""
 
 
 @narrowing
@@ -64,12 +78,16 @@ def show_stats(
     *,
     tensor: TensorOption,
     selection: Selection,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every column, however wide the lines become.")
+    ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
     """Show count, extremes, sums and digest of every record.
 
-    A narrow terminal shows the columns that fit; a pipe and --json have them all.
+    A terminal shows the columns that people read, as many as fit; --all shows the others too. A
+    pipe and --json have them all.
     """
     from anchor_cli.missing import answered, lost
     from anchor_cli.selected import selected, settled
@@ -83,7 +101,7 @@ def show_stats(
     else:
         screen = this_screen()
         rows = [_cells(row, screen) for part in found for row in _entries(part)]
-        emit(_table(rows, screen, several=len(found) > 1))
+        emit(_table(rows, screen, several=len(found) > 1, whole=whole))
     return answered(lost(opened, tensor, found, selection))
 
 
@@ -105,11 +123,20 @@ def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
     return cells
 
 
-def _table(rows: Sequence[Sequence[str]], screen: Screen, *, several: bool) -> Iterator[str]:
+def _table(
+    rows: Sequence[Sequence[str]], screen: Screen, *, several: bool, whole: bool
+) -> Iterator[str]:
     shown = [
         i
         for i, column in enumerate(_COLUMNS)
         if not (column.title == "tensor" and not several)  # one need not be named in every row
-        and not (screen.human and {row[i] for row in rows} <= {_USUAL.get(column.title)})
+        and (whole or not screen.human or _is_read(column.title, {row[i] for row in rows}))
     ]
+    if whole:
+        screen = replace(screen, width=None)
     return written([_COLUMNS[i] for i in shown], [[row[i] for i in shown] for row in rows], screen)
+
+
+def _is_read(title: str, cells: Set[str]) -> bool:
+    """Whether people read a column with these cells."""
+    return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

@@ -1,4 +1,8 @@
-"""Aligned text: columns two spaces apart, cut in the middle or left out where a terminal ends."""
+"""Aligned text: columns two spaces apart, cut or left out where a terminal ends.
+
+Names lose their start, since the end says which module and parameter it is; other texts their
+middle.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ from functools import partial
 
 from anchor_cli.terminal import Screen
 
-__all__ = ["Column", "cut", "cut_apart", "width_of", "written"]
+__all__ = ["Column", "cut", "cut_apart", "cut_name", "width_of", "written"]
 
 _GAP = "  "
 _READABLE = 20  # columns that a cut text keeps as long as others can be left out instead
 _SHORTEST = 8
+_DIFFERENCES = 4  # times that names which look alike are given more of what they differ in
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class Column:
 
     right: align right, as numbers are.
     cut: its texts may be cut where the terminal is narrow.
-    main: it is cut after all others, and so that texts that differ still do.
+    main: names; it is cut after all others, and so that names that differ still do.
     spare: may be left out where that is not enough: 1 before 2, and the last such column first.
     """
 
@@ -114,12 +119,36 @@ def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> st
     return _start(text, left) + mark + _start(text[::-1], room - left)[::-1]
 
 
-def cut_apart(texts: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
-    """Each text in at most `width` columns; texts that differ still do, where that can be.
+def cut_name(name: str, width: int, mark: str = "…") -> str:
+    """`name` in at most `width` columns: its end, from where a module's name begins if it can."""
+    short = cut(name, width, mark, left=0)
+    if short == name:
+        return name
+    end = short.removeprefix(mark)
+    inside = end.find(".") + 1
+    begins = name[: len(name) - len(end)].endswith(".")
+    return mark + end[inside:] if not begins and 0 < inside <= len(end) // 2 else short
 
-    Those that would be the same without their middle are cut elsewhere.
+
+def cut_apart(names: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
+    """Each name in at most `width` columns; names that differ still do, where that can be.
+
+    Those that would be the same without their start show what they differ in as well, or are cut
+    elsewhere.
     """
-    short = {text: cut(text, width, mark) for text in texts}
+    several = list(dict.fromkeys(names))
+    ways = [_cut_apart(several, width, mark, first) for first in (_by_parts, _in_the_middle)]
+    return max(ways, key=lambda short: len(set(short.values())))
+
+
+def _in_the_middle(texts: Sequence[str], width: int, mark: str) -> dict[str, str]:
+    return {text: cut(text, width, mark) for text in texts}
+
+
+def _cut_apart(
+    texts: Sequence[str], width: int, mark: str, first: Callable[..., dict[str, str]]
+) -> dict[str, str]:
+    short = first(texts, width, mark)
     left, taken = _same(short), set(short.values())
     while left:
         tried = [{text: way(text) for text in left} for way in _ways(left, width, mark)]
@@ -130,6 +159,41 @@ def cut_apart(texts: Iterable[str], width: int, mark: str = "…") -> dict[str, 
         taken |= set(apart.values())
         left = [text for text in left if text not in apart]
     return short
+
+
+def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
+    """Each name's end; of names that end alike also the modules in which they differ."""
+    parts = {name: name.split(".") for name in names}
+    at: dict[str, set[int]] = {name: set() for name in names}
+    short: dict[str, str] = {}
+    for _ in range(_DIFFERENCES):
+        short = {name: _parted(parts[name], sorted(at[name]), width, mark) for name in names}
+        alike: dict[str, list[str]] = {}
+        for name in _same(short):
+            alike.setdefault(short[name], []).append(name)
+        if not alike:
+            break
+        for several in alike.values():
+            depth = min(len(parts[name]) for name in several) - 1
+            differ = {i for i in range(depth) if len({parts[name][i] for name in several}) > 1}
+            for name in several:
+                at[name] |= differ
+    return short
+
+
+def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> str:
+    """The modules at these places, and as much of the end as fits."""
+    whole = ".".join(parts)
+    if not at or width_of(whole) <= width:
+        return cut_name(whole, width, mark)
+    head = ""
+    for i in at:
+        head += ("." if i - 1 in at else mark if i else "") + parts[i]
+    rest = ".".join(parts[at[-1] + 1 :])
+    if width_of(f"{head}.{rest}") <= width:
+        return f"{head}.{rest}"
+    room = width - width_of(head)
+    return head + cut_name(rest, room, mark) if room >= _SHORTEST else cut_name(whole, width, mark)
 
 
 def _same(short: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ import typer
 from anchor_cli import complete
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import RunArgument, StoreOption, examples
-from anchor_cli.table import cut
+from anchor_cli.table import cut_name
 from anchor_cli.terminal import Screen, emit, note, plain, this_screen
 from anchor_cli.words import counted, figure
 
@@ -146,7 +146,7 @@ def _line(record: Mapping[str, Any], screen: Screen) -> str:
     name = f"{escape(join(record['tensor'], record['kind']))}{where}"
     if screen.width is not None:
         room = screen.width - len(f"{place} {figures}  {odd}")
-        name = cut(name, max(room, 8), "…" if screen.glyphs else "...")
+        name = cut_name(name, max(room, 8), "…" if screen.glyphs else "...")
     return f"{place} {figures}  {name}{screen.style(odd, 31)}"
 
 

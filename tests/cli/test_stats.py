@@ -103,8 +103,28 @@ def test_people_see_no_column_that_says_nothing(store, monkeypatch):
     monkeypatch.setattr(stats, "this_screen", lambda: Screen(80))
     head = anchor("stats", "run1", "--store", store, "-t", "fc2.bias").out.splitlines()[0]
     assert "l2" in head
-    assert "flags" not in head
-    assert "scale" not in head
+    assert not {"pass", "rank", "phase", "flags", "scale"} & set(head.split())
+
+
+def test_eighty_columns_hold_what_people_read_and_all_shows_the_rest(tmp_path, monkeypatch):
+    name = "bert.encoder.layer.{}.attention.self.query.weight"
+    large = np.float32([-1.2345e-38, 3.4e38, -0.0])
+    rows = [
+        record(name.format(n), raw=large, step=10_000, pass_index=n, call=n, phase="eval")
+        for n in range(10)
+    ]
+    make_run(tmp_path, rows)
+    monkeypatch.setattr(stats, "this_screen", lambda: Screen(80, glyphs=True))
+    where = ("stats", "run1", "--store", tmp_path, "-t", "*")
+    head, *lines = anchor(*where).out.splitlines()
+    assert max(map(len, [head, *lines])) <= 80
+    assert {"tensor", "step", "min", "max", "l2", "nan", "inf"} <= set(head.split())
+    assert not {"time_ns", "digest", "order", "sum"} & set(head.split())
+    assert len({line.split()[0] for line in lines}) == 10
+    assert all(f"{n}…query.weight@grad" in line for n, line in enumerate(lines))
+    everything = anchor(*where, "--all").out.splitlines()
+    assert {"time_ns", "digest", "order", "sum", "flags"} <= set(everything[0].split())
+    assert name.format(7) in everything[8]
 
 
 def test_hostile_names_and_phases_reach_no_terminal(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli.table import Column, cut, cut_apart, width_of, written
+from anchor_cli.table import Column, cut, cut_apart, cut_name, width_of, written
 from anchor_cli.terminal import Screen
 
 PIPE = Screen()
@@ -57,7 +57,36 @@ def test_readable_names_are_cut_after_all_others():
     (_, line) = written(columns, [row], Screen(27))
     assert line == "encoder.11.weight  flo...16"
     (_, line) = written(columns, [row], Screen(24))
-    assert line == "encode...eight  flo...16"
+    assert line == "...11.weight    flo...16"
+
+
+def test_a_name_loses_its_start_and_begins_with_a_module_where_it_can():
+    name = "bert.encoder.layer.11.attention.self.query.weight@grad"
+    assert cut_name(name, 36) == "…11.attention.self.query.weight@grad"
+    assert cut_name(name, 33) == "…attention.self.query.weight@grad"
+    assert cut_name(name, 32, "...") == "...self.query.weight@grad"
+    assert cut_name(name, 12) == "…weight@grad"
+    assert cut_name(name, 10) == "…ight@grad"
+    assert cut_name("fc1.weight", 10) == "fc1.weight"
+
+
+@given(texts, st.integers(min_value=3, max_value=40))
+def test_a_shortened_name_fits_and_keeps_its_end(text, width):
+    short = cut_name(text, width)
+    assert width_of(short) <= width
+    assert short == text or text.endswith(short.removeprefix("…"))
+
+
+def test_names_of_a_transformer_keep_the_modules_end_in_a_table():
+    columns = [Column("name", cut=True, main=True), Column("note")]
+    parts = ["attention.self.query", "attention.output.dense", "intermediate.dense"]
+    names = [f"bert.encoder.layer.{n}.{part}.weight" for n in range(3) for part in parts]
+    lines = list(written(columns, [(name, "n" * 40) for name in names], Screen(80, glyphs=True)))
+    shown = [line.split()[0] for line in lines[1:]]
+    assert len(set(shown)) == len(names)
+    assert all(
+        name.endswith(part.removeprefix("…")) for name, part in zip(names, shown, strict=True)
+    )
 
 
 @pytest.mark.parametrize("mark", ["…", "..."])
@@ -74,7 +103,7 @@ def test_what_tells_many_layers_apart_is_shown():
     names = [f"encoder.layers.{n}.attn.{q}.weight" for n in range(12) for q in "qkv"]
     for width in (16, 20, 24, 30):
         assert len(set(cut_apart(names, width).values())) == len(names)
-    assert cut_apart(names, 16)["encoder.layers.7.attn.k.weight"] == "enc…7.attn.k…ght"
+    assert cut_apart(names, 16)["encoder.layers.7.attn.k.weight"] == "…7.attn.k.weight"
 
 
 def test_a_narrow_table_tells_its_names_apart():

@@ -118,10 +118,11 @@ def test_layers_that_are_trained_in_turns_have_their_own_steps():
 
 
 def said(caplog):
+    """What close said of steps and optimizers, without what it says of records."""
     return [
-        record.message.partition(": run memory, rank 0: ")[2]
+        record.message.partition(": run memory, rank 0: ")[2].rpartition("; ")[0]
         for record in caplog.records
-        if record.levelno == logging.INFO
+        if record.levelno == logging.INFO and "weighs" not in record.message
     ]
 
 
@@ -158,16 +159,40 @@ def test_close_says_which_of_those_that_took_turns_ended_how_many_steps(caplog):
     assert said(caplog) == ["6 steps of 1 pass; SGD 1 ends 3 steps, SGD 2 3 steps"]
 
 
-def test_close_is_brief_where_there_is_one_optimizer_and_silent_where_there_was_no_step(caplog):
+def test_close_is_brief_where_there_is_one_optimizer_or_no_step(caplog):
     caplog.set_level(logging.INFO, "anchorlib")
     both, (optimizer, _) = gan()
     with recording():
         one_pass(both)
-    assert said(caplog) == []
+    assert said(caplog) == [""]
     with recording():
         one_pass(both)
         optimizer.step()
-    assert said(caplog) == ["1 step of 1 pass"]
+    assert said(caplog) == ["", "1 step of 1 pass, ended by SGD"]
+
+
+def test_close_says_what_was_recorded_and_where(caplog):
+    caplog.set_level(logging.INFO, "anchorlib")
+    with recording() as run:
+        anchorlib.anchor(torch.ones(250), "x")
+        run.session.step()
+    counted = "1 step of 1 pass, ended by session.step(); 1 record, 1.0 kB, in anchors"
+    assert caplog.messages[-1] == f"anchorlib: run memory, rank 0: {counted}"
+
+
+def test_the_header_says_what_ends_the_step():
+    both, optimizers = gan()
+    with recording() as run:
+        run.session.watch(both, tensors=["*@grad"], optimizer=optimizers)
+        for _ in range(2):
+            for optimizer in optimizers:
+                one_pass(both)
+                optimizer.step()
+    assert run.sink.entries["steps.ended_by"] == "SGD of G"
+    with recording() as run:
+        one_pass(both)
+        run.session.step()
+    assert run.sink.entries["steps.ended_by"] == "session.step()"
 
 
 def test_close_says_that_steps_were_ended_by_hand(caplog):
@@ -198,4 +223,4 @@ def test_forwards_without_gradients_are_no_passes_of_a_step(caplog):
                     model(torch.ones(1, 2))
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
-    assert said(caplog) == ["2 steps of 1 pass"]
+    assert said(caplog) == ["2 steps of 1 pass, ended by SGD"]

@@ -427,6 +427,44 @@ def test_a_prefix_goes_before_every_name(net):
     assert run.names() == ["encoder.fc1@value", "encoder.output@value"]
 
 
+@pytest.mark.parametrize(
+    ("selector", "named"),
+    [
+        ("fc1", ["fc1@value", "fc1@grad"]),
+        ("output@value", ["output@value"]),
+        ("fc*.bias@grad", ["fc1.bias@grad", "fc2.bias@grad"]),
+        ("re:fc[12]|norm@value", ["fc1@value", "norm@value", "fc2@value"]),
+        ("Accum___fc2.bias", ["fc2.bias@grad"]),
+        ("fc1.weight@opt.exp_avg", ["fc1.weight@opt.exp_avg"]),
+        ("*.bias@updated", ["fc1.bias@updated", "norm.bias@updated", "fc2.bias@updated"]),
+    ],
+)
+def test_a_selector_may_leave_the_prefix_out(net, selector, named):
+    optimizer = torch.optim.Adam(net.parameters())
+    with recording() as run:
+        run.session.watch(net, tensors=[selector], optimizer=optimizer, prefix="a.b")
+        train(net, optimizer, steps=1)
+    assert sorted(run.names()) == sorted(f"a.b.{name}" for name in named)
+
+
+def test_a_selector_that_names_nothing_with_or_without_the_prefix_says_what_was_meant(net):
+    with (
+        recording() as run,
+        pytest.raises(UnknownTensorError, match=r"did you mean 'teacher\.fc2'"),
+    ):
+        run.session.watch(net, tensors=["teacher.fc3"], prefix="teacher")
+
+
+def test_tensor_names_with_a_prefix_are_those_that_watch_takes_with_it(net):
+    optimizer = torch.optim.Adam(net.parameters())
+    plain = anchorlib.tensor_names(net, optimizer)
+    names = anchorlib.tensor_names(net, optimizer, prefix="teacher")
+    assert names == [f"teacher.{name}" for name in plain]
+    with recording() as run:
+        run.session.watch(net, tensors=names, optimizer=optimizer, prefix="teacher")
+        run.session.watch(net, tensors=plain, optimizer=optimizer, prefix="teacher")
+
+
 class Wrapped(nn.Module):
     def __init__(self):
         super().__init__()

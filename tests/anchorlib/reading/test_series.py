@@ -18,7 +18,7 @@ from anchorlib.errors import (
 )
 from anchorlib.reading import open_run
 from anchorlib.record import Coordinates, Flag
-from anchorlib.store import Writer
+from anchorlib.store import RankReader, Writer
 from anchorlib.summary import Log2Histogram, log2_histogram
 from tests.anchorlib.reading.runs import make_run
 from tests.anchorlib.store.records import filled, floats, record, written
@@ -130,6 +130,22 @@ def test_a_record_comes_back_whole(tmp_path: Path) -> None:
     assert found.raw is not None
     assert found.raw.tobytes() == made.raw.tobytes()
     assert found.array.dtype == np.float16
+
+
+def test_a_series_iterates_over_its_records_reading_each_as_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, [record("x", n, filled("float32", (2,), n)) for n in range(5)])
+    series = open_run("run1", tmp_path)["x"]
+    read = []
+    raw = RankReader.raw
+    monkeypatch.setattr(RankReader, "raw", lambda self, row: read.append(row) or raw(self, row))
+    for count, one in enumerate(series, start=1):
+        assert one.coordinates.step == count - 1
+        assert len(read) == count
+    assert [one.order for one in series] == [one.order for one in series.records()]
+    assert len(list(series.where(steps=[1, 3]))) == 2
+    assert len(series) == 5
 
 
 def test_records_carry_their_summaries_when_asked(tmp_path: Path) -> None:

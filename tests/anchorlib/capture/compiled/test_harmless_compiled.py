@@ -126,7 +126,11 @@ def test_nothing_of_a_session_stays_behind():
 def test_no_warning_comes_of_ordinary_use(caplog):
     with caplog.at_level(logging.INFO):
         record(torch.compile(lambda x, w: anchor(x @ w, "h").sum(), backend="aot_eager"))
-    assert said(caplog) == ["anchorlib: run memory, rank 0: 2 steps of 1 pass"]
+    assert said(caplog) == [
+        "anchorlib: a step of run memory weighs 72 B in 2 records (train) on rank 0",
+        "anchorlib: run memory, rank 0: 2 steps of 1 pass, ended by session.step(); "
+        "4 records, 144 B, in anchors",
+    ]
 
 
 def test_whoever_does_not_compile_does_not_load_the_compiler():
