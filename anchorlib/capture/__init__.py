@@ -25,9 +25,11 @@ from anchorlib.capture.snapshot import TorchArithmetic
 from anchorlib.capture.starting import record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
 from anchorlib.capture.unasked import (
+    after_a_step,
     counted,
     find_losses,
     has_begun,
+    see_called_parts,
     start_unasked,
     state_command,
     unwatch,
@@ -38,6 +40,7 @@ __all__ = [
     "Session",
     "TorchArithmetic",
     "active_session",
+    "after_a_step",
     "anchor",
     "counted",
     "find_losses",
@@ -47,6 +50,7 @@ __all__ = [
     "paused",
     "print_tensor",
     "record_into",
+    "see_called_parts",
     "sharing_names",
     "start",
     "start_unasked",

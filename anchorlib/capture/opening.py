@@ -107,7 +107,10 @@ def _options(settings: Settings) -> RunOptions:
 
 
 def _after_fork() -> None:
+    """The child has the hooks on watched models, and memory that it shares with the recorder."""
     global _session  # noqa: PLW0603
+    if _session is not None:
+        _session._observer.closed = True  # noqa: SLF001  # nothing but this: all else is the parent's
     _session = None
 
 

@@ -1,15 +1,18 @@
 """Hears of each optimizer that a program constructs: that is what makes it a trainer.
 
-torch has no hook for it, so `Optimizer.__init__` and `add_param_group` are wrapped. Until the first
-one is constructed nothing else of anchorlib is loaded, and no module or backward is touched.
+torch has no hook for it, so `Optimizer.__init__` and `add_param_group` are wrapped; `torch.compile`
+is, for models that are compiled once they have an optimizer. Until the first one is constructed
+nothing else of anchorlib is loaded, and no module or backward is touched.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import AnchorError
@@ -38,12 +41,29 @@ def observe_trainers() -> None:
     except AnchorError as fault:
         say(f"the program runs unobserved: {fault}")
         return
+    if _request.process == os.getpid():
+        atexit.register(_tell_nothing)
+    import torch
     from torch.optim.optimizer import Optimizer
 
+    torch.compile = _compiling(torch.compile)
     Optimizer.__init__ = _followed(Optimizer.__init__, told=True)  # type: ignore[method-assign]
     Optimizer.add_param_group = _followed(  # type: ignore[method-assign]
         Optimizer.add_param_group, told=False
     )
+
+
+def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.compile`, after which the trainer looks at what it returned."""
+
+    @functools.wraps(original)
+    def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
+        compiled = original(*args, **kwargs)
+        if _trainer is not None:
+            _trainer.wrapped(compiled)
+        return compiled
+
+    return compile
 
 
 def _followed(original: Callable[..., Any], *, told: bool) -> Callable[..., Any]:
@@ -62,6 +82,19 @@ def _followed(original: Callable[..., Any], *, told: bool) -> Callable[..., Any]
         return result
 
     return followed
+
+
+def _tell_nothing() -> None:
+    """The command's own process ends: say so where it has left no run at all."""
+    store, name = os.environ.get("ANCHOR_STORE", ""), _request and _request.name
+    if not name or _trainer is not None or "://" in store or _is_there(store, name):
+        return
+    say("nothing was recorded: no optimizer of a model's parameters was constructed")
+
+
+def _is_there(store: str, name: str) -> bool:
+    perturbed = os.environ.get("ANCHOR_PERTURB")
+    return bool(perturbed) or Path(store, f"{name}.zarr").exists()
 
 
 def _this_trainer() -> Trainer:

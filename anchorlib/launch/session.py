@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import util
 
 import torch
 
@@ -16,7 +19,7 @@ from anchorlib.modes import All
 from anchorlib.names import escape
 from anchorlib.store import DEFAULT_STORE
 
-__all__ = ["end_session", "open_session"]
+__all__ = ["at_end", "end_session", "open_session"]
 
 _RANKS = ("RANK", "SLURM_PROCID")
 _TRAINERS = 100
@@ -59,13 +62,19 @@ def _rank() -> int | None:
     return None
 
 
+def at_end(end: Callable[[], None]) -> None:
+    """Call `end` when this process ends; children that multiprocessing has forked skip `atexit`."""
+    atexit.register(end)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        util.Finalize(None, end, exitpriority=0)
+
+
 def end_session(session: Session) -> None:
     """Close `session`; the first rank says where the run is, and what to type next."""
     session.close()
     if session.rank != 0:
         return
-    records, place = session.counters.records, session.store
-    steps = counted(session) or "no step ended"
-    where = [] if place == DEFAULT_STORE else ["--store", place]
+    where = [] if session.store == DEFAULT_STORE else ["--store", session.store]
     see = shlex.join(["anchor", "names", session.run, *where])
-    say(f"run {session.run}: {steps}; {records:,} records in {escape(place)}. See `{escape(see)}`")
+    say(f"run {session.run}: {escape(counted(session))}. See `{escape(see)}`")

@@ -12,7 +12,6 @@ are added.
 
 from __future__ import annotations
 
-import atexit
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -24,13 +23,21 @@ from weakref import ref
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from anchorlib.capture import Session, active_session, has_begun, unwatch, unwrapped
+from anchorlib.capture import (
+    Session,
+    active_session,
+    after_a_step,
+    has_begun,
+    see_called_parts,
+    unwatch,
+    unwrapped,
+)
 from anchorlib.errors import AnchorError, UnknownTensorError
 from anchorlib.launch.callings import callings, constructing, user_frame
 from anchorlib.launch.request import Request
 from anchorlib.launch.roots import roots_of
 from anchorlib.launch.saying import say
-from anchorlib.launch.session import end_session, open_session
+from anchorlib.launch.session import at_end, end_session, open_session
 from anchorlib.names import escape
 
 __all__ = ["Trainer"]
@@ -43,13 +50,14 @@ class _Model:
     """A model that an optimizer of this process updates.
 
     callings: what the program calls it. prefix: what its names begin with. unknown: selectors
-        that match nothing in it, with what there is to say.
+        that match nothing in it, with what there is to say. undo: takes our own hooks off it.
     """
 
     root: Callable[[], nn.Module | None]
     callings: list[str]
     prefix: str = ""
     unknown: dict[str, UnknownTensorError] = field(default_factory=dict)
+    undo: Callable[[], object] = lambda: None
 
     def is_held_by(self, optimizer: Optimizer | None) -> bool:
         """Whether `optimizer` holds a parameter of this model."""
@@ -65,6 +73,7 @@ class Trainer:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._untold = request.watch
         self._session: Session | None = None
         self._optimizers: list[ref[Optimizer]] = []
         self._models: list[_Model] = []
@@ -94,6 +103,19 @@ class Trainer:
         if any(one() is optimizer for one in self._optimizers):
             self.constructed(optimizer, frame)
 
+    def wrapped(self, wrapper: object) -> None:
+        """`torch.compile` has returned `wrapper`, which compiles the hooks of what it wraps too."""
+        with self._lock:
+            session = self._session
+            if not isinstance(wrapper, nn.Module) or session is None or has_begun(session):
+                return
+            for model in self._models:
+                root = model.root()
+                if root is not None and unwrapped(root) is unwrapped(wrapper):
+                    self._unwatch(session, model)
+                    model.root = ref(wrapper)
+                    self._watch_anew(session)
+
     def _is_ours(self) -> bool:
         """Whether no session of the program's own is open, or has taken the place of ours."""
         active = active_session()
@@ -115,9 +137,10 @@ class Trainer:
             return
         if self._session is None:
             self._session = open_session(self._request)
-            atexit.register(self.end)
+            after_a_step(self._session, self.tell_unknown)
+            at_end(self.end)
         if has_begun(self._session):
-            self._join(self._session, new)
+            self._join(self._session, new, optimizer)
         else:
             self._models += new
             self._watch_anew(self._session)
@@ -143,8 +166,8 @@ class Trainer:
     # -- before training begins
 
     def _watch_anew(self, session: Session) -> None:
-        for root in self._roots():
-            unwatch(session, root)
+        for model in self._models:
+            self._unwatch(session, model)
         self._models = [model for model in self._models if model.root() is not None]
         self._optimizers = [one for one in self._optimizers if one() is not None]
         for model, prefix in zip(self._models, _prefixes(self._models), strict=True):
@@ -160,15 +183,19 @@ class Trainer:
         )
 
     def _watch(self, session: Session, model: _Model) -> None:
-        root, prefix = model.root(), model.prefix
+        root = model.root()
         if root is None:
             return
         optimizers = [one for held in self._optimizers if model.is_held_by(one := held())]
-        if not self._request.watch:
-            session.watch(root, optimizer=optimizers, prefix=prefix)
-            return
-        session.watch(root, tensors=[], optimizer=optimizers, prefix=prefix)
-        for text in self._request.watch:
+        self._watch_tensors(session, model, root, optimizers)
+        model.undo = see_called_parts(session, root)  # last: what it ends the others still see
+
+    def _watch_tensors(
+        self, session: Session, model: _Model, root: nn.Module, optimizers: list[Optimizer | None]
+    ) -> None:
+        some, prefix = self._request.watch, model.prefix
+        session.watch(root, tensors=[] if some else None, optimizer=optimizers, prefix=prefix)
+        for text in some:
             try:
                 session.watch(root, tensors=[text], optimizer=optimizers, prefix=prefix)
             except UnknownTensorError as fault:  # it may be a tensor of another model
@@ -176,21 +203,27 @@ class Trainer:
 
     # -- while training is on
 
-    def _join(self, session: Session, new: list[_Model]) -> None:
+    def _join(self, session: Session, new: list[_Model], optimizer: Optimizer) -> None:
         for model in new:
             before = self._predecessor(model)
             if before is not None:
                 model.prefix = before.prefix
                 self._models.remove(before)
-                root = before.root()
-                if root is not None:
-                    unwatch(session, root)
+                self._unwatch(session, before)
             else:
                 taken = {one.prefix for one in self._models}
                 model.prefix = _free(model.callings, model, taken)
             self._models.append(model)
         for model in self._models:
-            self._watch(session, model)
+            if model.is_held_by(optimizer):
+                self._unwatch(session, model)
+                self._watch(session, model)
+
+    def _unwatch(self, session: Session, model: _Model) -> None:
+        model.undo()
+        root = model.root()
+        if root is not None:
+            unwatch(session, root)
 
     def _predecessor(self, model: _Model) -> _Model | None:
         """The model whose place `model` takes: of its class, and called as it was."""
@@ -204,11 +237,13 @@ class Trainer:
     def end(self) -> None:
         """Close the session, and say where the run is."""
         if self._session is not None and not self._over and active_session() is self._session:
-            self._tell_unknown()
+            self.tell_unknown()
             end_session(self._session)
 
-    def _tell_unknown(self) -> None:
-        for text in self._request.watch:
+    def tell_unknown(self) -> None:
+        """Say which selectors match nothing in any model; once, when training has begun."""
+        texts, self._untold = self._untold, ()
+        for text in texts:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]
             if faults and len(faults) == len(self._models):
                 say(escape(str(faults[0])))

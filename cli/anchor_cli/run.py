@@ -90,7 +90,7 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
         name=name,
         watch=tuple(watch or ()) or selectors_of_environment(),
         mode=mode,
-        command=_as_typed(),
+        command=(*_program(), *_again(watch, mode, steps, phases), "--", *command),
     )
     settings = {"ANCHOR_STORE": store, "ANCHOR_STEPS": steps, "ANCHOR_PHASES": phases}
     begun = launch(command, request, {key: text for key, text in settings.items() if text})
@@ -100,9 +100,18 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
     return ExitCode.DONE
 
 
-def _as_typed() -> tuple[str, ...]:
-    """The words that run this again: `anchor` where the shell would find this one."""
+def _program() -> list[str]:
+    """What runs this again: `anchor` where the shell would find this one."""
     program = shutil.which("anchor")
     if program is not None and Path(program).resolve() == Path(sys.argv[0]).resolve():
-        return ("anchor", *sys.argv[1:])
-    return tuple(sys.orig_argv)
+        return ["anchor", "run"]
+    return [sys.executable, "-m", "anchor_cli", "run"]
+
+
+def _again(
+    watch: list[str] | None, mode: str | None, steps: str | None, phases: str | None
+) -> list[str]:
+    """The options that record the same again, under another name and perhaps elsewhere."""
+    options = [("--watch", text) for text in watch or ()]
+    options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]
+    return [word for option, text in options if text for word in (option, text)]

@@ -1,4 +1,4 @@
-"""Accelerate: it wraps model, optimizer and data, calls backward, and says when an update is due."""
+"""Accelerate: it wraps model, optimizer and data, calls backward, and accumulates."""
 
 import hashlib
 

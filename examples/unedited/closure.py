@@ -1,4 +1,4 @@
-"""A plain script, as tutorials write them: no function, no class, and an optimizer with a closure."""
+"""A plain script, as tutorials write them, with an optimizer that takes a closure."""
 
 import hashlib
 
