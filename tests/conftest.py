@@ -31,6 +31,7 @@ SLOW = (
     "anchorlib/capture/compiled/",
     "anchorlib/capture/test_distributed.py",
     "anchorlib/integrations/",
+    "anchorlib/launch/",
     "anchorlib/poptorch/test_tutorial.py",
     "anchorlib/spool/test_delivery.py",
     "anchorlib/store/test_crash.py",

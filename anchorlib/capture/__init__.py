@@ -12,6 +12,7 @@ checkpointing  what backward runs again            structure  names of a model's
 phases         what each thread is in              turns      which optimizer ends a step
 forwards       those that no gradient can reach    passes     what one phase counts in a step
 surroundings   the stack around an observation     streams    folds, one a mode and phase
+unasked        sessions of unedited programs       losses     what backward is called on
 """
 
 from __future__ import annotations
@@ -22,21 +23,40 @@ from anchorlib.capture.printing import print_tensor
 from anchorlib.capture.session import Counters, Session, leaves_out, sharing_names
 from anchorlib.capture.snapshot import TorchArithmetic
 from anchorlib.capture.starting import record_into, start, tensor_names
-from anchorlib.capture.structure import named_leaves, parts_of
+from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
+from anchorlib.capture.unasked import (
+    after_a_step,
+    counted,
+    find_losses,
+    has_begun,
+    see_called_parts,
+    start_unasked,
+    state_command,
+    unwatch,
+)
 
 __all__ = [
     "Counters",
     "Session",
     "TorchArithmetic",
     "active_session",
+    "after_a_step",
     "anchor",
+    "counted",
+    "find_losses",
+    "has_begun",
     "leaves_out",
     "named_leaves",
     "parts_of",
     "paused",
     "print_tensor",
     "record_into",
+    "see_called_parts",
     "sharing_names",
     "start",
+    "start_unasked",
+    "state_command",
     "tensor_names",
+    "unwatch",
+    "unwrapped",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.amp.grad_scaler import GradScaler
@@ -21,6 +22,12 @@ from anchorlib.capture.streams import NO_NOTE, Note
 from anchorlib.record import Flag
 
 __all__ = ["ScalerHooks", "fused_note"]
+
+_Maybe = Callable[[], torch.Tensor | None]
+
+
+def _nothing() -> None:
+    """The tensor behind no reference."""
 
 
 class ScalerHooks:
@@ -33,6 +40,8 @@ class ScalerHooks:
         self._observer = observer
         self._on_skipped = on_skipped
         self._stepped: set[int] = set()
+        self._scaled: tuple[_Maybe, _Maybe] = (_nothing, _nothing)
+        observer.unscaled = self.unscaled
         self._scale, self._step = GradScaler.scale, GradScaler.step
         self._ours = (self._wrapped_scale(), self._wrapped_step())
         GradScaler.scale, GradScaler.step = self._ours  # type: ignore[method-assign]
@@ -48,6 +57,7 @@ class ScalerHooks:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             self._observer.guarded(lambda: self._note_scale(scaler))
+            self._observer.guarded(lambda: self._remember(scaled, outputs))
             return scaled
 
         return scale
@@ -58,6 +68,16 @@ class ScalerHooks:
         if not self._observer.closed and scaler.is_enabled() and current is not None:
             self._observer.recorder.header("amp.grad_scaler", True)
             self._observer.note = Note(scale=current.detach().clone(), flags=Flag.SCALED)
+
+    def _remember(self, scaled: Any, outputs: Any) -> None:
+        if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
+            self._scaled = ref(scaled), ref(outputs)
+
+    def unscaled(self, scaled: torch.Tensor) -> torch.Tensor:
+        """What GradScaler made `scaled` of, if it was the last that it made, and that still is."""
+        after, before = self._scaled
+        found = before() if after() is scaled else None
+        return scaled if found is None else found
 
     def _wrapped_step(self) -> Callable[..., Any]:
         original = self._step

@@ -222,6 +222,15 @@ class Clock:
         self.trains = True
         self.turns.name(optimizer)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was counted yet."""
+        return self.turns.have_begun or any(one.started for one in self._passes.values())
+
+    def unbind(self) -> None:
+        """Let the next optimizer that is bound be the clock, if none has stepped yet."""
+        self.turns.unname()
+
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer's step has completed; it may end the step."""
         with self._lock:

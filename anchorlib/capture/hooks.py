@@ -86,6 +86,7 @@ class Anchors:
         self._wanted = wanted
         self._scope = scope
         self._limited = scope != ANYTHING
+        self._names: set[str] = set()
         self._default: dict[str, Plan] = {}  # of anchors that are given no mode
         self._plans: dict[tuple[str, object], Plan] = {}
         self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
@@ -102,6 +103,14 @@ class Anchors:
         if not (self._limited and self._rests(plan)):
             self._observer.value(plan, x, grad=grad)
 
+    def knows(self, name: str) -> bool:
+        """Whether the program has an anchor of this name, as far as it has run."""
+        return name in self._names
+
+    def found_plan(self, name: str) -> Plan:
+        """The plan of what no anchor of the program's marks, as an anchor called `name` had it."""
+        return self._of_modes.get((name, self._modes)) or self._plan(name, None)
+
     def _rests(self, plan: Plan) -> bool:
         """Whether this use of a name is left out, and would tell nothing new of the name either."""
         if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
@@ -113,6 +122,7 @@ class Anchors:
         given = tuple(mode) if type(mode) is list else mode
         plan = self._plans.get((name, given))
         if plan is None:
+            self._names.add(name)
             plan = self._plans[name, given] = self._plan(name, given)
             if given is None:
                 self._default[name] = plan
@@ -140,6 +150,7 @@ class Anchors:
         """The plan of an anchor or a watched tensor in compiled code; see `compiled.programs`."""
         kind, _, number = modes.partition(":")
         if kind != "watch":
+            self._names.add(name)
             return self._plan(name, modes.split(",") if modes else None)
         watched = self.compiled.watched.get(int(number))
         return watched.plan(name) if watched is not None and name else None

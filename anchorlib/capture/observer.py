@@ -102,6 +102,7 @@ class Observer:
         self.closed = False
         self.outside: Callable[[object, str], None] = lambda _node, _name: None
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
         self._handles: list[Any] = []
         self._prune_at = _HANDLES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from dataclasses import replace
 
@@ -18,7 +19,9 @@ from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
 
 __all__ = ["active_session", "open_session"]
 
+_log = logging.getLogger("anchorlib")
 _session: Session | None = None
+_gives_way = False  # the active session was not asked for by the program
 
 
 def active_session() -> Session | None:
@@ -26,26 +29,47 @@ def active_session() -> Session | None:
     return _session
 
 
-def open_session(settings: Settings, sink: Sink | None = None) -> Session:
+def open_session(
+    settings: Settings, sink: Sink | None = None, *, gives_way: bool = False
+) -> Session:
     """Open the session that `settings` describe and make it the active one.
 
     sink: where its records go instead of the store that `settings` name.
+    gives_way: the program has not asked for it; one that it asks for takes its place.
 
     Raises SessionError where one is active already, and what opening its store raises.
     """
-    global _session  # noqa: PLW0603  # one active session a process
+    global _session, _gives_way  # one active session a process
     if _session is not None:
-        raise SessionError(
-            f"a session of run {_session.run!r} is active in this process; close it first"
-        )
+        if not _gives_way:
+            raise SessionError(
+                f"a session of run {_session.run!r} is active in this process; close it first"
+            )
+        settings = _taking_the_place_of(_session, settings)
     session = Session(settings, _queue_of(settings, sink), _give_up)
-    _session = session
+    _session, _gives_way = session, gives_way
     if settings.recording:
         hooks.activate(session._anchors)  # noqa: SLF001
     else:
         hooks.deactivate()
     atexit.register(session.close)
     return session
+
+
+def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
+    """Close the session that gives way; what it left empty may be overwritten."""
+    session.close()
+    _log.warning(
+        "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records",
+        settings.run,
+        session.run,
+        session.counters.records,
+    )
+    kept = settings.kept
+    same = (session.run, session.rank, session.store) == (kept.run, kept.rank, settings.store)
+    if not same or session.counters.records:
+        return settings
+    return replace(settings, kept=replace(kept, overwrite=True, resume=False))
 
 
 def _give_up(session: Session) -> None:
@@ -83,7 +107,10 @@ def _options(settings: Settings) -> RunOptions:
 
 
 def _after_fork() -> None:
+    """The child has the hooks on watched models, and memory that it shares with the recorder."""
     global _session  # noqa: PLW0603
+    if _session is not None:
+        _session._observer.closed = True  # noqa: SLF001  # nothing but this: all else is the parent's
     _session = None
 
 

@@ -92,7 +92,11 @@ class OptimizerWatch:
 
     def is_for(self, optimizer: object, plan: Callable[[str], Plan] | None = None) -> bool:
         """Whether this watches `optimizer` (and, if given, records by `plan`)."""
-        return self._optimizer() is optimizer and (plan is None or self._plan == plan)
+        return self._optimizer() is optimizer and (plan is None or self.records(plan))
+
+    def records(self, plan: Callable[[str], Plan]) -> bool:
+        """Whether this records by `plan`, which is a watched model's."""
+        return self._plan == plan
 
     @never_traced
     def _step_begins(

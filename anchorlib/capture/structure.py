@@ -15,7 +15,7 @@ from torch import nn
 
 from anchorlib.capture.optimizer_state import state_kinds
 
-__all__ = ["Parts", "named_leaves", "parts_of", "state_keys", "tensor_kinds"]
+__all__ = ["Parts", "named_leaves", "parts_of", "state_keys", "tensor_kinds", "unwrapped"]
 
 _WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -101,6 +101,19 @@ def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
 
     visit(root, "")
     return found, repeated
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside all that wraps `module` (DDP, torch.compile, …), or `module` itself."""
+    while True:
+        inside = [
+            child
+            for name, child in module._modules.items()  # noqa: SLF001  # as in `_walk`
+            if child is not None and _is_wrapped(module, name)
+        ]
+        if not inside:
+            return module
+        module = inside[0]
 
 
 def _is_wrapped(parent: nn.Module, link: str) -> bool:

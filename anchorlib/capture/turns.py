@@ -80,6 +80,16 @@ class Turns:
         if self._clock is None:
             self._named = self._clock = self._stepper(optimizer)
 
+    def unname(self) -> None:
+        """`watch` is given its optimizers anew, before any of them has stepped."""
+        if not self.have_begun:
+            self._named = self._clock = None
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether an optimizer has stepped, or a step was ended by hand."""
+        return bool(self._history or self.steps)
+
     def stepped(self, optimizer: object, pass_index: int, *, by_hand: bool) -> bool:
         """An optimizer's step has completed after the pass `pass_index`: whether the step ends.
 

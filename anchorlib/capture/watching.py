@@ -74,6 +74,26 @@ class Watches:
         forget_compiled_code()
         self._observer.lineage.know(parts.parameters)
 
+    def forget(self, root: nn.Module) -> None:
+        """Watch `root` no longer; its names are free again."""
+        for watch in [one for one in self._models if one.parts.root is root]:
+            watch.close()
+            self._models.remove(watch)
+            self._compiled.pop(watch.number, None)
+            for optimizer in [one for one in self._optimizers if one.records(watch.plan)]:
+                optimizer.close()
+                self._optimizers.remove(optimizer)
+        self._names = {name: of for name, of in self._names.items() if of is not root}
+        self._observer.clock.unbind()
+
+    def has_name(self, name: str) -> bool:
+        """Whether something that is watched, and recorded, is called `name`."""
+        return name in self._names
+
+    def at_close(self, undo: Callable[[], None]) -> None:
+        """Let `undo` be called when every hook is taken away."""
+        self._undo.append(undo)
+
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Take `names` for one model, on ranks that record nothing as well."""
         taken = sorted(name for name in names if self._names.get(name, root) is not root)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from anchorlib.capture import Session, start
+from anchorlib.capture import Session, find_losses, start
 
 __all__ = ["ObservedTraining"]
 
@@ -51,6 +51,7 @@ class ObservedTraining:
         except BaseException as fault:
             session.__exit__(type(fault), fault, None)
             raise
+        find_losses(session)
         self.session = session
         return session
 

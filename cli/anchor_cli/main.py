@@ -33,6 +33,7 @@ from anchor_cli import (
     pull,
     push,
     report,
+    run,
     runs,
     serve,
     stats,
@@ -61,6 +62,7 @@ app = typer.Typer(
     ),
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.run_collector)
+app.command("run", epilog=run.EXAMPLES, context_settings=run.SETTINGS)(run.run_command)
 app.command("runs", epilog=runs.EXAMPLES)(runs.show_runs)
 app.command("names", epilog=names.EXAMPLES)(names.show_names)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)

@@ -37,6 +37,7 @@ SURFACE = {
     "push": {"what", "--to", "--as", "--store", "--json"},
     "doctor": {"run", "--store", "--json"},
     "import": {"folder", "--run", "--step-pattern", "--overwrite", "--store", "--json"},
+    "run": {"command", "--name", "--watch", "--mode", "--steps", "--phases", "--store"},
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--tree", "--store", "--json"},
     "tail": {"run", "selector", "--last", "-n", "--interval", "--store", "--json"},

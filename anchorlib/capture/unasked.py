@@ -1,0 +1,81 @@
+"""Sessions of programs that ask for none: what `anchor run` and the integrations need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from anchorlib.capture.called_parts import hook_called_parts
+from anchorlib.capture.frames import never_traced
+from anchorlib.capture.header import command
+from anchorlib.capture.losses import Losses
+from anchorlib.capture.opening import open_session
+from anchorlib.capture.session import Session
+from anchorlib.capture.settings import Options, settings
+from anchorlib.modes import ModeSpec
+
+__all__ = [
+    "after_a_step",
+    "counted",
+    "find_losses",
+    "has_begun",
+    "see_called_parts",
+    "start_unasked",
+    "state_command",
+    "unwatch",
+]
+
+
+def start_unasked(run: str | None, *, rank: int | None, mode: ModeSpec) -> Session:
+    """Open the active session of a program that has not asked for it, and may yet open its own.
+
+    Raises as `start`.
+    """
+    return open_session(settings(Options(run, rank=rank, mode=mode)), gives_way=True)
+
+
+def find_losses(session: Session) -> None:
+    """From now on what backward is called on is recorded as `loss`, as far as it is a scalar."""
+    watches = session._watches  # noqa: SLF001
+    losses = Losses(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
+    watches.at_close(losses.close)
+
+
+def after_a_step(session: Session, action: Callable[[], object]) -> None:
+    """Call `action` after each step of an optimizer, while the session is open."""
+    observer = session._observer  # noqa: SLF001
+
+    @never_traced
+    def hook(*_of_step: object) -> None:
+        observer.guarded(action)
+
+    handle = register_optimizer_step_post_hook(hook)
+    session._watches.at_close(handle.remove)  # noqa: SLF001
+
+
+def has_begun(session: Session) -> bool:
+    """Whether training has: a forward of a watched model ran, or an optimizer stepped."""
+    return session._clock.has_begun  # noqa: SLF001
+
+
+def unwatch(session: Session, model: nn.Module) -> None:
+    """Watch `model` no longer."""
+    session._watches.forget(model)  # noqa: SLF001
+
+
+def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
+    """A part of `model` that is called by itself is a forward of it; what undoes that."""
+    return hook_called_parts(model, session._observer)  # noqa: SLF001
+
+
+def state_command(session: Session, words: Sequence[str]) -> None:
+    """Say in the run's header that it was `words` that recorded it, masked."""
+    if session._settings.recording:  # noqa: SLF001
+        session._recorder.header("command", command(list(words)))  # noqa: SLF001
+
+
+def counted(session: Session) -> str:
+    """Steps and passes of a session, which optimizer ended what, and what is where now."""
+    return session._counted()  # noqa: SLF001

@@ -1,0 +1,30 @@
+"""`anchor run`: an unedited program, recorded.
+
+    anchor run ──▶ the command, with ANCHOR_LAUNCH and the folder hook/ in its environment
+                     └─▶ hook/sitecustomize   in every Python: waits until torch is imported
+                           └─▶ constructions  hears of each optimizer that is constructed
+                                 └─▶ trainer  opens a session, and watches the models it updates
+
+request       what was asked, as it travels    roots     the models that parameters belong to
+command       the command's environment        callings  what the program calls its models
+interpreters  why some are not seen            session   a trainer's session, and its last line
+
+Importing this imports no torch: the command line does, and each Python that `anchor run` starts.
+"""
+
+from __future__ import annotations
+
+from anchorlib.launch.command import Launch, launch
+from anchorlib.launch.hook.sitecustomize import await_torch
+from anchorlib.launch.observing import observe_trainers
+from anchorlib.launch.request import WATCH, Request, selectors_of_environment
+
+__all__ = [
+    "WATCH",
+    "Launch",
+    "Request",
+    "await_torch",
+    "launch",
+    "observe_trainers",
+    "selectors_of_environment",
+]

@@ -1,0 +1,90 @@
+"""What a program calls its models: the names of variables, where an optimizer is constructed.
+
+    optimizer = Adam(netG.parameters())                 netG
+    self.opt = Adam(self.critic.parameters())           critic
+    for m in models: Adam(m.parameters())               models.0, models.1
+
+Frames are looked at from the constructor outwards, in each its variables first, then what lists and
+dicts among them hold, then the attributes of the object whose method it is. A name that several
+models have (`m` above) is none of theirs; a model without any is called by its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from anchorlib.capture import unwrapped
+
+__all__ = ["callings", "constructing", "user_frame"]
+
+_DEEP = 64
+_MANY = 64
+
+
+def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
+    """The objects of `kind` whose methods run in `frame` and around it, without a gap."""
+    while frame is not None and isinstance(_first(frame), kind):
+        yield _first(frame)
+        frame = frame.f_back
+
+
+def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
+    """The frame around those."""
+    while frame is not None and isinstance(_first(frame), kind):
+        frame = frame.f_back
+    return frame
+
+
+def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[str]]:
+    """What each of `roots` is called around `frame`, the most telling name first."""
+    found: list[dict[str, None]] = [{} for _ in roots]
+    places = {id(unwrapped(root)): place for place, root in enumerate(roots)}
+    for name, value in _named_values(frame):
+        if isinstance(value, nn.Module):
+            place = places.get(id(unwrapped(value)))
+            if place is not None:
+                found[place][name] = None
+    return [list(names) for names in found]
+
+
+def _named_values(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    for _ in range(_DEEP):
+        if frame is None:
+            return
+        yield from _of_frame(frame)
+        frame = frame.f_back
+
+
+def _of_frame(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    variables = {name: value for name, value in frame.f_locals.items() if name != "self"}
+    yield from _with_contents(variables)
+    owner = _first(frame)
+    held = getattr(owner, "__dict__", None)
+    if isinstance(held, dict):
+        yield from _with_contents(held)
+        if isinstance(owner, nn.Module):
+            yield from _with_contents(owner._modules)  # noqa: SLF001  # named_children skips repeats
+
+
+def _with_contents(variables: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    named = [(name, value) for name, value in list(variables.items()) if isinstance(name, str)]
+    yield from named
+    for name, value in named:
+        if type(value) in (list, tuple) and len(value) <= _MANY:
+            yield from ((f"{name}.{place}", one) for place, one in enumerate(value))
+        elif type(value) is dict and len(value) <= _MANY:
+            yield from (
+                (f"{name}.{key}", one)
+                for key, one in list(value.items())
+                if isinstance(key, str) and key.isidentifier()
+            )
+
+
+def _first(frame: FrameType) -> object:
+    """The first argument of a function that is a method, by its place; None elsewhere."""
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None

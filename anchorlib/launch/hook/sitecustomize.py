@@ -1,0 +1,100 @@
+"""What every Python that `anchor run` starts executes first: waits for torch, and does no more.
+
+Python imports `sitecustomize` from PYTHONPATH when it starts. Nothing is loaded here but what
+Python has loaded by then, so that a process that never imports torch pays next to nothing. Once
+torch was imported, `anchorlib.launch.observe_trainers` is called. An interpreter that has no
+anchorlib says so in one line, once, and its program runs unobserved. Another `sitecustomize` on the
+path is run as it would have been without this one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_TORCH = "torch"
+_REQUEST = "ANCHOR_LAUNCH"
+
+
+class TorchFinder:
+    """Finds torch as the other finders do, and has `_observe` called once it is imported."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Answer for torch alone; a program may ask for its spec and never import it."""
+        if name != _TORCH:
+            return None
+        for finder in sys.meta_path:
+            ask = getattr(finder, "find_spec", None)
+            spec = ask(name, path, target) if ask is not None and finder is not self else None
+            if spec is not None:
+                self._follow(spec)
+                return spec  # type: ignore[no-any-return]  # finders are of any kind
+        return None
+
+    def _follow(self, spec: ModuleSpec) -> None:
+        loader = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # type: ignore[union-attr]  # the class's own shows again
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _observe()
+
+        # On the instance: the module keeps the loader that everybody expects.
+        loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+
+
+def await_torch() -> None:
+    """Have trainers observed as soon as torch is imported; at once where it already is."""
+    if _TORCH in sys.modules:
+        _observe()
+    elif not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TorchFinder())
+
+
+def _observe() -> None:
+    try:
+        from anchorlib.launch import observe_trainers
+    except ImportError as fault:
+        if os.environ.pop(_REQUEST, None):  # children of this process need not say it again
+            reason = f"{type(fault).__name__}: {fault}"
+            _say(f"{sys.executable} cannot load anchorlib ({reason}): the program runs unobserved")
+        return
+    observe_trainers()
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"anchor: {text}\n")
+
+
+def _step_aside() -> None:
+    """Leave `sys.path` as it would be, and run the `sitecustomize` that this one stands before."""
+    own = os.path.realpath(os.path.dirname(__file__))  # noqa: PTH120  # pathlib is not loaded yet
+    sys.path[:] = [place for place in sys.path if os.path.realpath(place) != own]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    if os.environ.get(_REQUEST):
+        await_torch()
+    _step_aside()

@@ -1,0 +1,56 @@
+"""Pythons that take no note of their environment: told by their options, before they run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["why_unseen"]
+
+_DEAF = re.compile(r"-[^cmWX-]*?([IES])")  # PYTHONPATH is not read, or `sitecustomize` not imported
+_LAST = re.compile(r"-[^WX-]*[cm]")
+_WITH_VALUE = ("-W", "-X")
+
+
+def why_unseen(words: Sequence[str]) -> str:
+    """Why the command `words` would run unobserved; empty where nothing speaks for it."""
+    for line in (list(words), _shebang(words[0])):
+        option = _deaf_option(line)
+        if option:
+            return (
+                f"Python with the option {option} takes no note of anchor run: the program runs "
+                "unobserved"
+            )
+    return ""
+
+
+def _deaf_option(words: Sequence[str]) -> str:
+    if not words or not re.match(r"python|pypy", Path(words[0]).name):
+        return ""
+    before = ""
+    for word in words[1:]:
+        if before in _WITH_VALUE:
+            before = ""
+            continue
+        if deaf := _DEAF.match(word):
+            return f"-{deaf[1]}"
+        if not word.startswith("-") or _LAST.match(word):
+            return ""
+        before = word
+    return ""
+
+
+def _shebang(program: str) -> list[str]:
+    """The words of the line that says which interpreter runs `program`; none in a binary."""
+    path = shutil.which(program)
+    if path is None:
+        return []
+    try:
+        with Path(path).open("rb") as file:
+            line = file.readline(256) if file.read(2) == b"#!" else b""
+    except OSError:
+        return []
+    words = line.decode(errors="replace").split()
+    return words[1:] if words and Path(words[0]).name == "env" else words

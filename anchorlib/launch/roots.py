@@ -1,0 +1,80 @@
+"""The models that parameters belong to: the outermost modules that hold them.
+
+Nothing tells when a module comes to be: copies and unpickled modules are made without their
+constructor. So all objects of this process are looked through, once for each optimizer whose
+parameters are not known yet, which takes about a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Collection, Iterable
+
+from torch import nn
+
+__all__ = ["roots_of"]
+
+_Parents = dict[int, list[nn.Module]]
+
+
+def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
+    """The root modules of `parameters`, in the order of these; a parameter of no module has none.
+
+    A root is the outermost module that a parameter lies in. Where there are several (a list that
+    holds a model beside DDP's wrapper of it), it is the largest module that all of them share.
+    """
+    wanted = {id(parameter): place for place, parameter in enumerate(parameters)}
+    modules = _all_modules()
+    parents: _Parents = {}
+    owners: list[tuple[int, nn.Module]] = []
+    for module in modules:
+        for child in _values(module, "_modules"):
+            parents.setdefault(id(child), []).append(module)
+        places = [wanted[id(p)] for p in _values(module, "_parameters") if id(p) in wanted]
+        if places:
+            owners.append((min(places), module))
+    roots: dict[int, nn.Module] = {}
+    for _, owner in sorted(owners, key=lambda one: one[0]):
+        root = _root(owner, parents)
+        roots.setdefault(id(root), root)
+    return list(roots.values())
+
+
+def _all_modules() -> list[nn.Module]:
+    # isinstance would wake lazy objects.
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+
+
+def _values(module: nn.Module, which: str) -> Collection[object]:
+    held = vars(module).get(which)  # a module whose constructor has not begun has none
+    return list(held.values()) if isinstance(held, dict) else []
+
+
+def _root(owner: nn.Module, parents: _Parents) -> nn.Module:
+    above = _above(owner, parents)
+    tops = {key for key in above if not parents.get(key)}
+    if len(tops) == 1:
+        return above[tops.pop()]
+    shared = [
+        module
+        for module in above.values()
+        if {key for key in _above(module, parents) if not parents.get(key)} == tops
+    ]
+    return max(shared, key=lambda module: _height(module, shared, parents), default=owner)
+
+
+def _height(module: nn.Module, shared: list[nn.Module], parents: _Parents) -> int:
+    """How many of `shared` lie in `module`."""
+    return sum(id(module) in _above(one, parents) for one in shared)
+
+
+def _above(module: nn.Module, parents: _Parents) -> dict[int, nn.Module]:
+    """The modules that `module` lies in, and itself."""
+    found = {id(module): module}
+    waiting = [module]
+    while waiting:
+        for parent in parents.get(id(waiting.pop()), ()):
+            if id(parent) not in found:
+                found[id(parent)] = parent
+                waiting.append(parent)
+    return found

@@ -1,0 +1,273 @@
+"""The trainer that this process became: its session, and the models that its optimizers update.
+
+Everything is done again when an optimizer comes, until training begins: only then is it known how
+many models there are, what they are called, and which optimizer wraps which. From then on models
+are added.
+
+    one model            its own names, as `Session.watch(model)` gives them
+    several              each below what the program calls it (`callings`): netG.main.0.weight
+    a model that takes   under the same names, with the steps that follow: the folds of a
+    another one's place  cross-validation
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import chain, count
+from types import FrameType
+from weakref import ref
+
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from anchorlib.capture import (
+    Session,
+    active_session,
+    after_a_step,
+    has_begun,
+    see_called_parts,
+    unwatch,
+    unwrapped,
+)
+from anchorlib.errors import AnchorError, UnknownTensorError
+from anchorlib.launch.callings import callings, constructing, user_frame
+from anchorlib.launch.request import Request
+from anchorlib.launch.roots import roots_of
+from anchorlib.launch.saying import say
+from anchorlib.launch.session import at_end, end_session, open_session
+from anchorlib.names import escape
+
+__all__ = ["Trainer"]
+
+_SEARCHES = 64  # each looks at all objects there are
+
+
+@dataclass(eq=False, slots=True)
+class _Model:
+    """A model that an optimizer of this process updates.
+
+    callings: what the program calls it. prefix: what its names begin with. unknown: selectors
+        that match nothing in it, with what there is to say. undo: takes our own hooks off it.
+    """
+
+    root: Callable[[], nn.Module | None]
+    callings: list[str]
+    prefix: str = ""
+    unknown: dict[str, UnknownTensorError] = field(default_factory=dict)
+    undo: Callable[[], object] = lambda: None
+
+    def is_held_by(self, optimizer: Optimizer | None) -> bool:
+        """Whether `optimizer` holds a parameter of this model."""
+        root = self.root()
+        if root is None or optimizer is None:
+            return False
+        own = {id(p) for p in root.parameters()}
+        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+
+
+class Trainer:
+    """What this process records without having been asked to."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._untold = request.watch
+        self._session: Session | None = None
+        self._optimizers: list[ref[Optimizer]] = []
+        self._models: list[_Model] = []
+        self._searches = 0
+        self._over = False
+        self._lock = threading.RLock()
+
+    @property
+    def rests_in_children(self) -> bool:
+        """Whether children that are forked from now on are to be left alone."""
+        return self._session is not None
+
+    def constructed(self, optimizer: Optimizer, frame: FrameType) -> None:
+        """`optimizer` is there, or was told of further parameters, in `frame`."""
+        with self._lock:
+            if self._over or not self._is_ours():
+                return
+            try:
+                self._take(optimizer, frame)
+            except Exception as fault:  # noqa: BLE001  # inside a user's constructor
+                self._over = self._session is None
+                said = escape(str(fault)) if isinstance(fault, AnchorError) else repr(fault)
+                say(f"{type(optimizer).__name__} is not observed: {said}")
+
+    def grown(self, optimizer: Optimizer, frame: FrameType) -> None:
+        """`optimizer` was given further parameters; one that is being constructed comes later."""
+        if any(one() is optimizer for one in self._optimizers):
+            self.constructed(optimizer, frame)
+
+    def wrapped(self, wrapper: object) -> None:
+        """`torch.compile` has returned `wrapper`, which compiles the hooks of what it wraps too."""
+        with self._lock:
+            session = self._session
+            if not isinstance(wrapper, nn.Module) or session is None or has_begun(session):
+                return
+            for model in self._models:
+                root = model.root()
+                if root is not None and unwrapped(root) is unwrapped(wrapper):
+                    self._unwatch(session, model)
+                    model.root = ref(wrapper)
+                    self._watch_anew(session)
+
+    def _is_ours(self) -> bool:
+        """Whether no session of the program's own is open, or has taken the place of ours."""
+        active = active_session()
+        if active is self._session:
+            return True
+        self._over = True
+        if active is not None:
+            say(f"the program records run {active.run} itself: anchor run adds nothing to it")
+        return False
+
+    def _take(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        for outer in constructing(frame, Optimizer):  # SAM, while it makes its base optimizer
+            if outer is not optimizer:
+                self._optimizers = [one for one in self._optimizers if one() is not outer]
+        if not any(one() is optimizer for one in self._optimizers):
+            self._optimizers.append(ref(optimizer))
+        new = self._new_models(optimizer, user_frame(frame, Optimizer))
+        if not (new or self._models):
+            return
+        if self._session is None:
+            self._session = open_session(self._request)
+            after_a_step(self._session, self.tell_unknown)
+            at_end(self.end)
+        if has_begun(self._session):
+            self._join(self._session, new, optimizer)
+        else:
+            self._models += new
+            self._watch_anew(self._session)
+
+    def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[_Model]:
+        known = {id(p) for root in self._roots() for p in root.parameters()}
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        unknown = [p for p in parameters if id(p) not in known]
+        if not unknown or self._searches > _SEARCHES:
+            return []
+        self._searches += 1
+        if self._searches > _SEARCHES:
+            say(f"more than {_SEARCHES} optimizers with models of their own: those from here on "
+                "are not observed")  # fmt: skip
+            return []
+        roots = roots_of(unknown)
+        found = callings(roots, frame)
+        return [_Model(ref(one), names) for one, names in zip(roots, found, strict=True)]
+
+    def _roots(self) -> list[nn.Module]:
+        return [root for model in self._models if (root := model.root()) is not None]
+
+    # -- before training begins
+
+    def _watch_anew(self, session: Session) -> None:
+        for model in self._models:
+            self._unwatch(session, model)
+        self._models = [model for model in self._models if model.root() is not None]
+        self._optimizers = [one for one in self._optimizers if one() is not None]
+        for model, prefix in zip(self._models, _prefixes(self._models), strict=True):
+            model.prefix = prefix
+        # Optimizers mostly step in the order in which they were made: the last one ends the step.
+        for model in sorted(self._models, key=self._last_optimizer, reverse=True):
+            self._watch(session, model)
+
+    def _last_optimizer(self, model: _Model) -> int:
+        return max(
+            (place for place, held in enumerate(self._optimizers) if model.is_held_by(held())),
+            default=-1,
+        )
+
+    def _watch(self, session: Session, model: _Model) -> None:
+        root = model.root()
+        if root is None:
+            return
+        optimizers = [one for held in self._optimizers if model.is_held_by(one := held())]
+        self._watch_tensors(session, model, root, optimizers)
+        model.undo = see_called_parts(session, root)  # last: what it ends the others still see
+
+    def _watch_tensors(
+        self, session: Session, model: _Model, root: nn.Module, optimizers: list[Optimizer | None]
+    ) -> None:
+        some, prefix = self._request.watch, model.prefix
+        session.watch(root, tensors=[] if some else None, optimizer=optimizers, prefix=prefix)
+        for text in some:
+            try:
+                session.watch(root, tensors=[text], optimizer=optimizers, prefix=prefix)
+            except UnknownTensorError as fault:  # it may be a tensor of another model
+                model.unknown[text] = fault
+
+    # -- while training is on
+
+    def _join(self, session: Session, new: list[_Model], optimizer: Optimizer) -> None:
+        for model in new:
+            before = self._predecessor(model)
+            if before is not None:
+                model.prefix = before.prefix
+                self._models.remove(before)
+                self._unwatch(session, before)
+            else:
+                taken = {one.prefix for one in self._models}
+                model.prefix = _free(model.callings, model, taken)
+            self._models.append(model)
+        for model in self._models:
+            if model.is_held_by(optimizer):
+                self._unwatch(session, model)
+                self._watch(session, model)
+
+    def _unwatch(self, session: Session, model: _Model) -> None:
+        model.undo()
+        root = model.root()
+        if root is not None:
+            unwatch(session, root)
+
+    def _predecessor(self, model: _Model) -> _Model | None:
+        """The model whose place `model` takes: of its class, and called as it was."""
+        for one in self._models:
+            if set(one.callings) & set(model.callings) and _class(one) is _class(model):
+                return one
+        return None
+
+    # -- the end
+
+    def end(self) -> None:
+        """Close the session, and say where the run is."""
+        if self._session is not None and not self._over and active_session() is self._session:
+            self.tell_unknown()
+            end_session(self._session)
+
+    def tell_unknown(self) -> None:
+        """Say which selectors match nothing in any model; once, when training has begun."""
+        texts, self._untold = self._untold, ()
+        for text in texts:
+            faults = [one.unknown[text] for one in self._models if text in one.unknown]
+            if faults and len(faults) == len(self._models):
+                say(escape(str(faults[0])))
+
+
+def _prefixes(models: list[_Model]) -> list[str]:
+    """What the names of each model begin with."""
+    if len(models) == 1:
+        return [""]
+    everyones = Counter(name for model in models for name in model.callings)
+    prefixes: list[str] = []
+    for model in models:
+        own = [name for name in model.callings if everyones[name] == 1]
+        prefixes.append(_free(own, model, prefixes))
+    return prefixes
+
+
+def _free(callings: Iterable[str], model: _Model, taken: Collection[str]) -> str:
+    """The first of `callings` that is not taken, else the class's name with a number."""
+    name = _class(model).__name__
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(one for one in chain(callings, [name], numbered) if one not in taken)
+
+
+def _class(model: _Model) -> type:
+    root = model.root()
+    return type(None) if root is None else type(unwrapped(root))

@@ -1,0 +1,201 @@
+"""Which models are watched, under which names: the same at a second start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.anchorlib.launch.launching import PLAIN
+
+HEAD = """
+import copy, io
+import torch
+from torch import nn
+from torch.optim import SGD
+
+torch.manual_seed(0)
+
+def train(optimizers, forward, steps=2):
+    for step in range(steps):
+        for one in optimizers:
+            one.zero_grad()
+        forward(torch.ones(2, 3)).sum().backward()
+        for one in optimizers:
+            one.step()
+"""
+
+SAM = """
+class SAM(torch.optim.Optimizer):
+    def __init__(self, parameters, base, **options):
+        super().__init__(parameters, dict(options))
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.base_optimizer.step()
+
+net = nn.Linear(3, 2)
+train([SAM(net.parameters(), SGD, lr=0.1)], net)
+"""
+
+PROGRAMS = {
+    "one model": (
+        "net = nn.Linear(3, 2)\ntrain([SGD(net.parameters(), 0.1)], net)",
+        {"weight", "bias"},
+    ),
+    "two models, by their variables": (
+        "first, second = nn.Linear(3, 3), nn.Linear(3, 2)\n"
+        "train([SGD(m.parameters(), 0.1) for m in (first, second)], lambda x: second(first(x)))",
+        {"first.weight", "first.bias", "second.weight", "second.bias"},
+    ),
+    "models in a list": (
+        "models = [nn.Linear(3, 3) for _ in range(2)]\noptimizers = []\n"
+        "for m in models:\n    optimizers.append(SGD(m.parameters(), 0.1))\n"
+        "train(optimizers, lambda x: models[1](models[0](x)))",
+        {"models.0.weight", "models.0.bias", "models.1.weight", "models.1.bias"},
+    ),
+    "models in one optimizer": (
+        "class Agent:\n    def __init__(self):\n"
+        "        self.actor, self.critic = nn.Linear(3, 3), nn.Linear(3, 2, bias=False)\n"
+        "        self.opt = SGD([*self.actor.parameters(), *self.critic.parameters()], 0.1)\n"
+        "agent = Agent()\ntrain([agent.opt], lambda x: agent.critic(agent.actor(x)))",
+        {"actor.weight", "actor.bias", "critic.weight"},
+    ),
+    "models without a name": (
+        "def pair():\n    return [(m := nn.Linear(3, 3)).forward, SGD(m.parameters(), 0.1)]\n"
+        "def make():\n    return pair()\n"
+        "one, two = make(), make()\ntrain([one[1], two[1]], lambda x: two[0](one[0](x)))",
+        {"Linear.weight", "Linear.bias", "Linear_2.weight", "Linear_2.bias"},
+    ),
+    "a part built late": (
+        "net = nn.Linear(3, 3)\nopt = SGD(net.parameters(), 0.1)\ntrain([opt], net)\n"
+        "head = nn.Linear(3, 2)\nopt.add_param_group({'params': head.parameters()})\n"
+        "train([opt], lambda x: head(net(x)))",
+        {"weight", "bias", "head.weight", "head.bias"},
+    ),
+    "a layer that thaws": (
+        "net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))\n"
+        "opt = SGD(net[1].parameters(), 0.1)\ntrain([opt], net)\n"
+        "opt.add_param_group({'params': net[0].parameters()})\ntrain([opt], net)",
+        {"0.weight", "0.bias", "1.weight", "1.bias"},
+    ),
+    "the folds of a cross-validation": (
+        "def fit(model):\n    train([SGD(model.parameters(), 0.1)], model)\n"
+        "for fold in range(3):\n    net = nn.Linear(3, 2)\n    fit(net)",
+        {"weight", "bias"},
+    ),
+    "a copy and a loaded model": (
+        "file = io.BytesIO()\ntorch.save(nn.Linear(3, 3), file)\nfile.seek(0)\n"
+        "net = copy.deepcopy(torch.load(file, weights_only=False))\n"
+        "opt = SGD(net.parameters(), 0.1)\nnet.load_state_dict(nn.Linear(3, 3).state_dict())\n"
+        "net.to('cpu')\ntrain([opt], net)",
+        {"weight", "bias"},
+    ),
+    "a shared part, also held elsewhere": (
+        "class Twice(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = nn.Sequential(nn.Linear(3, 3))\n"
+        "        self.b = nn.Sequential(self.a[0])\n"
+        "    def forward(self, x):\n        return self.b(self.a(x))\n"
+        "net = Twice()\nkept = nn.ModuleList([net])\nother = nn.ModuleDict({'net': net})\n"
+        "train([SGD(net.parameters(), 0.1)], net)",
+        {"a.0.weight", "a.0.bias"},
+    ),
+    "an optimizer that makes another": (SAM, {"weight", "bias"}),
+    "compiled afterwards": (
+        "net = nn.Sequential(nn.Linear(3, 2))\nopt = SGD(net.parameters(), 0.1)\n"
+        "net = torch.compile(net, backend='aot_eager')\ntrain([opt], net)",
+        {"0.weight", "0.bias"},
+    ),
+    "compiled before": (
+        "net = torch.compile(nn.Sequential(nn.Linear(3, 2)), backend='aot_eager')\n"
+        "train([SGD(net.parameters(), 0.1)], net)",
+        {"0.weight", "0.bias"},
+    ),
+}
+
+
+@pytest.mark.parametrize("idiom", PROGRAMS)
+def test_every_model_that_an_optimizer_updates_has_names_that_a_second_start_gives_again(
+    bench, idiom
+):
+    body, expected = PROGRAMS[idiom]
+    program = bench.program(HEAD + body)
+    done = bench.observed(program, options=("--watch", "*@grad"))
+    assert done.code == 0, done.err
+    assert done.err.count("\n") == 1, done.err
+    parameters = {name for name in bench.names() if name.endswith(("weight", "bias"))}
+    assert parameters == expected
+    assert bench.observed(program, name="again", options=("--watch", "*@grad")).code == 0
+    assert "IDENTICAL" in bench.anchor("compare", "run1", "again").out
+
+
+def test_a_layer_that_thaws_is_recorded_from_the_step_in_which_it_does(bench):
+    bench.observed(bench.program(HEAD + PROGRAMS["a layer that thaws"][0]))
+    run = bench.run()
+    assert run["1.weight@grad"].columns["step"].tolist() == [0, 1, 2, 3]
+    assert run["0.weight@grad"].columns["step"].tolist() == [2, 3]
+    assert run["1@value"].columns["call"].tolist() == [0, 0, 0, 0]
+
+
+def test_folds_go_on_in_the_steps_that_follow_and_earlier_models_are_let_go(bench):
+    body = PROGRAMS["the folds of a cross-validation"][0]
+    bench.observed(
+        bench.program(
+            HEAD + body.replace("    fit(net)", "    fit(net)\n    kept.append(weakref.ref(net))")
+            .replace("for fold", "import gc, weakref\nkept = []\nfor fold")
+            + "\ngc.collect()\nassert [one() is None for one in kept] == [True, True, False]"
+        )
+    )  # fmt: skip
+    run = bench.run()
+    assert run["weight@grad"].columns["step"].tolist() == list(range(6))
+    assert run["output@value"].columns["step"].tolist() == list(range(6))
+
+
+def test_of_two_optimizers_that_alternate_the_one_made_last_ends_the_step(bench):
+    bench.observed(bench.program(HEAD + PROGRAMS["two models, by their variables"][0]))
+    run = bench.run()
+    for name in ("first.weight", "second.weight"):
+        assert run[f"{name}@grad"].columns["step"].tolist() == [0, 1]
+
+
+def test_selectors_may_name_a_tensor_of_one_model_alone(bench):
+    body = PROGRAMS["two models, by their variables"][0].replace("3, 2", "3, 2, bias=False")
+    options = ("--watch", "bias@grad", "--watch", "second.weight@delta")
+    done = bench.observed(bench.program(HEAD + body), options=options)
+    assert done.err.count("\n") == 1, done.err
+    assert bench.names() == {"first.bias", "second.weight", "loss"}
+
+
+def test_parts_that_are_called_by_themselves_say_how_the_model_runs(bench):
+    body = """
+class Steps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+
+    def training_step(self, x):
+        return self.net(x)
+
+model = Steps()
+opt = SGD(model.parameters(), 0.1)
+model.eval()
+with torch.no_grad():
+    model.training_step(torch.ones(2, 3))
+model.train()
+train([opt], model.training_step)
+"""
+    bench.observed(bench.program(HEAD + body))
+    columns = bench.run()["net@value"].columns
+    found = list(zip(columns["phase"].tolist(), columns["step"].tolist(), strict=True))
+    assert found == [("eval", 0), ("train", 0), ("train", 1)]
+    assert set(columns["call"].tolist()) == {0}
+
+
+def test_weights_are_those_of_the_unobserved_program(bench):
+    program = bench.program(PLAIN)
+    alone = bench.python(program)
+    watched = bench.observed(program, options=("--watch", "*"))
+    assert watched.out == alone.out
+    updated = bench.run()["0.weight@updated"].values()
+    assert repr(float(np.sum(updated[-1].astype(np.float64)))) == alone.out.strip()

@@ -1,0 +1,359 @@
+"""`anchor run`: the command stays what it is, and what cannot be recorded is said in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import anchorlib
+from tests.anchorlib.launch.launching import ANCHOR, PLAIN
+
+
+def test_output_errors_and_exit_code_are_the_commands(bench):
+    program = bench.program(
+        "import sys\nprint(sys.argv[1:])\nprint('e', file=sys.stderr)\nsys.exit(7)"
+    )
+    done = bench.observed(program, "--name", "x", "--", "--lr", "0.1")
+    assert (done.code, done.out, done.err) == (7, "['--name', 'x', '--', '--lr', '0.1']\n", "e\n")
+
+
+def test_an_exception_leaves_its_traceback_and_a_closed_run(bench):
+    done = bench.observed(bench.program(PLAIN + "\nraise RuntimeError('mine')"))
+    assert done.code == 1
+    assert "RuntimeError: mine" in done.err
+    assert done.err.count("Traceback") == 1
+    assert len(bench.run()["output@value"]) == 3
+    assert json.loads(bench.anchor("runs", "--json").out)[0]["state"] == "closed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_signal_ends_the_command_as_it_would_without_us(bench, number):
+    program = bench.program(
+        "import os, time\nprint(os.getpid(), flush=True)\nimport signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\ntime.sleep(60)"
+    )
+    words = [*ANCHOR, "run", "--", sys.executable, program]
+    with subprocess.Popen(
+        words, cwd=bench.place, env=bench.environment(), stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert int(command.stdout.readline()) == command.pid  # it is the command
+        time.sleep(0.2)
+        command.send_signal(number)
+        assert command.wait(30) == -number
+
+
+def test_ctrl_c_reaches_the_program(bench):
+    program = bench.program(
+        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('mine', flush=True)\n    raise SystemExit(3)"
+    )
+    words = [*ANCHOR, "run", "--", sys.executable, program]
+    with subprocess.Popen(
+        words, cwd=bench.place, env=bench.environment(), stdout=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdout.readline() == "ready\n"
+        command.send_signal(signal.SIGINT)
+        assert command.stdout.readline() == "mine\n"
+        assert command.wait(30) == 3
+
+
+def test_a_broken_pipe_ends_the_command_as_it_ends_others(bench):
+    done = bench.anchor("run", "--", "sh", "-c", "yes | head -1")
+    assert (done.code, done.out, done.err) == (0, "y\n", "")
+
+
+def test_modules_and_scripts_with_a_shebang_are_recorded(bench):
+    package = bench.place / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(PLAIN)
+    script = bench.place / "fit"
+    script.write_text(f"#!{sys.executable}\n{PLAIN}")
+    script.chmod(0o755)
+    assert bench.observed("-m", "pkg", name="module").code == 0
+    assert bench.anchor("run", "--name", "script", "--", "./fit").code == 0
+    assert bench.anchor("run", "--name", "shell", "--", "sh", "-c", "./fit").code == 0
+    assert bench.runs == ["module", "script", "shell"]
+
+
+def test_a_run_that_nobody_names_has_the_scripts_name_and_the_time(bench):
+    done = bench.observed(bench.program(PLAIN, "fit.py"), name=None)
+    (name,) = bench.runs
+    assert name.startswith("fit-20")
+    assert f"`anchor names {name}`" in done.err
+
+
+def test_the_command_that_is_recorded_makes_noise_runs(bench):
+    bench.observed(bench.program(PLAIN), options=("--watch", "*@grad"))
+    header = bench.run().header()
+    assert header["command"][-6:] == ["run", "--watch", "*@grad", "--", sys.executable, "train.py"]
+    noise = bench.anchor("noise", "run1", "--runs", "1")
+    assert noise.code == 0, noise.err
+    assert bench.runs == ["run1", "run1-noise1"]
+    compared = bench.anchor("compare", "run1", "run1", "--noise", "run1-noise1")
+    assert compared.code == 0
+
+
+def test_options_say_what_is_recorded(bench):
+    options = ("--watch", "2@grad", "--watch", "*.bias@delta", "--mode", "summary")
+    program = bench.program(PLAIN)
+    done = bench.observed(program, options=(*options, "--steps", "1:3", "--phases", "train"))
+    assert done.code == 0, done.err
+    found = {(info.name, info.kind) for info in bench.run().tensors()}
+    assert found == {("2", "grad"), ("0.bias", "delta"), ("2.bias", "delta"), ("loss", "value")}
+    for info in bench.run().tensors():
+        assert (info.mode, info.first_step, info.last_step) == ("summary", 1, 2)
+
+
+def test_the_environment_names_what_is_watched(bench):
+    program = bench.program(PLAIN)
+    assert bench.observed(program, ANCHOR_WATCH="0@grad, 2.weight@delta").code == 0
+    assert bench.names() == {"0", "2.weight", "loss"}
+    own = bench.program("import anchorlib\n" + PLAIN, "own.py")
+    done = bench.python(own, ANCHOR_WATCH="0@grad", ANCHOR_RUN="alone")
+    assert done.code == 0
+    assert bench.names("alone") == {"0", "loss"}
+    assert "anchor: run alone: 3 steps" in done.err
+
+
+def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(bench):
+    options = ("--watch", "3.bias@grad", "--watch", "2.bias@grad")
+    done = bench.observed(bench.program(PLAIN), options=options)
+    first, last = done.err.splitlines()
+    assert first == "anchor: no tensor is named '3.bias@grad'; did you mean '2.bias@grad'?"
+    assert last.startswith("anchor: run run1: ")
+    assert bench.names() == {"2.bias", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--mode", "some"), "some"),
+        (("--watch", "re:("), "re:("),
+        (("--steps", "a:b"), "ANCHOR_STEPS"),
+        (("--name", "a/b"), "cannot name a run"),
+        (("--name", "there"), "run there exists in anchors: choose another --name"),
+    ],
+)
+def test_what_no_session_would_take_is_refused_before_anything_runs(bench, options, said):
+    (bench.place / "anchors" / "there.zarr").mkdir(parents=True)
+    done = bench.anchor("run", *options, "--", "echo", "ran")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith("anchor: ")
+    assert said in done.err
+
+
+def test_selectors_of_the_environment_are_checked(bench):
+    done = bench.anchor("run", "--", "echo", "ran", ANCHOR_WATCH="fc1,re:(")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("anchor: ANCHOR_WATCH in the environment: ")
+    own = bench.program("import anchorlib\n" + PLAIN)
+    done = bench.python(own, ANCHOR_WATCH="re:(")
+    assert done.code == 0
+    assert done.err.startswith("anchor: the program runs unobserved: ANCHOR_WATCH")
+    assert bench.runs == []
+
+
+def test_a_command_that_is_not_there_is_one_line(bench):
+    done = bench.anchor("run", "--", "no-such-command")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "anchor: cannot run no-such-command: No such file or directory\n"
+
+
+def test_a_program_that_trains_nothing_is_told_so_if_it_uses_torch(bench):
+    done = bench.observed("-c", "import torch")
+    assert done.code == 0
+    assert done.err.startswith("anchor: nothing was recorded: ")
+    assert bench.observed("-c", "print(1)").err == ""
+
+
+def test_a_process_without_torch_loads_nothing_of_ours(bench):
+    code = (
+        "import sys\n"
+        "names = [n for n in sys.modules if n.split('.')[0] in ('anchorlib', 'numpy', 'torch')]\n"
+        "print(names, [p for p in sys.path if 'launch' in p], 'json' in sys.modules)"
+    )
+    assert bench.observed("-c", code).out == bench.python("-c", code).out == "[] [] False\n"
+
+
+def test_another_sitecustomize_runs_as_without_us(bench):
+    (bench.place / "sitecustomize.py").write_text("import sys\nsys.theirs = __file__\n")
+    code = "import sys, sitecustomize; print(sys.theirs == sitecustomize.__file__)"
+    done = bench.observed("-c", code, PYTHONPATH=str(bench.place))
+    assert (done.out, done.err) == ("True\n", "")
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-S", "-uE", "-Wignore"])
+def test_a_python_that_cannot_be_observed_is_told_and_runs(bench, option):
+    done = bench.observed(option, "-c", "print(1)")
+    assert (done.code, done.out) == (0, "1\n")
+    deaf = option != "-Wignore"
+    assert done.err.count("takes no note of anchor run: the program runs unobserved\n") == deaf
+
+
+def test_a_python_without_anchorlib_says_so_once_and_runs(bench):
+    (bench.place / "torch.py").write_text("value = 5\n")  # what it would import
+    code = (
+        "import subprocess, sys\n"
+        "sys.modules['anchorlib'] = None\n"  # as where it is not installed
+        "import torch\n"
+        "print(torch.value, torch.__spec__.loader.__class__.__name__, flush=True)\n"
+        "subprocess.run([sys.executable, '-c', 'import sys; sys.modules[\"anchorlib\"] = None; "
+        "import torch'])"
+    )
+    done = bench.observed("-c", code, PYTHONPATH=str(bench.place))
+    assert (done.code, done.out) == (0, "5 SourceFileLoader\n")
+    assert done.err.startswith(f"anchor: {sys.executable} cannot load anchorlib (")
+    assert done.err.endswith("the program runs unobserved\n")
+    assert done.err.count("\n") == 1
+
+
+def test_a_session_of_the_programs_own_wins(bench):
+    before = "import anchorlib\nanchorlib.start('theirs')\n" + PLAIN
+    done = bench.observed(bench.program(before))
+    assert done.code == 0
+    assert done.err.startswith("anchor: the program records run theirs itself: ")
+    assert done.err.count("\n") == 1
+    after = PLAIN.replace("for step", "import anchorlib\nanchorlib.start('later')\nfor step")
+    done = bench.observed(bench.program(after), name="ours")
+    assert done.code == 0
+    assert done.err.startswith("anchorlib: the program opens a session of its own, run later: ")
+    assert done.err.count("\n") == 1
+    assert "later" in bench.runs
+
+
+def test_a_session_of_the_same_name_takes_the_place_of_ours(bench):
+    own = PLAIN.replace(
+        "for step", "import anchorlib\nsession = anchorlib.start()\nsession.watch(model)\nfor step"
+    )
+    done = bench.observed(bench.program(own), name=None, ANCHOR_RUN="run1")
+    assert done.code == 0, done.err
+    assert len(bench.run()["output@value"]) == 3
+
+
+def test_anchors_of_the_program_are_recorded_with_what_is_watched(bench):
+    anchored = "import anchorlib\n" + PLAIN.replace(
+        "    optimizer.zero_grad",
+        "    anchorlib.anchor(loss * 2, 'double')\n    optimizer.zero_grad",
+    )
+    assert bench.observed(bench.program(anchored), name=None, ANCHOR_RUN="run1").code == 0
+    assert {"double", "output", "loss"} <= bench.names()
+
+
+def test_ANCHOR_DISABLED_leaves_the_program_alone(bench):  # noqa: N802  # the variable's name
+    done = bench.observed(bench.program(PLAIN), ANCHOR_DISABLED="1")
+    assert (done.code, done.err) == (0, "")
+    assert bench.runs == []
+
+
+def test_trainers_of_one_command_have_runs_of_their_own(bench):
+    program = bench.program(PLAIN)
+    both = f"{sys.executable} {program} && {sys.executable} {program}"
+    done = bench.anchor("run", "--name", "run1", "--", "sh", "-c", both)
+    assert done.code == 0
+    assert bench.runs == ["run1", "run1-2"]
+    assert "IDENTICAL" in bench.anchor("compare", "run1", "run1-2").out
+
+
+RANKS = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+
+def main(rank, place):
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.full((2, 3), rank + 1.0)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import torch.multiprocessing as mp
+    mp.start_processes(main, args=(sys.argv[1],), nprocs=2, start_method=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_processes_of_a_group_are_ranks_of_one_run(bench, method):
+    done = bench.observed(bench.program(RANKS), bench.place / "meet", method)
+    assert done.code == 0, done.err
+    run = bench.run()
+    assert run.ranks == [0, 1]
+    assert bench.names() == {"output", "weight", "bias", "loss"}
+    consumed = [run.series("weight", "grad", rank=rank).values().tolist() for rank in run.ranks]
+    assert consumed[0] == consumed[1]  # DDP's average
+    assert json.loads(bench.anchor("runs", "--json").out)[0]["state"] == "closed"
+
+
+def test_torchrun_is_recorded_rank_by_rank(bench):
+    program = bench.program(
+        RANKS.replace('"gloo", init_method=f"file://{place}", rank=rank, world_size=2', '"gloo"')
+        .partition("if __name__")[0] + "\nimport os\nmain(int(os.environ['RANK']), '')"
+    )  # fmt: skip
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", program]
+    done = bench.observed(*words)
+    assert done.code == 0, done.err
+    assert bench.run().ranks == [0, 1]
+    assert done.err.count("anchor: run run1: ") == 1
+
+
+FORKED = (
+    PLAIN
+    + """
+import os
+import multiprocessing as mp
+
+def child():
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(16, 4)).sum().backward()
+    other.step()
+
+process = mp.get_context("fork").Process(target=child)
+process.start()
+process.join()
+print(process.exitcode)
+"""
+)
+
+
+def test_children_that_a_trainer_forks_are_left_alone(bench):
+    done = bench.observed(bench.program(FORKED))
+    assert done.out.endswith("\n0\n")
+    assert bench.runs == ["run1"]
+    assert len(bench.run()["output@value"]) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the recorder process is Linux's")
+def test_a_trainer_that_is_killed_leaves_its_records(bench):
+    killed = PLAIN.replace("print(repr", "import os; os.kill(os.getpid(), 9)\nprint(repr")
+    done = bench.observed(bench.program(killed), ANCHOR_RECORDER="process")
+    assert done.code == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if Path(bench.place, "anchors", "run1.zarr").exists() and _recorded(bench) == 3:
+            break
+        time.sleep(0.2)
+    assert _recorded(bench) == 3
+
+
+def _recorded(bench):
+    try:
+        return len(bench.run()["2.bias@grad"])
+    except (anchorlib.AnchorError, OSError):
+        return 0
+
+
+def test_no_variable_of_ours_is_left_for_programs_that_are_not_launched():
+    assert "ANCHOR_LAUNCH" not in os.environ
