@@ -13,6 +13,7 @@ from anchorlib.capture.choice import Asked, Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
 from anchorlib.capture.hyperparameters import hyperparameters
+from anchorlib.capture.module_texts import module_texts
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
@@ -71,6 +72,7 @@ class Watches:
         for one in reversed(inner):
             self._watch_optimizer(one, watch)
         watch.add(choice)
+        self._observer.guarded(lambda: self._tell_modules(parts))
         forget_compiled_code()
         self._observer.lineage.know(parts.parameters)
 
@@ -128,6 +130,12 @@ class Watches:
             self._optimizers.append(added)
             if added.parameters:
                 self._observer.forwards.know_trained(watch.parts.root)
+
+    def _tell_modules(self, parts: Parts) -> None:
+        """State in the header what the modules were made with."""
+        if self._settings.recording:
+            for key, value in module_texts(parts.modules).items():
+                self._observer.recorder.header(key, value)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
         """State in the header what the optimizer was told; as it is when it is first watched."""

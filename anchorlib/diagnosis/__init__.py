@@ -19,6 +19,7 @@ from anchorlib.diagnosis.comparison import (
     Pair,
     Place,
 )
+from anchorlib.diagnosis.headers import made_otherwise
 from anchorlib.diagnosis.rerunning import compare_line, noise, noise_line
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Place",
     "compare",
     "compare_line",
+    "made_otherwise",
     "noise",
     "noise_line",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.statements import compiled
 
-__all__ = ["config_diff"]
+__all__ = ["MODULE", "config_diff", "made_otherwise", "module_key"]
 
 PASSING = (
     "pid",
@@ -22,6 +22,9 @@ PASSING = (
     "imported.from",
 )
 """What is another in every process, and changes no number."""
+
+MODULE = "module."
+"""What entries that say what a module was made with begin with."""
 
 
 def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
@@ -37,8 +40,45 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     return _engines(alignment) | {
         name: (one.get(name), two.get(name))
         for name in names
-        if name not in PASSING and one.get(name) != two.get(name)
+        if name not in PASSING
+        and one.get(name) != two.get(name)
+        and (not name.startswith(MODULE) or (name in one and name in two))
     }
+
+
+def module_key(name: str) -> str:
+    """The entry that says what the module of this name was made with."""
+    return f"{MODULE}{name}"
+
+
+def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
+    """What two modules say otherwise of themselves; None where they say the same, or nothing.
+
+    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ.
+    """
+    if not (isinstance(a, str) and isinstance(b, str)) or a == b:
+        return None
+    (class_a, args_a), (class_b, args_b) = _parted(a), _parted(b)
+    if class_a != class_b:
+        return a, b
+    left = [one for one in args_a if one not in args_b]
+    right = [one for one in args_b if one not in args_a]
+    if not left and not right:
+        return a, b
+    return f"{class_a} {', '.join(left) or 'without it'}", ", ".join(right) or "without it"
+
+
+def _parted(text: str) -> tuple[str, list[str]]:
+    """The class, and its arguments: what commas part outside of brackets."""
+    name, _, rest = text.partition("(")
+    args, depth = [""], 0
+    for char in rest.removesuffix(")"):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth <= 0:
+            args.append("")
+        else:
+            args[-1] += char
+    return name, [one.strip() for one in args if one.strip()]
 
 
 def _engines(alignment: Alignment) -> dict[str, tuple[Any, Any]]:

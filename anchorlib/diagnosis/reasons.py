@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anchorlib.diagnosis.frontier import Frontier
+from anchorlib.diagnosis.headers import made_otherwise, module_key
 from anchorlib.diagnosis.measures import Measure
 from anchorlib.diagnosis.parentage import Role
 from anchorlib.diagnosis.segments import Segment
@@ -86,6 +87,8 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
 def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
     """What B does otherwise, as far as it can be told."""
     parts = []
+    if made := _made_otherwise(found, row):
+        parts.append(" | ".join(map(escape, made)))
     if other := _otherwise(found, row):
         parts.append(f"B computes it by {other}")
     if other := of_b_alone(found, row):
@@ -93,6 +96,20 @@ def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
     if factor := _factor(measure):
         parts.append(f"B is {factor:.6g} times A")
     return parts
+
+
+def _made_otherwise(found: Frontier, row: int) -> tuple[str, str] | None:
+    """What the two modules whose output this is, or whose parameter, were made with."""
+    alignment = found.alignment
+    a, b = alignment.a, alignment.b
+    tensor = a.tensors[a.tensor[row]]
+    names = {one.a: one.b for one in alignment.renamed}
+    told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
+    for name in (tensor.name, tensor.name.rpartition(".")[0]):
+        key_a, key_b = module_key(name), module_key(names.get(name, name))
+        if key_a in told_a:
+            return made_otherwise(told_a[key_a], told_b.get(key_b))
+    return None
 
 
 def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.headers import MODULE
 from anchorlib.names import escape
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
@@ -238,7 +239,11 @@ def _before(columns: dict[str, Array], where: tuple[int, int]) -> Array:
 
 def _header(run: Run) -> dict[str, str]:
     found = run.header() if run.ranks else {}
-    return {escape(str(name)): escape(_text(value)) for name, value in sorted(found.items())}
+    return {
+        escape(str(name)): escape(_text(value))
+        for name, value in sorted(found.items())
+        if not name.startswith(MODULE)  # those stand in what changed
+    }
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anchorlib.diagnosis import Comparison
+from anchorlib.diagnosis.headers import made_otherwise, module_key
 from anchorlib.diagnosis.statements import compiled
 from anchorlib.names import escape
 from anchorlib.record import Edges
@@ -73,9 +74,23 @@ def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[Node]:
             continue
         pairs = zip(("shape", "dtype"), told_a[name], told_b[name], strict=True)
         facts = [(what, one, two) for what, one, two in pairs if one != two]
+        facts += _other_module(comparison, name, names)
         facts += _other_ways(ways_a.get(name, []), ways_b.get(name, []))
         found.append(Node(name, "other" if facts else "equal", facts=facts))
     return found
+
+
+def _other_module(
+    comparison: Comparison, name: str, names: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """What the module of this name was made with, where the runs say different things."""
+    alignment = comparison.alignment
+    if alignment is None:
+        return []
+    one, two = (next(iter(t.header.values()), {}) for t in (alignment.a, alignment.b))
+    other = next((b for b, a in names.items() if a == name), name)
+    made = made_otherwise(one.get(module_key(name)), two.get(module_key(other)))
+    return [] if made is None else [("module", *made)]
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:

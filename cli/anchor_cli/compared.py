@@ -101,7 +101,11 @@ def _config(found: Comparison, width: int, screen: Screen) -> Section:
 
 
 def _entry(name: str, pair: tuple[Any, Any], width: int) -> list[str]:
-    a, b = map(escape, _texts(*pair))
+    from anchorlib.diagnosis import made_otherwise
+
+    # Of what two modules were made with, what differs.
+    made = made_otherwise(*pair) if name.startswith("module.") else None
+    a, b = map(escape, made or _texts(*pair))
     room = width - 7
     name = cut(escape(name), room // 3, "...")
     # What the shorter one leaves is the longer one's.
