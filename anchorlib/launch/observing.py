@@ -89,6 +89,8 @@ def _tell_nothing() -> None:
     store, name = os.environ.get("ANCHOR_STORE", ""), _request and _request.name
     if not name or _trainer is not None or "://" in store or _is_there(store, name):
         return
+    if _request and _request.process != os.getpid():  # a child that was forked
+        return
     say("nothing was recorded: no optimizer of a model's parameters was constructed")
 
 

@@ -86,7 +86,7 @@ def _fields(text: str) -> Mapping[str, Any]:
             "command": tuple(map(str, fields.get("command", ()))),
             "process": int(fields.get("process", 0)),
         }
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         raise OptionError(f"{LAUNCH} in the environment is set by `anchor run` alone") from None
 
 

@@ -12,7 +12,7 @@ from multiprocessing import util
 import torch
 
 from anchorlib.capture import Session, counted, find_losses, start_unasked, state_command
-from anchorlib.errors import RunBusyError, RunExistsError
+from anchorlib.errors import AnchorError, RunBusyError, RunExistsError
 from anchorlib.launch.request import Request
 from anchorlib.launch.saying import say
 from anchorlib.modes import All
@@ -72,7 +72,10 @@ def at_end(end: Callable[[], None]) -> None:
 
 def end_session(session: Session) -> None:
     """Close `session`; the first rank says where the run is, and what to type next."""
-    session.close()
+    try:
+        session.close()
+    except AnchorError as fault:  # nobody called us here
+        say(escape(str(fault)))
     if session.rank != 0:
         return
     where = [] if session.store == DEFAULT_STORE else ["--store", session.store]

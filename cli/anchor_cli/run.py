@@ -86,11 +86,12 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
     """
     from anchorlib.launch import Request, launch, selectors_of_environment
 
+    selectors = tuple(watch or ()) or selectors_of_environment()
     request = Request(
         name=name,
-        watch=tuple(watch or ()) or selectors_of_environment(),
+        watch=selectors,
         mode=mode,
-        command=(*_program(), *_again(watch, mode, steps, phases), "--", *command),
+        command=(*_program(), *_again(selectors, mode, steps, phases), "--", *command),
     )
     settings = {"ANCHOR_STORE": store, "ANCHOR_STEPS": steps, "ANCHOR_PHASES": phases}
     begun = launch(command, request, {key: text for key, text in settings.items() if text})
@@ -109,9 +110,9 @@ def _program() -> list[str]:
 
 
 def _again(
-    watch: list[str] | None, mode: str | None, steps: str | None, phases: str | None
+    watch: tuple[str, ...], mode: str | None, steps: str | None, phases: str | None
 ) -> list[str]:
     """The options that record the same again, under another name and perhaps elsewhere."""
-    options = [("--watch", text) for text in watch or ()]
+    options = [("--watch", text) for text in watch]
     options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]
     return [word for option, text in options if text for word in (option, text)]

@@ -17,6 +17,7 @@ ELSEWHERE = {
     "serve": "it collects until it is stopped: cli/test_serve.py",
     "ui": "it serves until it is stopped: page/test_served.py",
     "noise": "it runs a training: cli/test_noise.py",
+    "run": "it runs a training: anchorlib/launch/test_run.py",
     "import": "it takes folders of dumps: cli/test_import.py",
     "push": "it takes a spool, and writes to /archive: anchorlib/spool/test_delivery.py",
 }

@@ -69,7 +69,7 @@ def await_torch() -> None:
 def _observe() -> None:
     try:
         from anchorlib.launch import observe_trainers
-    except ImportError as fault:
+    except Exception as fault:  # noqa: BLE001  # whatever it is, it must not break `import torch`
         if os.environ.pop(_REQUEST, None):  # children of this process need not say it again
             reason = f"{type(fault).__name__}: {fault}"
             _say(f"{sys.executable} cannot load anchorlib ({reason}): the program runs unobserved")

@@ -161,6 +161,18 @@ def test_selectors_of_the_environment_are_checked(bench):
     assert bench.runs == []
 
 
+@pytest.mark.parametrize(
+    "text", ["[", "[]", "1", '{"process": "x"}', '{"watch": ["re:("]}', "[" * 9999]
+)
+def test_a_request_that_nobody_made_leaves_the_program_alone(bench, text):
+    hook = Path(anchorlib.__file__).with_name("launch") / "hook"
+    done = bench.python(bench.program(PLAIN), PYTHONPATH=str(hook), ANCHOR_LAUNCH=text)
+    assert done.code == 0
+    assert done.err.startswith("anchor: the program runs unobserved: ")
+    assert done.err.count("\n") == 1
+    assert bench.runs == []
+
+
 def test_a_command_that_is_not_there_is_one_line(bench):
     done = bench.anchor("run", "--", "no-such-command")
     assert (done.code, done.out) == (2, "")
