@@ -63,7 +63,10 @@ def test_a_module_that_computes_otherwise_says_by_which_operations(tmp_path):
     a, b = (trained(tmp_path, name, Net([nn.Linear(4, 4), one])) for name, one in bodies)
     change, _, facts = nodes(a, b)["body.1"]
     assert change == "other"
-    assert facts == [["operations", "TanhBackward0", "GeluBackward0"]]
+    assert facts == [
+        ["module", "Tanh()", "GELU(approximate='none')"],
+        ["operations", "TanhBackward0", "GeluBackward0"],
+    ]
 
 
 def test_another_width_is_another_shape(tmp_path):
