@@ -21,6 +21,7 @@ from anchorlib.diagnosis.reasons import of_b_alone, reason
 from anchorlib.diagnosis.segments import Segment, segments
 from anchorlib.diagnosis.severity import severity
 from anchorlib.diagnosis.skips import Skips, skips
+from anchorlib.diagnosis.whereabouts import whereabouts
 from anchorlib.names import escape, join
 
 __all__ = ["BAD", "Judge"]
@@ -46,12 +47,16 @@ _UNSEEN = (
 
 @dataclass(slots=True)
 class Judge:
-    """Says what an origin is; `origins` are all of them, in order of execution."""
+    """Says what an origin is; `origins` are all of them, in order of execution.
+
+    unplaced: of how many more it says where in the tensor they differ.
+    """
 
     found: Frontier
     measures: Measures
     noise: Envelope | None = None
     skips: Skips = field(init=False)
+    unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.skips = skips(self.found.alignment)
@@ -62,8 +67,9 @@ class Judge:
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
         leap = jump(self.found, self.measures)
-        covered = leap is not None and self._covers(self._pair(leap.row))
-        return told if leap is None or covered else self._with_leap(told, leap)
+        if leap is not None and not self._covers(self._pair(leap.row)):
+            told = self._with_leap(told, leap)
+        return told
 
     def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
         """With the place where the error leaps, unless something so early is to blame already."""
@@ -145,8 +151,14 @@ class Judge:
             max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
             why=reason(found, segment, measure, note, outside=outside),
             amongst=segment.amongst,
+            where=self._where(pair),
             orphaned=bool(found.orphaned[row]) or bool(of_b_alone(found, row)),
         )
+
+    def _where(self, pair: int) -> str:
+        """Which of its elements differ; of the first origins alone, for their values are read."""
+        self.unplaced -= 1
+        return whereabouts(self.found.alignment, pair) if self.unplaced >= 0 else ""
 
     def _pair(self, row: int) -> int:
         rows = self.found.alignment.a_row

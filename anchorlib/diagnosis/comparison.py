@@ -62,6 +62,7 @@ class Origin:
     amongst: how many records of one segment this origin stands for (the same ops and parents,
         other steps or passes or elements of the segment), itself included.
     orphaned: whether one run alone recorded some of what it was computed from.
+    where: which of its elements differ, as "rows 12–15 of 16" or "all"; "" where that is not known.
     leap: where what it was computed from differs already, but by so much less: its error over the
         largest before it in its step; else 0.
     """
@@ -75,6 +76,7 @@ class Origin:
     why: str = ""
     amongst: int = 1
     orphaned: bool = False
+    where: str = ""
     leap: float = 0.0
 
 
@@ -249,6 +251,7 @@ def origin_dict(origin: Origin) -> dict[str, Any]:
         "share_differing": finite(measure.share_differing),
         "max_abs": finite(measure.max_abs),
         "max_ulp": origin.max_ulp,
+        "where": origin.where or None,
         "why": origin.why,
         "amongst": origin.amongst,
     }

@@ -12,19 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib import dtypes
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.table import Table
+from anchorlib.diagnosis.whereabouts import EQUAL, NONFINITE, apart, read, where
 from anchorlib.report.values import Budget
 
-__all__ = ["Footprint", "apart", "footprints", "where"]
+__all__ = ["Footprint", "footprints"]
 
 Array = np.ndarray[Any, Any]
 SIDE = 48
-RANGES_SHOWN = 6
-FEWEST_REGULAR = 3
-BLOCK = 1 << 20  # bytes read at a time
-EQUAL, NONFINITE = -1.0, -3.0  # as in the grid of a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ def footprints(
         if len(shapes) > 1 or not all(table.kept[row] for table, row in sides) or cost > left:
             continue
         left -= cost
-        values = [_read(table, row) for table, row in sides]
+        values = [read(table, row) for table, row in sides]
         shape = tuple(shapes.pop())
         if all(one.size == int(np.prod(shape, dtype=np.int64)) for one in values):
             found.append(_footprint(cell, apart(*values).reshape(shape)))
@@ -79,34 +75,6 @@ def footprints(
 
 def _elements(table: Table, row: int) -> int:
     return int(np.prod(table.shapes[table.shape[row]], dtype=np.int64))
-
-
-def _read(table: Table, row: int) -> Array:
-    name = table.dtypes[table.dtype[row]]
-    parts = [block.reshape(-1) for block in table.read(row, BLOCK)]
-    return dtypes.decode(np.concatenate(parts), name) if parts else np.empty(0)
-
-
-def apart(a: Array, b: Array) -> Array:
-    """|b − a| of each element; EQUAL where the bits agree, NONFINITE where one alone is finite."""
-    wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
-    one, two = a.astype(wide), b.astype(wide)
-    with np.errstate(invalid="ignore", over="ignore"):
-        found: Array = np.abs(two - one).astype(np.float64)
-    found[~np.isfinite(found)] = NONFINITE
-    found[_same(a, b)] = EQUAL
-    return found
-
-
-def _same(a: Array, b: Array) -> Array:
-    """Whether the bits agree; of different dtypes whether the values do."""
-    if a.dtype != b.dtype:
-        equal: Array = (a == b) | ((a != a) & (b != b))
-        return equal
-    size = a.dtype.itemsize
-    bits = [np.ascontiguousarray(one).view(np.uint8).reshape(-1, size) for one in (a, b)]
-    agree: Array = (bits[0] == bits[1]).all(axis=1)
-    return agree
 
 
 def _footprint(cell: int, difference: Array) -> Footprint:
@@ -134,39 +102,3 @@ def _smaller(matrix: Array) -> Array:
             starts = np.arange(SIDE) * size // SIDE
             rank = np.maximum.reduceat(rank, starts, axis=axis)
     return np.where(np.isinf(rank), NONFINITE, rank)
-
-
-def where(differs: Array) -> list[str]:
-    """One sentence for each axis: "rows 12–15 of 16", "all 32 columns"."""
-    dimensions = differs.ndim
-    names = {1: ("element",), 2: ("row", "column")}.get(dimensions, ())
-    found = []
-    for axis, size in enumerate(differs.shape):
-        rest = tuple(other for other in range(dimensions) if other != axis)
-        places = np.flatnonzero(differs.any(axis=rest))
-        one = names[axis] if names else f"axis {axis} index"
-        many = f"{one}s" if names else f"axis {axis} indices"
-        if len(places) == size:
-            found.append(f"all {size:,} {many}" if size != 1 else f"the only {one}")
-        elif not len(places):  # another dtype, the same values
-            found.append(f"none of {size:,} {many}")
-        else:
-            found.append(f"{one if len(places) == 1 else many} {_ranges(places)} of {size:,}")
-    return found
-
-
-def _ranges(places: Array) -> str:
-    """As "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3, 7, 9 and 40 more"."""
-    steps = np.diff(places)
-    if len(places) > FEWEST_REGULAR and steps[0] > 1 and (steps == steps[0]).all():
-        return f"{places[0]} to {places[-1]} by {steps[0]}"
-    cuts = np.flatnonzero(steps != 1) + 1
-    told = [_range(one) for one in np.split(places, cuts)[:RANGES_SHOWN]]
-    more = len(places) - sum(len(one) for one in np.split(places, cuts)[:RANGES_SHOWN])
-    if more:
-        return f"{', '.join(told)} and {more:,} more"
-    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
-
-
-def _range(places: Array) -> str:
-    return str(places[0]) if len(places) == 1 else f"{places[0]}–{places[-1]}"

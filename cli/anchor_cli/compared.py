@@ -219,6 +219,8 @@ def _far(one: Origin) -> str:
         parts.append(f"{figure(measure.error_eps)} eps")
     if not math.isnan(measure.share_differing):
         parts.append(f"{100 * measure.share_differing:.3g} % differ")
+    if one.where not in ("", "all"):
+        parts.append(f"in {one.where}")
     if one.max_ulp is not None and one.max_ulp < _APART and not measure.unrelated:
         parts.append(f"max {one.max_ulp:,} ulp")
     return ", ".join(parts)

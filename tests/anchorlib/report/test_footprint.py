@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as npst
 
 from anchorlib.reading import open_run
 from anchorlib.report.contrasting import EQUAL, NONFINITE, contrast
-from anchorlib.report.footprint import SIDE, apart, where
+from anchorlib.report.footprint import SIDE
 from anchorlib.report.gathering import gather
 from anchorlib.report.values import Budget
 from tests.anchorlib.report.compared import compared
@@ -48,22 +43,6 @@ def test_of_many_axes_each_is_told_by_its_number(tmp_path):
     assert one.shape in ((4, 12), (12, 4))
 
 
-@pytest.mark.parametrize(
-    ("places", "said"),
-    [
-        ([3], "element 3 of 40"),
-        ([0, 4, 5, 6], "elements 0 and 4–6 of 40"),
-        (range(1, 33, 2), "elements 1 to 31 by 2 of 40"),
-        ([0, 2, 3, 6, 8, 11, 15, 20, 26], "elements 0, 2–3, 6, 8, 11, 15 and 2 more of 40"),
-        (range(40), "all 40 elements"),
-    ],
-)
-def test_the_indices_of_an_axis_are_told_shortly(places, said):
-    differs = np.zeros(40, bool)
-    differs[list(places)] = True
-    assert where(differs) == [said]
-
-
 def test_a_large_tensor_is_drawn_small_and_no_difference_is_lost(tmp_path):
     values = np.zeros((500, 300), np.float32)
     other = values.copy()
@@ -86,31 +65,3 @@ def test_a_scalar_has_no_axis(tmp_path):
     one = found(tmp_path, np.float32(1), np.float32(2))
     assert one.axes == []
     assert one.picture.tolist() == [[1.0]]
-
-
-ARRAYS = npst.arrays(
-    st.sampled_from([np.float32, np.float16, np.int16, np.complex64]), st.integers(0, 30)
-)
-
-
-@settings(deadline=None)
-@given(ARRAYS, st.data())
-def test_exactly_the_elements_with_other_bits_differ(values, data):
-    other = values.copy()
-    for place in data.draw(st.sets(st.integers(0, max(len(values) - 1, 0)), max_size=len(values))):
-        other.view(np.uint8).reshape(len(values), -1)[place, 0] ^= 1
-    bits = [one.view(np.uint8).reshape(len(values), values.itemsize) for one in (values, other)]
-    expected = (bits[0] != bits[1]).any(axis=1)
-    assert ((apart(values, other) != EQUAL) == expected).all()
-
-
-@settings(deadline=None)
-@given(npst.arrays(bool, st.tuples(st.integers(1, 70))))
-def test_the_first_and_the_last_index_that_differ_are_always_said_or_counted(differs):
-    places = np.flatnonzero(differs)
-    (said,) = where(differs)
-    numbers = [int(one) for one in re.findall(r"\d+", said)]
-    assert said.startswith(("all", "the only")) == (len(places) == len(differs))
-    if 0 < len(places) < len(differs):
-        assert places[0] in numbers
-        assert "more" in said or places[-1] in numbers
