@@ -13,7 +13,7 @@ from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.streams import Plan
 
-__all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
+__all__ = ["ModuleHook", "PassGradient", "ShardGradient", "is_ours"]
 
 
 class ModuleHook:
@@ -48,6 +48,11 @@ def resting_hook(*_arguments: object) -> None:
 def at_rest() -> Callable[..., None]:
     """What a pickled hook is made from."""
     return resting_hook
+
+
+def is_ours(hook: object) -> bool:
+    """Whether `hook` watches a module, or rests on a copy of one."""
+    return isinstance(hook, ModuleHook) or hook is resting_hook
 
 
 class PassGradient:

@@ -342,6 +342,18 @@ def test_a_watched_model_may_be_copied_and_pickled_and_the_copy_rests():
         assert "0@value" in run.names()
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")
+def test_a_watched_model_and_its_copy_can_be_compiled_as_torchscript_and_record_on():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    with recording() as run:
+        run.session.watch(model, tensors=["0", "output"])
+        for one in (model, copy.deepcopy(model)):
+            script = torch.jit.script(one)
+            assert torch.equal(script(torch.ones(1, 2)), one[1](one[0](torch.ones(1, 2))))
+        model(torch.ones(1, 2))
+        assert run.names().count("output@value") == 1
+
+
 def scaled_training(kind, fused, steps=3, bad=(1,)):
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
