@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from weakref import ref
 
@@ -13,7 +14,12 @@ from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.streams import Plan
 
-__all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
+__all__ = ["ModuleHook", "PassGradient", "ShardGradient", "is_ours"]
+
+
+_Rest = tuple[Callable[..., Any], tuple[object, str]]
+# A pickled hook: takes what it is given and does nothing, where there is no anchorlib too.
+_REST: _Rest = (getattr, (nullcontext(), "__exit__"))
 
 
 class ModuleHook:
@@ -34,20 +40,29 @@ class ModuleHook:
         if self._module() is module:
             self._act(module, *arguments)
 
-    def __deepcopy__(self, _memo: object) -> Callable[..., None]:
-        return resting_hook
+    def __deepcopy__(self, _memo: object) -> RestingHook:
+        return RestingHook()
 
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return at_rest, ()
-
-
-def resting_hook(*_arguments: object) -> None:
-    """What the hooks of a watched module become in a copy of it: nothing."""
+    def __reduce__(self) -> _Rest:
+        return _REST
 
 
-def at_rest() -> Callable[..., None]:
-    """What a pickled hook is made from."""
-    return resting_hook
+class RestingHook:
+    """What the hooks of a watched module become in a copy of it: it does nothing."""
+
+    __slots__ = ()
+
+    @natively
+    def __call__(self, *_arguments: object) -> None:
+        """Rest."""
+
+    def __reduce__(self) -> _Rest:
+        return _REST
+
+
+def is_ours(hook: object) -> bool:
+    """Whether `hook` watches a module, or rests on a copy of one."""
+    return isinstance(hook, (ModuleHook, RestingHook))
 
 
 class PassGradient:

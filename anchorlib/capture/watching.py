@@ -17,6 +17,7 @@ from anchorlib.capture.module_texts import module_texts
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
+from anchorlib.capture.scripting import script_without_hooks
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import OptionError
@@ -65,6 +66,7 @@ class Watches:
         self._claim(choice.names, parts.root)
         if self._settings.perturbs is not None:
             self._settings.perturbs.apply(parts.parameters)
+        script_without_hooks()
         watch = self._watch_of(parts)
         undo = take_hooks_inside(model)
         if undo is not None:

@@ -11,7 +11,9 @@ models have (`m` above) is none of theirs; a model without any is called by its 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
@@ -23,18 +25,25 @@ __all__ = ["callings", "constructing", "user_frame"]
 
 _DEEP = 64
 _MANY = 64
+_OWN_LOCALS = {
+    "locals",
+    "vars",
+    "eval",
+    "exec",
+}  # who calls these may hold what a frame answers with
+_REFERENCES = 3  # to a frame's dict that nobody else holds: the frame's, our variable, an argument
 
 
 def constructing(frame: FrameType | None, kind: type) -> Iterator[object]:
     """The objects of `kind` whose methods run in `frame` and around it, without a gap."""
-    while frame is not None and isinstance(_first(frame), kind):
-        yield _first(frame)
+    while frame is not None and issubclass(type(first := _first(frame)), kind):
+        yield first
         frame = frame.f_back
 
 
 def user_frame(frame: FrameType | None, kind: type) -> FrameType | None:
     """The frame around those."""
-    while frame is not None and isinstance(_first(frame), kind):
+    while frame is not None and issubclass(type(_first(frame)), kind):
         frame = frame.f_back
     return frame
 
@@ -44,7 +53,7 @@ def callings(roots: Sequence[nn.Module], frame: FrameType | None) -> list[list[s
     found: list[dict[str, None]] = [{} for _ in roots]
     places = {id(unwrapped(root)): place for place, root in enumerate(roots)}
     for name, value in _named_values(frame):
-        if isinstance(value, nn.Module):
+        if issubclass(type(value), nn.Module):  # isinstance would wake lazy objects
             place = places.get(id(unwrapped(value)))
             if place is not None:
                 found[place][name] = None
@@ -60,9 +69,10 @@ def _named_values(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
 
 
 def _of_frame(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    variables = {name: value for name, value in frame.f_locals.items() if name != "self"}
+    variables = _variables(frame)
+    owner = variables.get(_first_name(frame))
+    variables.pop("self", None)
     yield from _with_contents(variables)
-    owner = _first(frame)
     held = getattr(owner, "__dict__", None)
     if isinstance(held, dict):
         yield from _with_contents(held)
@@ -86,5 +96,28 @@ def _with_contents(variables: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 def _first(frame: FrameType) -> object:
     """The first argument of a function that is a method, by its place; None elsewhere."""
+    return _variables(frame).get(_first_name(frame))
+
+
+def _first_name(frame: FrameType) -> str:
     code = frame.f_code
-    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    return code.co_varnames[0] if code.co_argcount else ""
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """The variables of `frame`, which stays as it was.
+
+    Before Python 3.13 a function's frame keeps the dict that it answers with. That would hold what
+    the function deletes later, and it is the very dict that `locals()` gave the function before: a
+    frame that may hold it is not looked into.
+    """
+    code = frame.f_code
+    if not code.co_flags & CO_OPTIMIZED or sys.version_info >= (3, 13):
+        return dict(frame.f_locals)
+    if not _OWN_LOCALS.isdisjoint(code.co_names):
+        return {}
+    kept = frame.f_locals
+    variables = dict(kept)
+    if sys.getrefcount(kept) <= _REFERENCES:  # a debugger may hold it
+        kept.clear()
+    return variables

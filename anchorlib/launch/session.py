@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shlex
 import sys
@@ -11,7 +12,14 @@ from multiprocessing import util
 
 import torch
 
-from anchorlib.capture import Session, counted, find_losses, start_unasked, state_command
+from anchorlib.capture import (
+    Session,
+    active_session,
+    counted,
+    find_losses,
+    start_unasked,
+    state_command,
+)
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError
 from anchorlib.launch.request import Request
 from anchorlib.launch.saying import say
@@ -23,6 +31,34 @@ __all__ = ["at_end", "end_session", "open_session"]
 
 _RANKS = ("RANK", "SLURM_PROCID")
 _TRAINERS = 100
+
+
+class _Saying(logging.Handler):
+    """Tells on stderr what our session logs: the program's own log and output have none of it."""
+
+    session: Session | None = None
+
+    def begin(self) -> None:
+        """From now on."""
+        logger = logging.getLogger("anchorlib")
+        logger.addHandler(self)
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it; or leave it, and what follows, to the log of a program that records itself."""
+        if active_session() in (None, self.session):
+            say(record.getMessage().removeprefix("anchorlib: "))
+        else:
+            self.end()  # `record` goes on to the program's handlers
+
+    def end(self) -> None:
+        """No longer."""
+        logger = logging.getLogger("anchorlib")
+        logger.removeHandler(self)
+        logger.propagate = True
+
+
+_saying = _Saying()
 
 
 def open_session(request: Request) -> Session:
@@ -40,6 +76,7 @@ def open_session(request: Request) -> Session:
             request.name if number == 1 else f"{request.name}-{number}"
             for number in range(1, _TRAINERS)
         )
+    _saying.begin()
     for name in names:
         try:
             session = start_unasked(name, rank=rank, mode=request.mode or All)
@@ -47,6 +84,7 @@ def open_session(request: Request) -> Session:
             if name is None or ranked or name == f"{request.name}-{_TRAINERS - 1}":
                 raise
             continue
+        _saying.session = session
         find_losses(session)
         if request.command:
             state_command(session, request.command)
@@ -72,10 +110,12 @@ def at_end(end: Callable[[], None]) -> None:
 
 def end_session(session: Session) -> None:
     """Close `session`; the first rank says where the run is, and what to type next."""
+    _saying.setLevel(logging.WARNING)  # what was counted is said below
     try:
         session.close()
     except AnchorError as fault:  # nobody called us here
         say(escape(str(fault)))
+    _saying.end()
     if session.rank != 0:
         return
     where = [] if session.store == DEFAULT_STORE else ["--store", session.store]

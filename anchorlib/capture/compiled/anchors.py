@@ -60,6 +60,10 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
     value, grad = tracing.chosen(watch, name)
     if not (value or grad or root):
         return
+    if torch.compiler.is_exporting():
+        if value or grad:
+            tracing.count_skipped(name, "torch.export")
+        return
     counted = name if value or grad else ""
     spot = tracing.place_watched(counted, watch, torch.is_grad_enabled())
     where = ops.value(x, *spot) if value else ops.call(*spot)
@@ -68,12 +72,16 @@ def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False
 
 def enter_root(watch: int, *, training: bool) -> None:
     """The forward of a watched root begins."""
+    if torch.compiler.is_exporting():
+        return
     # Its place needs an operator, so that a forward without any anchor counts as a pass too.
     ops.call(*tracing.enter(watch, training, torch.is_grad_enabled()))
 
 
 def leave_root(watch: int) -> None:
     """The forward of a watched root has ended."""
+    if torch.compiler.is_exporting():
+        return
     spot = tracing.leave(watch)
     if spot[-1] == 0:  # a graph of its own, after a graph break
         ops.call(*spot)

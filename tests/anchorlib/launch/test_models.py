@@ -199,3 +199,44 @@ def test_weights_are_those_of_the_unobserved_program(bench):
     assert watched.out == alone.out
     updated = bench.run()["0.weight@updated"].values()
     assert repr(float(np.sum(updated[-1].astype(np.float64)))) == alone.out.strip()
+
+
+VARIABLES = """
+import weakref
+
+class Large:
+    pass
+
+class Lazy:
+    @property
+    def __class__(self):
+        print("woken")
+        return Large
+
+def main(rate=0.1):
+    large, lazy = Large(), Lazy()
+    alive = weakref.ref(large)
+    net, other = nn.Linear(3, 3), nn.Linear(3, 2)
+    optimizers = [SGD(net.parameters(), rate), SGD(other.parameters(), rate)]
+    del large
+    print(alive() is None)
+    train(optimizers, lambda x: other(net(x)))
+
+def configured(rate=0.1):
+    configuration = locals()
+    exec("hidden = 1")
+    net = nn.Linear(3, 3)
+    optimizer = SGD(net.parameters(), rate)
+    print(sorted(configuration), eval("hidden"))
+
+configured()
+main()
+"""
+
+
+def test_variables_of_the_program_live_and_end_as_without_us(bench):
+    program = bench.program(HEAD + VARIABLES)
+    alone = bench.python(program)
+    assert alone.out.splitlines() == ["['configuration', 'hidden', 'rate'] 1", "True"]
+    assert bench.observed(program).out == alone.out
+    assert {"net.weight", "other.weight"} <= bench.names()

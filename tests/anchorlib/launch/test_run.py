@@ -24,6 +24,16 @@ def test_output_errors_and_exit_code_are_the_commands(bench):
     assert (done.code, done.out, done.err) == (7, "['--name', 'x', '--', '--lr', '0.1']\n", "e\n")
 
 
+def test_what_we_log_is_on_stderr_and_not_in_the_programs_own_log(bench):
+    logs = "import logging, sys\nlogging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
+    program = bench.program(logs + PLAIN + "\nlogging.info('mine')\n")
+    done = bench.observed(program)
+    assert done.out == bench.python(program).out
+    weight, counted = done.err.splitlines()
+    assert weight.startswith("anchor: a step of run run1 weighs ")
+    assert counted.startswith("anchor: run run1: 3 steps ")
+
+
 def test_an_exception_leaves_its_traceback_and_a_closed_run(bench):
     done = bench.observed(bench.program(PLAIN + "\nraise RuntimeError('mine')"))
     assert done.code == 1
@@ -236,7 +246,7 @@ def test_a_session_of_the_programs_own_wins(bench):
     after = PLAIN.replace("for step", "import anchorlib\nanchorlib.start('later')\nfor step")
     done = bench.observed(bench.program(after), name="ours")
     assert done.code == 0
-    assert done.err.startswith("anchorlib: the program opens a session of its own, run later: ")
+    assert done.err.startswith("anchor: the program opens a session of its own, run later: ")
     assert done.err.count("\n") == 1
     assert "later" in bench.runs
 

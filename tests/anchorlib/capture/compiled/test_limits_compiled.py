@@ -46,6 +46,17 @@ def test_exported_programs_have_no_anchors_and_they_are_counted(strict):
     assert run.session.counters.skipped == {"torch.export": 1}
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_of_a_watched_model_have_no_operators_of_ours(strict):
+    model = nn.Sequential(nn.Linear(*reversed(weight().shape)), nn.Tanh())
+    with recording() as run:
+        run.session.watch(model, tensors=["0", "output"])
+        program = torch.export.export(model, (torch.ones(2, model[0].in_features),), strict=strict)
+    assert "anchor" not in str(program.graph)
+    assert run.sink.records == []
+    assert run.session.counters.skipped == {"torch.export": 2}
+
+
 def by_condition(x, w):
     def one(h):
         h = torch.sin(h)

@@ -1,0 +1,57 @@
+"""`torch.jit.script` of a watched model, or of its copy: it compiles hooks, and ours are no script.
+
+torch has no hook for it, so what makes a script of a module is wrapped, once in a process, and sees
+none of ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from anchorlib.capture.module_hooks import is_ours
+
+__all__ = ["script_without_hooks"]
+
+_KINDS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+@functools.cache
+def script_without_hooks() -> None:
+    """From now on `torch.jit.script` leaves our hooks out of what it compiles."""
+    recursive = getattr(torch.jit, "_recursive", None)
+    original = getattr(recursive, "create_script_module", None)
+    if original is not None:
+        recursive.create_script_module = _hookless(original)  # type: ignore[union-attr]
+
+
+def _hookless(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create_script_module(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with _hooks_taken_off(nn_module):
+            return original(nn_module, *args, **kwargs)
+
+    return create_script_module
+
+
+@contextmanager
+def _hooks_taken_off(model: nn.Module) -> Iterator[None]:
+    """None of our hooks is on a module of `model`; all are back in their order afterwards."""
+    taken = []
+    for module in model.modules():
+        for hooks in (vars(module).get(kind) or {} for kind in _KINDS):
+            if any(map(is_ours, hooks.values())):
+                taken.append((hooks, list(hooks.items())))
+                for key in [key for key, hook in hooks.items() if is_ours(hook)]:
+                    del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before in taken:
+            hooks.clear()
+            hooks.update(before)
