@@ -51,7 +51,7 @@ SURFACE = {
         "run", "--tensor", "-t", "--as", "--scale", "--output", "-o", *NARROWING, "--store",
         "--json",
     },
-    "stats": {"run", "--tensor", "-t", *NARROWING, "--store", "--json"},
+    "stats": {"run", "--tensor", "-t", *NARROWING, "--all", "--store", "--json"},
 }  # fmt: skip
 
 

@@ -55,11 +55,9 @@ def knowing(queue):
     return queue
 
 
-def join_drain():
-    """Wait for the drain threads that are still at work."""
-    for thread in threading.enumerate():
-        if thread.name == "anchorlib-drain":
-            thread.join(10)
+def join_drain(queue):
+    """Wait for the drain thread of `queue`."""
+    queue._worker._thread.join(10)
 
 
 def steps(sink):
@@ -333,7 +331,7 @@ def test_a_sink_that_never_answers_costs_what_waits_and_ends_every_wait(monkeypa
     assert not waiting.is_alive()
     assert "stays locked" in caplog.text
     sink.gate.set()
-    join_drain()
+    join_drain(queue)
 
 
 def test_what_is_put_after_a_close_is_counted_as_lost():
@@ -355,7 +353,7 @@ def test_a_drain_thread_that_dies_leaves_nobody_waiting():
 
     queue = queue_to(Dying())
     put(queue, item(0))
-    join_drain()
+    join_drain(queue)
     put(queue, item(1))
     with pytest.raises(FlushTimeoutError):
         queue.flush()

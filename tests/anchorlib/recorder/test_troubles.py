@@ -42,7 +42,7 @@ def test_training_does_not_wait_for_room_that_a_dead_drain_never_makes():
     queue = queue_to(Dying(), limit_bytes=256)
     for step in range(20):
         put(queue, item(step))
-    join_drain()
+    join_drain(queue)
     put(queue, item(20, nbytes=10_000))
     assert queue.stream("y", "value", "all", "train", keeps=True) >= -1
     with pytest.raises(FlushTimeoutError):

@@ -127,9 +127,9 @@ def test_no_warning_comes_of_ordinary_use(caplog):
     with caplog.at_level(logging.INFO):
         record(torch.compile(lambda x, w: anchor(x @ w, "h").sum(), backend="aot_eager"))
     assert said(caplog) == [
-        "anchorlib: a step of run memory weighs 72 B in 2 records (train) on rank 0",
+        "anchorlib: a step of run memory weighs 160 B in 2 records (train) on rank 0",
         "anchorlib: run memory, rank 0: 2 steps of 1 pass, ended by session.step(); "
-        "4 records, 144 B, in anchors",
+        "4 records, 320 B, in anchors",
     ]
 
 
