@@ -67,11 +67,11 @@ def test_the_header_learns_what_training_used(how, learned):
 
 
 def learnt(seen):
-    """What the header learned of training, but for what it says of optimizers."""
+    """What the header learned of training, but for what it says of optimizers and modules."""
     return {
         key: value
         for key, value in seen.sink.entries.items()
-        if key.partition(".")[0] not in ("optimizer", "steps")
+        if key.partition(".")[0] not in ("optimizer", "module", "steps")
     }
 
 
