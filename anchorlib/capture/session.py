@@ -275,7 +275,8 @@ class Session:
                 self.store,
             )
         if self._settings.recording:
-            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, self._counted())
+            counted = self._counted(self.store)
+            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, counted)
             if self._settings.scope != ANYTHING and not self.counters.records:
                 _log.warning(
                     "anchorlib: run %s has no record: nothing was of the phases and steps that "
@@ -288,12 +289,12 @@ class Session:
         if missing:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 
-    def _counted(self) -> str:
-        """Steps and passes, which optimizer ends what, and what is where now."""
+    def _counted(self, store: str) -> str:
+        """Steps and passes, which optimizer ends what, and what is in `store` now."""
         counters, steps = self.counters, str(self._clock.turns)
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
-        kept = f"{records}, {size_text(counters.bytes)}, in {self.store}{dropped}"
+        kept = f"{records}, {size_text(counters.bytes)}, in {store}{dropped}"
         return f"{steps}; {kept}" if steps else kept
 
     def _check(self) -> None:

@@ -76,6 +76,6 @@ def state_command(session: Session, words: Sequence[str]) -> None:
         session._recorder.header("command", command(list(words)))  # noqa: SLF001
 
 
-def counted(session: Session) -> str:
-    """Steps and passes of a session, which optimizer ended what, and what is where now."""
-    return session._counted()  # noqa: SLF001
+def counted(session: Session, store: str) -> str:
+    """Steps and passes of a session, which optimizer ended what, and what is in `store` now."""
+    return session._counted(store)  # noqa: SLF001

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anchorlib.errors import CommandError, RunExistsError
+from anchorlib.errors import CommandError, RunExistsError, StoreError
 from anchorlib.launch.interpreters import why_unseen
 from anchorlib.launch.request import LAUNCH, Request
 from anchorlib.names import escape
@@ -63,19 +63,21 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     A run that nobody names gets the script's name and the time, the same for all of its processes,
     unless a job's id names it.
 
-    Raises RunExistsError, OptionError for settings that no session takes, and what
-    `Request.check` raises.
+    Raises RunExistsError, StoreError for a directory that cannot be made, OptionError for settings
+    that no session takes, and what `Request.check` raises.
     """
     request.check()
     environment = {**os.environ, **settings}
     scope(environ=environment)
+    typed = environment["ANCHOR_STORE"]
     named = request.name or os.environ.get("ANCHOR_RUN")
     if named and not _of_a_job(words):
-        _must_be_new(named, environment["ANCHOR_STORE"])
+        _must_be_new(named, typed)
     name = named or (None if _named_by_job() else _name_of(words))
     environment |= {
         "PYTHONPATH": os.pathsep.join(filter(None, [_HOOK, os.environ.get("PYTHONPATH")])),
-        LAUNCH: replace(request, name=name, process=os.getpid()).text(),
+        "ANCHOR_STORE": _place(typed),
+        LAUNCH: replace(request, name=name, process=os.getpid(), store=typed).text(),
     }
     return Launch(tuple(words), environment, why_unseen(words))
 
@@ -86,6 +88,17 @@ def _must_be_new(name: str, store: str) -> None:
         raise RunExistsError(
             f"run {name} exists in {escape(store)}: choose another --name, or remove that run"
         )
+
+
+def _place(store: str) -> str:
+    """Where `store` is, wherever a program goes; a directory is there from now on."""
+    if "://" in store:
+        return store
+    try:
+        Path(store).mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise StoreError(f"cannot record into {escape(store)}: {fault.strerror}") from None
+    return str(Path(store).absolute())
 
 
 def _of_a_job(words: Sequence[str]) -> bool:

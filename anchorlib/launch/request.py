@@ -29,6 +29,7 @@ class Request:
     mode: as for `start`; None: its default.
     command: what was typed, for the run's header; empty where nobody typed `anchor run`.
     process: the number of the command's own process.
+    store: as it was typed: the processes have where it is, for they may change directory.
     """
 
     name: str | None = None
@@ -36,6 +37,7 @@ class Request:
     mode: str | None = None
     command: tuple[str, ...] = ()
     process: int = 0
+    store: str = ""
 
     def check(self) -> None:
         """Raises InvalidNameError, ModeError, OptionError for what no session would take."""
@@ -85,6 +87,7 @@ def _fields(text: str) -> Mapping[str, Any]:
             "mode": _maybe(fields.get("mode")),
             "command": tuple(map(str, fields.get("command", ()))),
             "process": int(fields.get("process", 0)),
+            "store": str(fields.get("store", "")),
         }
     except (ValueError, AttributeError, TypeError, RecursionError):
         raise OptionError(f"{LAUNCH} in the environment is set by `anchor run` alone") from None

@@ -31,30 +31,51 @@ __all__ = ["at_end", "end_session", "open_session"]
 
 _RANKS = ("RANK", "SLURM_PROCID")
 _TRAINERS = 100
+# What a step weighs is told with what would make it lighter: here as it is typed.
+_LIGHTER = "; lighter: "
+_TYPED = {
+    'phases=("train",)': "--phases train",
+    "steps=range(0, 100)": "--steps 0:100",
+    "mode=Summary": "--mode summary",
+}
 
 
 class _Saying(logging.Handler):
-    """Tells on stderr what our session logs: the program's own log and output have none of it."""
+    """Tells on stderr what our session logs: the program's own log and output have none of it.
+
+    What is no warning is told where the program asks for such lines, and where it says what would
+    make a step lighter.
+    """
 
     session: Session | None = None
+    _level = logging.NOTSET
 
     def begin(self) -> None:
         """From now on."""
         logger = logging.getLogger("anchorlib")
+        self._level = logger.level
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
         logger.addHandler(self)
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say it; or leave it, and what follows, to the log of a program that records itself."""
-        if active_session() in (None, self.session):
-            say(record.getMessage().removeprefix("anchorlib: "))
-        else:
+        if active_session() not in (None, self.session):
             self.end()  # `record` goes on to the program's handlers
+            return
+        text = record.getMessage().removeprefix("anchorlib: ")
+        asked = logging.getLogger().isEnabledFor(record.levelno)
+        if record.levelno >= logging.WARNING or asked or _LIGHTER in text:
+            for option, typed in _TYPED.items():
+                text = text.replace(option, typed)
+            say(text)
 
     def end(self) -> None:
         """No longer."""
         logger = logging.getLogger("anchorlib")
         logger.removeHandler(self)
+        logger.setLevel(self._level)
         logger.propagate = True
 
 
@@ -108,8 +129,11 @@ def at_end(end: Callable[[], None]) -> None:
         util.Finalize(None, end, exitpriority=0)
 
 
-def end_session(session: Session) -> None:
-    """Close `session`; the first rank says where the run is, and what to type next."""
+def end_session(session: Session, store: str) -> None:
+    """Close `session`; the first rank says where the run is, and what to type next.
+
+    store: as it was typed; "" where nobody did.
+    """
     _saying.setLevel(logging.WARNING)  # what was counted is said below
     try:
         session.close()
@@ -118,6 +142,7 @@ def end_session(session: Session) -> None:
     _saying.end()
     if session.rank != 0:
         return
-    where = [] if session.store == DEFAULT_STORE else ["--store", session.store]
+    store = store or session.store
+    where = [] if store == DEFAULT_STORE else ["--store", store]
     see = shlex.join(["anchor", "names", session.run, *where])
-    say(f"run {session.run}: {escape(counted(session))}. See `{escape(see)}`")
+    say(f"run {session.run}: {escape(counted(session, store))}. See `{escape(see)}`")

@@ -238,7 +238,7 @@ class Trainer:
         """Close the session, and say where the run is."""
         if self._session is not None and not self._over and active_session() is self._session:
             self.tell_unknown()
-            end_session(self._session)
+            end_session(self._session, self._request.store)
 
     def tell_unknown(self) -> None:
         """Say which selectors match nothing in any model; once, when training has begun."""

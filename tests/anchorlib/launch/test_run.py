@@ -34,6 +34,32 @@ def test_what_we_log_is_on_stderr_and_not_in_the_programs_own_log(bench):
     assert counted.startswith("anchor: run run1: 3 steps ")
 
 
+def test_a_step_of_a_megabyte_says_what_would_make_it_lighter_as_it_is_typed(bench):
+    wide = PLAIN.replace("Linear(4, 8)", "Linear(4, 30_000)").replace("Linear(8,", "Linear(30_000,")
+    done = bench.observed(bench.program(wide))
+    weight, counted = done.err.splitlines()
+    assert weight.startswith("anchor: a step of run run1 weighs ")
+    assert "; lighter: --steps 0:100, --mode summary" in weight
+    assert counted.startswith("anchor: run run1: 3 steps ")
+
+
+def test_a_program_that_changes_directory_is_recorded_where_it_began(bench):
+    (bench.place / "elsewhere").mkdir()
+    done = bench.observed(bench.program("import os\nos.chdir('elsewhere')\n" + PLAIN))
+    assert bench.runs == ["run1"]
+    assert done.err.endswith(", in anchors. See `anchor names run1`\n")
+    assert not list((bench.place / "elsewhere").iterdir())
+
+
+def test_a_store_that_cannot_be_is_refused_before_anything_runs(bench):
+    (bench.place / "file").touch()
+    program = bench.program("print('ran')")
+    done = bench.anchor("run", "--store", "file/store", "--", sys.executable, program)
+    assert (done.out, done.err.count("\n")) == ("", 1)
+    assert done.err.startswith("anchor: cannot record into file/store: ")
+    assert done.code != 0
+
+
 def test_an_exception_leaves_its_traceback_and_a_closed_run(bench):
     done = bench.observed(bench.program(PLAIN + "\nraise RuntimeError('mine')"))
     assert done.code == 1
