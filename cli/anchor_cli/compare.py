@@ -223,7 +223,7 @@ def _exit(found: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
             return ExitCode.INCOMPLETE
     if found.verdict in _FAILING[fail_on]:
         return ExitCode.DIFFERENCE
-    if found.incomplete:
+    if found.incomplete or not found.complete:
         note(f"incomplete: {'; '.join(filter(None, (found.complete.why, *found.notes)))}")
         return ExitCode.INCOMPLETE
     return ExitCode.DONE

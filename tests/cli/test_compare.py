@@ -21,6 +21,7 @@ from anchor_cli.onward import next_commands
 from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Divergence, Growth, Origin, Place
+from anchorlib.diagnosis.completeness import Completeness
 from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
@@ -166,6 +167,15 @@ def test_exit_codes_are_the_contracts(compare, verdict, fail_on, incomplete, cod
     assert done.code == code
     assert done.json["verdict"] == verdict
     assert done.err.count("\n") == (code in (2, 3))
+
+
+@pytest.mark.parametrize("verdict", ["identical", "expected", "suspect"])
+def test_an_incomplete_pair_is_never_exit_0(compare, verdict):
+    lacking = Completeness(b=False, why="b ended in the backward of step 0 and never closed")
+    found = replace(SUSPECT, verdict=verdict, complete=lacking)
+    done = compare(found, "--fail-on", "unexpected")
+    assert done.code == 3
+    assert done.err == f"anchor: incomplete: {lacking.why}\n"
 
 
 def test_the_report_says_what_differs_where_it_starts_and_how_it_grows(compare):
