@@ -142,6 +142,15 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             collector.stop(_GRACE)
     finally:
         collector.stop(_GRACE)  # where it did not come so far
+    return _ended(collector)
+
+
+def _ended(collector: Collector) -> ExitCode:
+    """The exit code; where a call hangs, whose thread Python would wait for, this is the end."""
+    if not collector.has_ended:
+        note("a call did not end, and is left; what was acknowledged is stored")
+        sys.stdout.flush()
+        os._exit(ExitCode.DONE)
     return ExitCode.DONE
 
 

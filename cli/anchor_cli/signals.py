@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from anchor_cli.exits import ExitCode
@@ -14,6 +15,9 @@ __all__ = ["Signals"]
 
 _END: Final = (signal.SIGTERM, signal.SIGINT)
 _AGAIN: Final = signal.SIGHUP
+# A signal that the system gives to a thread of gRPC's wakes nobody: handlers run in this thread,
+# when it next does anything.
+_LOOK_SECONDS: Final = 1.0
 
 
 class Signals:
@@ -31,8 +35,11 @@ class Signals:
 
     def wait(self, on_again: Callable[[], None]) -> None:
         """Calls `on_again` for each SIGHUP until the first SIGTERM or Ctrl-C."""
-        while self._came.get() == _AGAIN:
-            on_again()
+        while True:
+            with suppress(queue.Empty):
+                if self._came.get(timeout=_LOOK_SECONDS) != _AGAIN:
+                    return
+                on_again()
 
     def _take(self, number: int, frame: object) -> None:  # noqa: ARG002  # as signal calls it
         if number in _END:

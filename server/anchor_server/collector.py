@@ -6,6 +6,7 @@ with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -52,6 +53,7 @@ _SPARE_THREADS = 16 + WATCHERS  # for everything that is not a stream
 _WAITING_CALLS = 256
 _LAST_WORDS = 0.5  # seconds that calls have at least to be answered
 _PATIENCE = 2.0  # seconds that a stream which ended may take to give its rank back
+_NUMBERS = itertools.count()  # of the collectors of this process
 
 
 class Collector:
@@ -114,7 +116,9 @@ class Collector:
             fsync=fsync,
         )
         self._health = HealthService()
-        self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, "anchor-collector")
+        self._prefix = f"anchor-collector-{next(_NUMBERS)}"
+        self._threads = ThreadPoolExecutor(max_streams + _SPARE_THREADS, self._prefix)
+        self._has_ended = False
         self._server = self._make_server(max_streams)
         self._handshakes.port = self._bind(bind)
         self.address = f"{host}:{self._handshakes.port}"
@@ -165,8 +169,26 @@ class Collector:
             self._push.wait_idle(_PATIENCE)
             self._handshakes.close()
             self._push.close()
-            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._has_ended = self._join(_PATIENCE)
             self._stopped.set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more; False where a call does not end, cancelled or not.
+
+        All that was acknowledged is in the store either way. Python waits for such a call's thread
+        when it ends.
+        """
+        return self._has_ended
+
+    def _join(self, seconds: float) -> bool:
+        """Whether all threads that answer calls end within `seconds`."""
+        over = time.monotonic() + seconds
+        for thread in threading.enumerate():
+            if thread.name.startswith(f"{self._prefix}_"):
+                thread.join(max(over - time.monotonic(), 0.0))
+        return not any(one.name.startswith(f"{self._prefix}_") for one in threading.enumerate())
 
     def __enter__(self) -> Self:
         self.start()

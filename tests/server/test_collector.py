@@ -136,3 +136,21 @@ def test_wait_returns_when_the_collector_is_stopped(tmp_path):
         stopper.start()
         assert collector.wait(20)
         stopper.join()
+
+
+def test_a_call_that_never_ends_does_not_keep_a_collector_from_ending(tmp_path, monkeypatch):
+    monkeypatch.setattr("anchor_server.collector._PATIENCE", 0.1)
+    for_ever = threading.Event()
+    collector = Collector(tmp_path, "127.0.0.1:0")
+    collector.start()
+    collector._threads.submit(for_ever.wait)
+    collector.stop(0.1)
+    assert not collector.has_ended
+    for_ever.set()
+
+
+def test_nothing_runs_after_a_collector_has_ended(tmp_path):
+    with serve(tmp_path) as collector, Pusher(collector.address) as stream:
+        stream.push(record(0))
+        stream.acked(1)
+    assert collector.has_ended
