@@ -11,6 +11,7 @@ import numpy as np
 from anchorlib.diagnosis import Comparison
 from anchorlib.diagnosis.alignment import Alignment
 from anchorlib.diagnosis.comparison import Place
+from anchorlib.diagnosis.headers import MODULE
 from anchorlib.diagnosis.measures import Measures
 from anchorlib.names import escape, join
 from anchorlib.report.footprint import Footprint, footprints
@@ -200,8 +201,9 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
             for origin in comparison.origins
         ],
         "config": [
-            [escape(name), *(escape(str(value)) for value in pair)]
+            [escape(name), *(escape(_said(value)) for value in pair)]
             for name, pair in comparison.config_diff.items()
+            if not name.startswith(MODULE)  # those stand in the structure
         ],
         "structure": structure(comparison, a, b),
         "notes": [escape(note) for note in comparison.notes],
@@ -243,3 +245,10 @@ def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
         other = loose.get((name, line.kind, line.phase), -1)
         found.append(full.get((name, line.kind, line.mode, line.phase), other))
     return found
+
+
+def _said(value: Any) -> str:
+    """A header's entry for people: of a command the words, of what a run lacks that it does."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "absent" if value is None else str(value)

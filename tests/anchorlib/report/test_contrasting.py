@@ -137,3 +137,16 @@ def test_a_comparison_that_carries_no_pairs_is_its_sentence_alone(tmp_path):
     found = drawn(a, b, alignment=None, measures=None, sentence="They <differ>.")
     assert np.isnan(found.grid).all()
     assert found.plain["sentence"] == "They <differ>."
+
+
+def test_settings_are_said_as_people_read_them_and_modules_in_the_structure(tmp_path):
+    differs = {
+        "command": (["python", "train.py"], ["python", "train.py", "--lr", "1"]),
+        "torch.backend": (None, "inductor"),
+        "module.fc1": ("Linear(1, 2)", "Linear(1, 3)"),
+    }
+    found = drawn(*pair_of_runs(tmp_path), config_diff=differs)
+    assert found.plain["config"] == [
+        ["command", "python train.py", "python train.py --lr 1"],
+        ["torch.backend", "absent", "inductor"],
+    ]
