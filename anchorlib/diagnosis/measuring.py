@@ -31,7 +31,9 @@ __all__ = ["max_ulp", "measure"]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
-SAFE = 400  # squares of 2**±401, and sums of 2**64 of them, are far inside float64
+SAFE = 130
+"""Exponents up to which float64 values are squared as they are: neither sums of 2**64 squares nor
+those of values that are 2**400 times smaller leave float64."""
 SCALING = ("min", "max", "sum", "l2")  # figures that grow with the values
 WHOLE = ("nonfinite", "zeros", "numel", "worst")
 
