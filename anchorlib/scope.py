@@ -103,7 +103,7 @@ def scope(
     """
     if phases is None and environ.get("ANCHOR_PHASES"):
         names = [part.strip() for part in environ["ANCHOR_PHASES"].split(",") if part.strip()]
-        found: frozenset[str] | None = _phases("ANCHOR_PHASES in the environment", names)
+        found: frozenset[str] | None = _phases("ANCHOR_PHASES (--phases of anchor run)", names)
     else:
         found = None if phases is None else _phases("phases", phases)
     if steps is None and environ.get("ANCHOR_STEPS"):
@@ -156,7 +156,7 @@ def _steps_of_text(text: str) -> Steps:
         found = _PART.fullmatch(part.strip())
         if found is None or found[4] == "0":
             raise OptionError(
-                f"ANCHOR_STEPS in the environment is steps as '0:3,10', not {quoted(text)}"
+                f"ANCHOR_STEPS (--steps of anchor run) is steps as '0:3,10', not {quoted(text)}"
             )
         single, first, end, stride = found.groups()
         if single:
@@ -164,5 +164,5 @@ def _steps_of_text(text: str) -> Steps:
         else:
             ranges.append(range(int(first or 0), int(end or sys.maxsize), int(stride or 1)))
     if not any(ranges):
-        raise OptionError(f"ANCHOR_STEPS={quoted(text)} in the environment has no step in it")
+        raise OptionError(f"ANCHOR_STEPS={quoted(text)} (--steps of anchor run) has no step in it")
     return Steps((tuple(one for one in ranges if one),))

@@ -161,9 +161,7 @@ class Judge:
         return whereabouts(self.found.alignment, pair) if self.unplaced >= 0 else ""
 
     def _pair(self, row: int) -> int:
-        rows = self.found.alignment.a_row
-        at = np.flatnonzero(rows == row)
-        return int(at[0])
+        return int(np.searchsorted(self.found.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         role = Role(int(self.found.role[row]))

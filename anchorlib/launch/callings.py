@@ -25,12 +25,8 @@ __all__ = ["callings", "constructing", "user_frame"]
 
 _DEEP = 64
 _MANY = 64
-_OWN_LOCALS = {
-    "locals",
-    "vars",
-    "eval",
-    "exec",
-}  # who calls these may hold what a frame answers with
+# Who calls these may hold what a frame answers with.
+_OWN_LOCALS = {"locals", "vars", "eval", "exec"}
 _REFERENCES = 3  # to a frame's dict that nobody else holds: the frame's, our variable, an argument
 
 

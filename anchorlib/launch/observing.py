@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlib.errors import AnchorError
 from anchorlib.launch.request import Request
 from anchorlib.launch.saying import say
+from anchorlib.names import escape
 
 if TYPE_CHECKING:
     from anchorlib.launch.trainer import Trainer
@@ -59,8 +60,8 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
         compiled = original(*args, **kwargs)
-        if _trainer is not None:
-            _trainer.wrapped(compiled)
+        if (trainer := _trainer) is not None:
+            _harmlessly(lambda: trainer.wrapped(compiled))
         return compiled
 
     return compile
@@ -75,13 +76,22 @@ def _followed(original: Callable[..., Any], *, told: bool) -> Callable[..., Any]
     @functools.wraps(original)
     def followed(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(optimizer, *args, **kwargs)
+        frame = sys._getframe(1)  # noqa: SLF001  # the documented way
         if told:
-            _this_trainer().constructed(optimizer, sys._getframe(1))  # noqa: SLF001
-        elif _trainer is not None:
-            _trainer.grown(optimizer, sys._getframe(1))  # noqa: SLF001  # the documented way
+            _harmlessly(lambda: _this_trainer().constructed(optimizer, frame))
+        elif (trainer := _trainer) is not None:
+            _harmlessly(lambda: trainer.grown(optimizer, frame))
         return result
 
     return followed
+
+
+def _harmlessly(look: Callable[[], object]) -> None:
+    """Do so inside a call of the program's, which must not hear of what goes wrong."""
+    try:
+        look()
+    except Exception as fault:  # noqa: BLE001  # of ours, or of the program's own classes
+        say(f"a model is not observed: {escape(f'{type(fault).__name__}: {fault}')}")
 
 
 def _tell_nothing() -> None:

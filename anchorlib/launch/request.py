@@ -14,10 +14,10 @@ from anchorlib.names import check_run_name, parse
 
 __all__ = ["LAUNCH", "WATCH", "Request", "selectors_of_environment"]
 
-LAUNCH = (
-    "ANCHOR_LAUNCH"  # the request, as JSON: what `anchor run` tells the processes of its command
-)
-WATCH = "ANCHOR_WATCH"  # what users set: selectors, comma-separated
+LAUNCH = "ANCHOR_LAUNCH"
+"""What `anchor run` tells the processes of its command: the request, as JSON."""
+WATCH = "ANCHOR_WATCH"
+"""What users set: selectors, comma-separated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,9 +121,8 @@ class Copies:
         number, address, source, _ = places[0]
         slot = self._ring.slot_address(number)
         writes = [(source.x, address), *((x, slot + at) for x, at in source.fields)]
-        lane: Lane | None = (
-            source.copier
-        )  # should Ctrl-C come: nobody knows whether it was too late
+        # Should Ctrl-C come, nobody knows whether it was too late: the whole copier is waited for.
+        lane: Lane | None = source.copier
         try:
             places.popleft()
             lane = source.copier.enqueue(writes, slot + SEQ_AT, number + 1)

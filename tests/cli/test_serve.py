@@ -182,6 +182,23 @@ def test_a_second_signal_ends_it_at_once():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_a_signal_that_another_thread_is_given_ends_it_too():
+    code = (
+        "import os, signal, threading\nfrom anchor_cli.signals import Signals\n"
+        "signals = Signals()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "def other():\n"
+        "    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])\n"
+        "    threading.Event().wait(0.5)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    threading.Event().wait()\n"
+        "threading.Thread(target=other, daemon=True).start()\nsignals.wait(None)\nprint('told')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "told\n")
+
+
 @pytest.mark.slow
 def test_what_a_session_sends_is_there_when_the_collector_has_ended(tmp_path):
     training = (

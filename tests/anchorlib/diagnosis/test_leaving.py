@@ -10,6 +10,7 @@ import pytest
 from anchorlib.diagnosis.aligning import align
 from anchorlib.diagnosis.comparing import compare_tables
 from anchorlib.diagnosis.comparison import Comparison
+from anchorlib.record import Edges, Parent
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import record
 
@@ -49,6 +50,35 @@ def test_what_stays_in_the_noise_leaves_it_nowhere():
 
 def test_a_record_of_few_elements_is_not_judged_alone():
     assert compared([2e-6, 3e-4], size=SIZE - 1).leaves_noise is None
+
+
+@pytest.mark.parametrize(("error", "cls"), [(1e-5, "rounding"), (1e-3, "not_rounding")])
+def test_noise_that_covers_an_origin_lowers_its_class_and_none_else(error, cls):
+    """84 and 8,400 eps, where the noise runs are 67 apart."""
+    noise = [run([8e-6], "noise")]
+    found = compare_tables(align(*made_of_equal(error)), noise)
+    assert [one.cls for one in found.origins] == [cls]
+    assert (found.verdict == "unexpected") == (cls == "not_rounding")
+
+
+def made_of_equal(error: float) -> tuple[Any, Any]:
+    """Two runs of one record, which is made of an input that both have."""
+    edges = {
+        0: [
+            Edges(
+                "t0", "train", 0, 0, (SIZE,), parents=(Parent("in"),), ops=("Mul",), inputs=((-1,),)
+            )
+        ]
+    }
+    pair = []
+    for name, off in (("a", 0.0), ("b", error)):
+        raws = [np.ones(SIZE, "<f4"), (1 + off * SIGNS).astype("<f4")]
+        rows = [
+            record(tensor, 0, raw, order=n, kind="value")
+            for n, (tensor, raw) in enumerate(zip(("in", "t0"), raws, strict=True))
+        ]
+        pair.append(table(rows, run=name, edges=edges))
+    return pair[0], pair[1]
 
 
 def test_without_noise_runs_nothing_leaves_them():

@@ -405,3 +405,16 @@ def _recorded(bench):
 
 def test_no_variable_of_ours_is_left_for_programs_that_are_not_launched():
     assert "ANCHOR_LAUNCH" not in os.environ
+
+
+def test_what_goes_wrong_in_looking_never_reaches_the_program(bench):
+    broken = (
+        "import torch, anchorlib.launch.trainer as trainer\n"
+        "def fails(*_): raise RuntimeError('of ours')\n"
+        "trainer.Trainer.constructed = trainer.Trainer.wrapped = fails\n"
+    )
+    program = bench.program(broken + PLAIN + "torch.compile(model, backend='eager')\n")
+    done = bench.observed(program)
+    assert (done.code, done.out) == (0, bench.python(program).out)
+    assert "anchor: a model is not observed: RuntimeError: of ours" in done.err
+    assert "Traceback" not in done.err

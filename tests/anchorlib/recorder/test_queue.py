@@ -442,7 +442,10 @@ def test_a_session_closes_while_another_thread_waits_for_a_flush():
     flushing.start()
     closing = threading.Thread(target=queue.close, args=(0.1,))
     closing.start()
-    closing.join(0.3)
+    until = time.monotonic() + 10
+    while not queue._closing and time.monotonic() < until:
+        time.sleep(0.01)
+    assert queue._closing  # though the flush still waits
     sink.gate.set()
     for thread in (flushing, closing):
         thread.join(30)
