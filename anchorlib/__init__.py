@@ -60,7 +60,7 @@ from anchorlib.modes import All, EveryN, Final, Sum, Summary
 
 if TYPE_CHECKING:
     from anchorlib.capture import Session, anchor, print_tensor, start, tensor_names
-    from anchorlib.diagnosis import noise
+    from anchorlib.noise_runs import noise
     from anchorlib.reading import Run, Series, open_run
     from anchorlib.record import Coordinates, Record, TensorInfo
     from anchorlib.summary import Log2Histogram, log2_histogram
@@ -117,7 +117,7 @@ _LAZY = {
     **dict.fromkeys(
         ["Session", "anchor", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
     ),
-    **dict.fromkeys(["noise"], "anchorlib.diagnosis"),
+    **dict.fromkeys(["noise"], "anchorlib.noise_runs"),
     **dict.fromkeys(["Comparison", "compare"], "anchorlib.diagnosis"),
     **dict.fromkeys(["Run", "Series", "open_run"], "anchorlib.reading"),
     **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),

@@ -175,7 +175,7 @@ class Edges:
 
     They hold for every call at the same phase, pass, call and shape from `step` on, until another
     statement for that place; and for places of which nothing is said, if they are the first of
-    their (attempt, name, phase, call): see `anchorlib.query.Lineage`, which reads them.
+    their (attempt, name, phase, call): see `anchorlib.diagnosis.causes.Lineage`, which reads them.
 
     parents: the nearest anchored tensors and parameters. Only what autograd follows can be among
         them: not data, indices, masks, buffers, random numbers.

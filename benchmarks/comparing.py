@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from anchorlib.block import block_of
-from anchorlib.diagnosis.aligning import align
-from anchorlib.diagnosis.measuring import measure
-from anchorlib.diagnosis.table import Table, Tensor
-from anchorlib.diagnosis.tabling import table_of
+from anchorlib.diagnosis.pairing.columns import table_of
+from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.pairing.table import Table, Tensor
+from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.reading import open_run
 from anchorlib.record import Coordinates, Record
 from anchorlib.store import Writer

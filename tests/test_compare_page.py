@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anchorlib.diagnosis import classes, envelope, severity, verdict
+from anchorlib.diagnosis.judgement import classes, envelope, severity, verdict
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ in the dict that torch keeps there for anomaly mode: the mark goes when the node
 here holds a tensor or a graph. A leaf has no node that lasts: its mark is a hook on the leaf.
 
 Only forward edges are told. What gradients, updates and optimizer state depend on follows from
-them: see `anchorlib.query.Lineage`.
+them: see `anchorlib.diagnosis.causes.Lineage`.
 """
 
 from __future__ import annotations

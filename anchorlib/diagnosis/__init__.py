@@ -4,23 +4,21 @@
                  ├─align─▶ Alignment ─measure─▶ Measures ─frontier, noise, verdict─▶ Comparison
     Run ─▶ Table ┘
 
+    pairing     which record of one run stands for which of the other
+    sizes       how far the two records of a pair are apart
+    causes      what each record was computed from, and where differences begin
+    judgement   what each beginning is: rounding or not, noise or not, and whether it matters
+
 Bits decide where, tolerances only how bad: the digests of two records say whether they differ, the
 lineage says whether a parent explains it, and only then is anything measured.
 """
 
-from anchorlib.diagnosis.comparing import compare
-from anchorlib.diagnosis.comparison import (
-    Comparison,
-    Counts,
-    Divergence,
-    Growth,
-    Losses,
-    Origin,
-    Pair,
-    Place,
-)
-from anchorlib.diagnosis.headers import made_otherwise
-from anchorlib.diagnosis.rerunning import compare_line, noise, noise_line
+from anchorlib.diagnosis.causes import made_otherwise
+from anchorlib.diagnosis.comparison import Comparison, Divergence
+from anchorlib.diagnosis.investigation import compare
+from anchorlib.diagnosis.judgement import Growth, Losses, Origin
+from anchorlib.diagnosis.pairing import Counts, Place
+from anchorlib.diagnosis.pairs import Pair
 
 __all__ = [
     "Comparison",
@@ -32,8 +30,5 @@ __all__ = [
     "Pair",
     "Place",
     "compare",
-    "compare_line",
     "made_otherwise",
-    "noise",
-    "noise_line",
 ]

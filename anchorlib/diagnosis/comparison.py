@@ -9,11 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.diagnosis import showing
-from anchorlib.diagnosis.alignment import Alignment, Renaming
-from anchorlib.diagnosis.completeness import COMPLETE, Completeness
-from anchorlib.diagnosis.leaving import Leaving
-from anchorlib.diagnosis.measures import Measure, Measures
-from anchorlib.diagnosis.places import Pair, Place, columns_of, pairs_of
+from anchorlib.diagnosis.judgement import (
+    COMPLETE,
+    Completeness,
+    Growth,
+    Leaving,
+    Losses,
+    Origin,
+)
+from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
+from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
+from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,16 +28,7 @@ if TYPE_CHECKING:
     from anchorlib.reading import Run
     from anchorlib.report import Shown
 
-__all__ = [
-    "Comparison",
-    "Counts",
-    "Divergence",
-    "Growth",
-    "Losses",
-    "Origin",
-    "Pair",
-    "Place",
-]
+__all__ = ["Comparison", "Divergence"]
 
 SCHEMA_VERSION = 1
 
@@ -47,80 +44,6 @@ class Divergence:
     place: Place
     order: int
     identical_before: int
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A difference that no recorded parent explains.
-
-    cls: rounding, not_rounding, starts_unequal, window_start, nonfinite or nondeterministic.
-    ops: names of the autograd nodes between it and its parents.
-    parents: their selectors.
-    why: one line for people, "" where the class says it all.
-    max_ulp: the largest difference in units in the last place of the coarser dtype; None if
-        unknown.
-    amongst: how many records of one segment this origin stands for (the same ops and parents,
-        other steps or passes or elements of the segment), itself included.
-    orphaned: whether one run alone recorded some of what it was computed from.
-    where: which of its elements differ, as "rows 12–15 of 16" or "all"; "" where that is not known.
-    leap: where what it was computed from differs already, but by so much less: its error over the
-        largest before it in its step; else 0.
-    """
-
-    place: Place
-    cls: str
-    ops: tuple[str, ...]
-    parents: tuple[str, ...]
-    measure: Measure
-    max_ulp: int | None = None
-    why: str = ""
-    amongst: int = 1
-    orphaned: bool = False
-    where: str = ""
-    leap: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many records found a partner, and how many pairs are equal."""
-
-    matched: int
-    identical: int
-    differing: int
-    only_a: int
-    only_b: int
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """The differences of one kind at one step.
-
-    median_error_eps: None where nothing could be measured.
-    score: the median of error over the noise runs' error (at least half an eps), over tensors of
-        at least 64 elements; None without noise runs.
-    """
-
-    step: int
-    kind: str
-    differing: int
-    matched: int
-    median_error_eps: float | None
-    score: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Where the losses part: the first steps at which they differ at all, by 1e-6, by 1e-3.
-
-    name: the tensor taken for the loss.
-    values: (step, a, b) of each step of both; None values are absent.
-    """
-
-    name: str
-    first_bit: int | None
-    above_1e6: int | None
-    above_1e3: int | None
-    values: tuple[tuple[int, float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.comparison import Divergence, Origin
-from anchorlib.diagnosis.completeness import Completeness
-from anchorlib.diagnosis.envelope import Envelope
-from anchorlib.diagnosis.frontier import Frontier
-from anchorlib.diagnosis.table import Table
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.comparison import Divergence
+from anchorlib.diagnosis.judgement import Completeness, Envelope, Origin
+from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.names import escape, join
 
 __all__ = ["few", "incomplete", "notes", "too_fine"]

@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from anchorlib.diagnosis.measures import Measure
+from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape, join
 from anchorlib.reading import as_frame, html_table, html_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from anchorlib.diagnosis.comparison import Comparison, Origin, Place
+    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.judgement import Origin
+    from anchorlib.diagnosis.pairing import Place
 
 __all__ = ["frame", "html", "lines"]
 

@@ -8,12 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.classes import BAD
-from anchorlib.diagnosis.comparison import Divergence, Losses, Origin, Place
-from anchorlib.diagnosis.completeness import Completeness
-from anchorlib.diagnosis.leaving import Leaving
-from anchorlib.diagnosis.reasons import computing
-from anchorlib.diagnosis.verdict import Drift
+from anchorlib.diagnosis.comparison import Divergence
+from anchorlib.diagnosis.judgement import (
+    BAD,
+    Completeness,
+    Drift,
+    Leaving,
+    Losses,
+    Origin,
+    computing,
+)
+from anchorlib.diagnosis.pairing import Place
 from anchorlib.names import escape, join
 
 __all__ = ["Beside", "sentence"]

@@ -5,6 +5,7 @@ run.tensors("fc*@grad")          list of TensorInfo, in order of execution
 run["fc2.bias@grad"].values()    (record, *shape)
 """
 
+from anchorlib.reading.histogram import TensorHistogram, gradients_first, pooled
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.tables import as_frame, html_table, html_text
@@ -13,10 +14,13 @@ from anchorlib.reading.tensors import as_tensor
 __all__ = [
     "Run",
     "Series",
+    "TensorHistogram",
     "as_frame",
     "as_tensor",
+    "gradients_first",
     "html_table",
     "html_text",
     "open_run",
+    "pooled",
     "tensor_tree",
 ]

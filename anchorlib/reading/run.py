@@ -11,8 +11,8 @@ import numpy as np
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
-from anchorlib.query import TensorHistogram, gradients_first
 from anchorlib.reading.frames import run_dataset, run_frame
+from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series, tensor_tree
@@ -111,7 +111,7 @@ class Run:
     def edges(self, rank: int | None = None) -> list[Edges]:
         """What values were computed from, on one rank (None: the lowest), in order of statement.
 
-        `anchorlib.query.Lineage` finds in them the parents of a record of any kind.
+        `anchorlib.diagnosis.causes.Lineage` finds in them the parents of a record of any kind.
         """
         ranks = self.ranks
         index = self._index(self._checked_rank(ranks[0] if rank is None else rank))

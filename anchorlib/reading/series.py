@@ -15,9 +15,9 @@ from anchorlib.errors import (
     ValuesNotKeptError,
 )
 from anchorlib.names import escape, join
-from anchorlib.query import pooled
 from anchorlib.reading.columns import Columns
 from anchorlib.reading.frames import series_array, series_frame
+from anchorlib.reading.histogram import pooled
 from anchorlib.reading.showing import series_html, series_line
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry, TensorTree

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis import Comparison
-from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.comparison import Place
-from anchorlib.diagnosis.headers import MODULE
-from anchorlib.diagnosis.measures import Measures
+from anchorlib.diagnosis.causes import MODULE
+from anchorlib.diagnosis.pairing import Alignment, Place
+from anchorlib.diagnosis.sizes import Measures
 from anchorlib.names import escape, join
 from anchorlib.report.footprint import Footprint, footprints
 from anchorlib.report.nearby import nearby_values

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.table import Table
-from anchorlib.diagnosis.whereabouts import EQUAL, NONFINITE, apart, read, where
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.sizes import EQUAL, NONFINITE, apart, read, where
 from anchorlib.report.values import Budget
 
 __all__ = ["Footprint", "footprints"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.headers import MODULE
+from anchorlib.diagnosis.causes import MODULE
 from anchorlib.names import escape
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo

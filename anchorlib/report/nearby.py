@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.table import Table
+from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.report.values import Budget
 
 __all__ = ["nearby_values"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anchorlib.diagnosis import Comparison
-from anchorlib.diagnosis.headers import made_otherwise, module_key
-from anchorlib.diagnosis.statements import compiled
+from anchorlib.diagnosis.causes import made_otherwise, module_key
+from anchorlib.diagnosis.pairing import compiled
 from anchorlib.names import escape
 from anchorlib.record import Edges
 from anchorlib.report.values import RunView

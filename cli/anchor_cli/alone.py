@@ -13,8 +13,8 @@ from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison
-    from anchorlib.diagnosis.measures import Array
-    from anchorlib.diagnosis.table import Table
+    from anchorlib.diagnosis.pairing import Table
+    from anchorlib.diagnosis.sizes.measures import Array
 
 __all__ = ["how_many"]
 

@@ -52,9 +52,8 @@ def make_noise(
     place of earlier ones. `anchor compare RUN OTHER --noise RUN-noise1 ...` judges the drift of
     OTHER by them. Exit code 1 where the command fails.
     """
-    from anchorlib import noise
-    from anchorlib.diagnosis import compare_line
     from anchorlib.errors import CommandError
+    from anchorlib.noise_runs import compare_line, noise
 
     try:
         made = noise(command, run, runs, store, eps=eps, output=_STDERR)

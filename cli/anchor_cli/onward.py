@@ -34,7 +34,7 @@ def next_commands(found: Comparison, runs: tuple[str, str], store: str) -> list[
     if not blamed and (told := _outside(found, runs, store)):
         return told
     if found.verdict == "suspect" and not found.noise and found.alignment is not None:
-        from anchorlib.diagnosis import noise_line
+        from anchorlib.noise_runs import noise_line
 
         place = _place_of(runs[0], store)
         return [noise_line(found.alignment.a, found.alignment.b, store=place)]

@@ -12,7 +12,7 @@ from anchor_cli.selection import Selection
 from anchor_cli.words import steps_of
 from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
 from anchorlib.names import escape, join
-from anchorlib.query import gradients_first
+from anchorlib.reading import gradients_first
 
 if TYPE_CHECKING:
     from anchorlib import Run, Series, TensorInfo

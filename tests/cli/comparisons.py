@@ -17,7 +17,7 @@ from anchorlib.diagnosis import (
     Pair,
     Place,
 )
-from anchorlib.diagnosis.measures import Measure
+from anchorlib.diagnosis.sizes.measures import Measure
 
 EPS = 2.0**-23
 MEASURE = Measure(

@@ -21,7 +21,7 @@ from anchor_cli.onward import next_commands
 from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Divergence, Growth, Origin, Place
-from anchorlib.diagnosis.completeness import Completeness
+from anchorlib.diagnosis.judgement.completeness import Completeness
 from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 

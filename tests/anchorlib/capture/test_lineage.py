@@ -15,8 +15,8 @@ import anchorlib
 from anchor_server import Collector
 from anchorlib import Final
 from anchorlib.capture import lineage as capture_lineage
-from anchorlib.query import Lineage
-from anchorlib.query.ancestry import between
+from anchorlib.diagnosis.causes.ancestry import between
+from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.record import Parent
 from tests.recording import recording
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from anchorlib.diagnosis import Comparison, Counts, Divergence, Losses, Origin, Place
-from anchorlib.diagnosis.aligning import align
-from anchorlib.diagnosis.alignment import Alignment
-from anchorlib.diagnosis.measuring import measure
-from anchorlib.diagnosis.tabling import table_of
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.columns import table_of
+from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.reading import Run
 
 

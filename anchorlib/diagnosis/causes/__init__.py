@@ -1,0 +1,27 @@
+"""What each record was computed from, and which differences nothing recorded explains."""
+
+from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, frontier
+from anchorlib.diagnosis.causes.headers import MODULE, config_diff, made_otherwise, module_key
+from anchorlib.diagnosis.causes.lineage import Lineage, StepLineage
+from anchorlib.diagnosis.causes.parentage import Role, plain
+from anchorlib.diagnosis.causes.skips import Skips, skips
+
+__all__ = [
+    "EQUAL",
+    "MODULE",
+    "UNMATCHED",
+    "Ancestry",
+    "Frontier",
+    "Lineage",
+    "Link",
+    "Role",
+    "Skips",
+    "StepLineage",
+    "config_diff",
+    "frontier",
+    "made_otherwise",
+    "module_key",
+    "plain",
+    "skips",
+]

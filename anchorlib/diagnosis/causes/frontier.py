@@ -1,0 +1,244 @@
+"""The differences that nothing recorded explains: the frontier of bits.
+
+A record that differs is a receiver where one of its parents differs, or where something in its
+scope does (`anchorlib.diagnosis.parentage`); all others are candidates for origins. Bits alone
+decide: no value is read and no tolerance known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes.ancestry import Ancestry
+from anchorlib.diagnosis.causes.layouts import Blocks, blocks_of
+from anchorlib.diagnosis.causes.lineage import Lineage
+from anchorlib.diagnosis.causes.parentage import Layout, Role, Scope, layout_of, plain
+from anchorlib.diagnosis.causes.reach import Reach
+from anchorlib.diagnosis.pairing import Alignment, statements
+
+__all__ = ["Frontier", "frontier"]
+
+Array = np.ndarray[Any, Any]
+EQUAL, DIFFERS, UNMATCHED = 0, 1, 2
+CHUNK = 1 << 22
+"""Links that are looked at in one go: bounds memory."""
+
+
+@dataclass(slots=True)
+class Frontier:
+    """What the bits say, by rows of A's table.
+
+    status: 0 equal, 1 differs, 2 without a partner.
+    role: of the rows that differ, their `Role`.
+    explained: whether something recorded explains a row that differs.
+    lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
+    orphaned: whether a parent of its own step was recorded in A alone.
+    opening: whether the step before its own was not recorded, or in A alone.
+    """
+
+    alignment: Alignment
+    blocks: Blocks
+    lineages: dict[int, Lineage]
+    status: Array
+    role: Array
+    explained: Array
+    lacking: Array
+    parameter_lacking: Array
+    orphaned: Array
+    opening: Array
+    block_of: Array
+    place_of: Array
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> Array:
+        """Of each block whether B has any record of it."""
+        counts = np.bincount(self.block_of[self.status != UNMATCHED], minlength=len(self.blocks))
+        found: Array = counts > 0
+        return found
+
+    @property
+    def origins(self) -> Array:
+        """The rows that differ and that nothing explains, ascending."""
+        return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
+
+    def ancestry(self, row: int) -> Ancestry:
+        """The parents of a row that differs."""
+        layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
+        return layout.ancestry.get(int(self.place_of[row]), Ancestry())
+
+    def parents(self, row: int, *, saved: bool = False) -> list[int]:
+        """The rows, inside the row's own step, of its parents; `saved`: with those only saved."""
+        block = int(self.block_of[row])
+        layout, rows = self.layouts[int(self.blocks.layout[block])], self.blocks.rows_of(block)
+        found = []
+        for link in self.ancestry(row).parents:
+            if (link.saved and not saved) or link.steps_back or link.phase:
+                continue
+            key = (link.name, link.kind, link.pass_index, link.call or 0)
+            place = layout.find(key, latest=link.call is None and link.kind == "value")
+            if place is not None:
+                found.append(int(rows[place]))
+        return list(dict.fromkeys(found))
+
+
+def frontier(alignment: Alignment) -> Frontier:
+    """Tell origins from receivers among the pairs that differ."""
+    a = alignment.a
+    ranks = sorted({tensor.rank for tensor in a.tensors})
+    told = {rank: statements(alignment, rank) for rank in ranks}
+    turns = {rank: np.unique([one.step for one in some]) for rank, some in told.items()}
+    blocks = blocks_of(a, lambda rank, steps: np.searchsorted(turns[rank], steps, "right"))
+    status = np.full(len(a), UNMATCHED, np.uint8)
+    status[alignment.a_row] = np.where(alignment.equal, EQUAL, DIFFERS)
+    size = np.diff(blocks.starts)
+    block_of, place_of = np.empty(len(a), np.int64), np.empty(len(a), np.int64)
+    block_of[blocks.rows] = np.repeat(np.arange(len(blocks)), size)
+    place_of[blocks.rows] = np.arange(len(a)) - np.repeat(blocks.starts[:-1], size)
+    found = Frontier(
+        alignment=alignment,
+        blocks=blocks,
+        lineages={rank: Lineage(some) for rank, some in told.items()},
+        status=status,
+        role=np.zeros(len(a), np.uint8),
+        explained=np.zeros(len(a), bool),
+        lacking=np.zeros(len(a), bool),
+        parameter_lacking=np.zeros(len(a), bool),
+        orphaned=np.zeros(len(a), bool),
+        opening=np.zeros(len(a), bool),
+        block_of=block_of,
+        place_of=place_of,
+    )
+    for layout, some in _differing_blocks(found):
+        found.layouts[layout] = _layout(found, layout, some)
+        _inside(found, found.layouts[layout], some)
+        _across(found, found.layouts[layout], some)
+    _scopes(found)
+    return found
+
+
+def _differing_blocks(found: Frontier) -> Iterator[tuple[int, Array]]:
+    """Of each layout, the blocks in which something differs."""
+    blocks = np.unique(found.block_of[found.status == DIFFERS])
+    for layout in np.unique(found.blocks.layout[blocks]).tolist():
+        yield layout, blocks[found.blocks.layout[blocks] == layout]
+
+
+def _layout(found: Frontier, number: int, some: Array) -> Layout:
+    a, blocks = found.alignment.a, found.blocks
+    example = blocks.example[number]
+    rows = blocks.rows_of(example)
+    rank, phase = int(blocks.rank[example]), int(blocks.phase[example])
+    tensors = [a.tensors[one] for one in a.tensor[rows]]
+    where = zip(tensors, a.pass_index[rows].tolist(), a.call[rows].tolist(), strict=True)
+    keys = [(tensor.name, tensor.kind, pass_index, call) for tensor, pass_index, call in where]
+    shapes = [a.shapes[one] for one in a.shape[rows]]
+    own = [tensor for tensor in a.tensors if tensor.rank == rank]
+    lineage = found.lineages[rank].step(
+        dict(zip(keys, shapes, strict=True)),
+        number=int(blocks.step[example]),
+        phase=a.phases[phase],
+        attempt=int(blocks.attempt[example]),
+        recorded={(tensor.name, tensor.kind) for tensor in own},
+        sampled={(tensor.name, tensor.kind) for tensor in own if not plain(tensor.mode)},
+    )
+    differs = np.zeros(len(rows), bool)
+    for block in some:
+        differs |= found.status[blocks.rows_of(block)] == DIFFERS
+    return layout_of(
+        lineage,
+        keys,
+        [tensor.mode for tensor in tensors],
+        train=_trains(a, phase),
+        wanted=np.flatnonzero(differs),
+    )
+
+
+def _trains(table: Any, phase: int) -> bool:
+    """Whether gradients were recorded in a phase, or it is called train."""
+    kinds = {table.tensors[one].kind for one in np.unique(table.tensor[table.phase == phase])}
+    return table.phases[phase] == "train" or bool(kinds - {"value"})
+
+
+def _inside(found: Frontier, layout: Layout, some: Array) -> None:
+    """Parents of the same step, for all steps of a layout together."""
+    size = len(layout.keys)
+    children, first = np.unique(layout.child, return_index=True)
+    chunk = max(CHUNK // max(len(layout.child), size, 1), 1)
+    for start in range(0, len(some), chunk):
+        blocks = some[start : start + chunk]
+        rows = found.blocks.rows[found.blocks.starts[blocks][:, None] + np.arange(size)]
+        found.role[rows] = layout.role
+        found.lacking[rows] = layout.lacking
+        found.parameter_lacking[rows] = layout.parameter_lacking
+        if not len(children):
+            continue
+        parents = found.status[rows][:, layout.parent]
+        differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
+        unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
+        found.explained[rows[:, children]] |= differs
+        found.lacking[rows[:, children]] |= unknown
+        found.orphaned[rows[:, children]] |= unknown
+
+
+def _across(found: Frontier, layout: Layout, some: Array) -> None:
+    """Parents of other steps and phases; and whether the step before was recorded."""
+    blocks = found.blocks
+    steps = blocks.step[some]
+    before = blocks.find(blocks.rank[some], blocks.phase[some], steps - 1)
+    before = np.where(found.shared[np.maximum(before, 0)], before, -1)
+    late = min(key[2] for key in layout.keys) > 0
+    for block in some if late else some[(before < 0) & (steps > 0)]:
+        found.opening[blocks.rows_of(block)] = True
+    for (steps_back, phase), links in layout.away.items():
+        if phase and phase not in found.alignment.a.phases:
+            continue
+        code = list(found.alignment.a.phases).index(phase) if phase else 0
+        phases = np.full(len(some), code) if phase else blocks.phase[some]
+        target = blocks.find(blocks.rank[some], phases, steps - steps_back)
+        for number in np.unique(blocks.layout[target[target >= 0]]).tolist():
+            which = (target >= 0) & (blocks.layout[np.maximum(target, 0)] == number)
+            _away(found, links, some[which], target[which])
+
+
+def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None:
+    """Links from blocks of one layout to blocks of one other."""
+    a, blocks = found.alignment.a, found.blocks
+    rows = blocks.rows_of(int(target[0]))
+    where = (a.tensor[rows], a.pass_index[rows], a.call[rows])
+    there: dict[tuple[str, str, int, int], int] = {}
+    coordinates = zip(*(column.tolist() for column in where), strict=True)
+    for at, (tensor, pass_index, call) in enumerate(coordinates):
+        one = a.tensors[tensor]
+        there[one.name, one.kind, pass_index, call] = at
+    for link in links:
+        name, kind, pass_index, call = link.key
+        passes = range(pass_index, -1 if link.latest else pass_index - 1, -1)
+        places = [there[key] for k in passes if (key := (name, kind, k, call)) in there]
+        child = blocks.rows[blocks.starts[some] + link.child]
+        if not places:
+            found.lacking[child] = True
+            continue
+        status = found.status[blocks.rows[blocks.starts[target] + places[0]]]
+        found.explained[child] |= status == DIFFERS
+        found.lacking[child] |= status == UNMATCHED
+
+
+def _scopes(found: Frontier) -> None:
+    """What the scopes of the rows that no parent explains hold."""
+    rows = found.origins
+    scope = np.empty(len(rows), np.uint8)
+    numbers = found.blocks.layout[found.block_of[rows]]
+    for number in np.unique(numbers).tolist():
+        which = numbers == number
+        scope[which] = found.layouts[number].scope[found.place_of[rows[which]]]
+    # A parent that has no partner may have differed, and anything before it.
+    orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
+    orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
+    scope[orphaned] |= np.uint8(Scope.EARLIER)
+    reach = Reach(found.alignment.a, found.status == DIFFERS, found.role)
+    found.explained[rows] = reach.any_in(rows, scope)

@@ -1,0 +1,94 @@
+"""What two runs were configured to do differently, as far as their headers tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anchorlib.diagnosis.pairing import Alignment, compiled
+
+__all__ = ["MODULE", "config_diff", "made_otherwise", "module_key"]
+
+PASSING = (
+    "pid",
+    "host",
+    "time",
+    "started",
+    "env.SLURM_JOB_ID",
+    "env.RANK",
+    "env.LOCAL_RANK",
+    "env.SLURM_PROCID",
+    "imported.from",
+)
+"""What is another in every process, and changes no number."""
+
+MODULE = "module."
+"""What entries that say what a module was made with begin with."""
+
+
+def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
+    """The entries that differ, by name: (a's, b's), None where a run does not have one.
+
+    Of several ranks the lowest that both have speaks.
+    """
+    a, b = alignment.a.header, alignment.b.header
+    common = sorted(set(a) & set(b))
+    one: Mapping[str, Any] = a[common[0] if common else min(a)] if a else {}
+    two: Mapping[str, Any] = b[common[0] if common else min(b)] if b else {}
+    names = list(dict.fromkeys([*one, *two]))
+    return _engines(alignment) | {
+        name: (one.get(name), two.get(name))
+        for name in names
+        if name not in PASSING
+        and one.get(name) != two.get(name)
+        and (not name.startswith(MODULE) or (name in one and name in two))
+    }
+
+
+def module_key(name: str) -> str:
+    """The entry that says what the module of this name was made with."""
+    return f"{MODULE}{name}"
+
+
+def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
+    """What two modules say otherwise of themselves; None where they say the same, or nothing.
+
+    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ.
+    """
+    if not (isinstance(a, str) and isinstance(b, str)) or a == b:
+        return None
+    (class_a, args_a), (class_b, args_b) = _parted(a), _parted(b)
+    if class_a != class_b:
+        return a, b
+    left = [one for one in args_a if one not in args_b]
+    right = [one for one in args_b if one not in args_a]
+    if not left and not right:
+        return a, b
+    return f"{class_a} {', '.join(left) or 'without it'}", ", ".join(right) or "without it"
+
+
+def _parted(text: str) -> tuple[str, list[str]]:
+    """The class, and its arguments: what commas part outside of brackets."""
+    name, _, rest = text.partition("(")
+    args, depth = [""], 0
+    for char in rest.removesuffix(")"):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth <= 0:
+            args.append("")
+        else:
+            args[-1] += char
+    return name, [one.strip() for one in args if one.strip()]
+
+
+def _engines(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
+    """Whether one run alone was compiled, as its autograd nodes tell."""
+    told = [
+        [edges for some in table.edges.values() for edges in some]
+        for table in (alignment.a, alignment.b)
+    ]
+    if not all(told):
+        return {}
+    one, two = (
+        "compiled" if any(compiled(edges.ops) for edges in some) else "eager" for some in told
+    )
+    return {} if one == two else {"torch.backend": (one, two)}

@@ -1,0 +1,96 @@
+"""A table's records by rank, phase and step, and the layouts that most steps share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["Blocks", "blocks_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The records of one rank, phase and step are a block; equal blocks have one layout.
+
+    rows: row numbers of the table, block after block; inside a block by tensor, pass and call.
+    starts: where each block begins in `rows`, and the end of the last.
+    rank, phase, step, attempt: of each block; of attempts, the last that recorded in it.
+    layout: of each block, a number from 0; blocks of one layout hold the same tensors at the same
+        passes and calls in the same shapes, told of by the same edges.
+    example: of each layout, one block.
+    """
+
+    rows: Array
+    starts: Array
+    rank: Array
+    phase: Array
+    step: Array
+    attempt: Array
+    layout: Array
+    example: list[int]
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def rows_of(self, block: int) -> Array:
+        """The rows of one block."""
+        found: Array = self.rows[self.starts[block] : self.starts[block + 1]]
+        return found
+
+    def find(self, rank: Array, phase: Array, step: Array) -> Array:
+        """The block of each of these, -1 where there is none."""
+        keys = _packed(self.rank, self.phase, self.step)
+        wanted = _packed(rank, phase, step)
+        if not len(keys):
+            return np.full(len(wanted), -1)
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((keys[at] == wanted) & (step >= 0), at, -1)
+
+
+def blocks_of(table: Table, epoch: Callable[[int, Array], Array]) -> Blocks:
+    """The blocks of a table.
+
+    epoch: for a rank and steps, how many times its edges had been told anew by then.
+    """
+    ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
+    rank = ranks[table.tensor]
+    keys = (rank, table.phase, table.step, table.tensor, table.pass_index, table.call)
+    order = np.lexsort(keys[::-1])
+    key = _packed(rank, table.phase, table.step)[order]
+    new = np.flatnonzero(np.r_[True, key[1:] != key[:-1]]) if len(key) else np.empty(0, np.int64)
+    first = order[new]
+    rank, phase, step = rank[first], table.phase[first], table.step[first]
+    attempt = np.maximum.reduceat(table.attempt[order], new) if len(new) else new
+    told = np.zeros(len(first), np.int64)
+    for one in np.unique(rank).tolist():
+        told[rank == one] = epoch(one, step[rank == one])
+    starts = np.r_[new, len(order)]
+    layout, example = _layouts(table, order, starts, np.stack([phase, attempt, told], 1))
+    return Blocks(order, starts, rank, phase, step, attempt, layout, example)
+
+
+def _layouts(table: Table, order: Array, starts: Array, heads: Array) -> tuple[Array, list[int]]:
+    columns = (table.tensor, table.pass_index, table.call, table.shape)
+    body = np.stack([column[order] for column in columns], 1)
+    known: dict[bytes, int] = {}
+    layout = np.empty(len(heads), np.int64)
+    example: list[int] = []
+    for block in range(len(heads)):
+        part = body[starts[block] : starts[block + 1]].tobytes() + heads[block].tobytes()
+        number = layout[block] = known.setdefault(part, len(known))
+        if number == len(example):
+            example.append(block)
+    return layout, example
+
+
+def _packed(rank: Array, phase: Array, step: Array) -> Array:
+    """One number that sorts as (rank, phase, step) do; phases and ranks are few, steps < 2**40."""
+    found: Array = (rank.astype(np.int64) << 48) + (phase.astype(np.int64) << 40) + step
+    return found

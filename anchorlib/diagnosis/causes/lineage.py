@@ -1,0 +1,288 @@
+"""What each record of a run was computed from, by which operations.
+
+    value       of an anchored tensor: values of the tensors and parameters that it was made of
+    grad        of an anchored tensor: gradients of the tensors it went into, through the same
+                operations backwards; and the values that these operations may have saved
+    pass_grad   of a parameter: the same
+    grad        of a parameter: its pass_grads of the step
+    opt.KEY     of a parameter: its value and grad, and its optimizer state after the step before
+    updated, delta                the same
+    value       of a parameter: what the step before left of it
+
+Only the first line is stored (`anchorlib.record.Edges`); the others follow from it here. Pure
+functions of the stored edges and of which records a step has; nothing is read.
+
+    lineage = Lineage(run.edges(rank))
+    step = lineage.step(there, number=3)           # there: {(name, kind, pass, call): shape}
+    step.parents("fc3", "grad")                    # Ancestry(parents=(Link("tanh3", "grad", …), …))
+
+A tensor that has no record at that step is looked through: its own parents stand for it, and its
+operations are added. Where that cannot be, `Ancestry.missing` says why, and one hop is unknown.
+What autograd does not follow (data, indices, masks, buffers, random numbers) never shows:
+`Ancestry.untracked` names the operations that visibly read such things, and `StepLineage.loose` the
+recorded values of which no origin is known; both may be related.
+
+Not known here: gradients that come from an earlier or later pass or step (a graph kept across
+them), clipping, all-reduction, unscaling and whatever else is done to gradients and parameters
+between backward and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from anchorlib.diagnosis.causes.ancestry import Ancestry, Link, Search, Site, between, link_to
+from anchorlib.record import Edges
+
+__all__ = ["Lineage", "StepLineage"]
+
+Shape = tuple[int, ...]
+RecordKey = tuple[str, str, int, int]
+"""A record of one step and phase: name, kind, pass, call."""
+
+
+class Lineage:
+    """The stored edges of one rank."""
+
+    def __init__(self, edges: Iterable[Edges]) -> None:
+        self._first: dict[tuple[int, str, str, int], Edges] = {}
+        self._exact: dict[tuple[int, str, str, int, int, Shape], list[Edges]] = {}
+        for one in edges:
+            first = (one.attempt, one.phase, one.name, one.call)
+            self._first.setdefault(first, one)
+            self._exact.setdefault((*first, one.pass_index, one.shape), []).append(one)
+
+    def edges(  # noqa: PLR0913  # the coordinates of a record
+        self,
+        name: str,
+        *,
+        step: int,
+        pass_index: int = 0,
+        call: int = 0,
+        shape: Shape | None = None,
+        phase: str = "train",
+        attempt: int = 0,
+    ) -> Edges | None:
+        """The statement that holds for one forward call; None where nothing was said of it."""
+        first = (attempt, phase, name, call)
+        known = self._first.get(first)
+        if known is None:
+            return None
+        told = self._exact.get((*first, pass_index, known.shape if shape is None else shape), ())
+        return next((one for one in reversed(told) if one.step <= step), known)
+
+    def step(
+        self,
+        there: Mapping[RecordKey, Shape],
+        *,
+        number: int = 0,
+        phase: str = "train",
+        attempt: int = 0,
+        recorded: Collection[tuple[str, str]] | None = None,
+        sampled: Collection[tuple[str, str]] = (),
+    ) -> StepLineage:
+        """The lineage of one step's records.
+
+        there: the records of that step, phase and attempt, with their shapes.
+        recorded: every (name, kind) of which the rank has records; None: those in `there`.
+        sampled: those that a mode other than All and Summary recorded, so that it says nothing
+            when a record is not there.
+        """
+        pairs = {(name, kind) for name, kind, _, _ in there} if recorded is None else recorded
+        found = StepLineage(there, set(pairs), set(sampled))
+        passes = sorted({key[2] for key in there})
+        for at_attempt, at_phase, name, call in self._first:
+            if (at_attempt, at_phase) != (attempt, phase):
+                continue
+            for pass_index in passes:
+                shape = found.shape_of(name, pass_index, call)
+                where = {"step": number, "pass_index": pass_index, "call": call}
+                edges = self.edges(name, **where, shape=shape, phase=phase, attempt=attempt)
+                if edges is not None and (shape is not None or found.may_be(name)):
+                    found.add(pass_index, edges)
+        return found
+
+
+class StepLineage:
+    """The lineage of the records of one step, made by `Lineage.step`."""
+
+    def __init__(
+        self,
+        there: Mapping[RecordKey, Shape],
+        recorded: Collection[tuple[str, str]],
+        sampled: Collection[tuple[str, str]],
+    ) -> None:
+        self._there = there
+        self._recorded = recorded
+        self._sampled = sampled
+        self._edges: dict[Site, Edges] = {}
+        self._children: dict[Site, list[tuple[Site, int]]] = {}
+        self._parameters: set[str] = set()
+
+    # -- what there is
+
+    def shape_of(self, name: str, pass_index: int, call: int) -> Shape | None:
+        """The shape of one forward call, None if this step has no record of it."""
+        value = self._there.get((name, "value", pass_index, call))
+        return self._there.get((name, "grad", pass_index, call)) if value is None else value
+
+    def may_be(self, name: str) -> bool:
+        """Whether forward calls of `name` may have been made that left no record."""
+        kinds = [kind for kind in ("value", "grad") if (name, kind) in self._recorded]
+        return all((name, kind) in self._sampled for kind in kinds)
+
+    def add(self, pass_index: int, edges: Edges) -> None:
+        """Let `edges` hold for their call in one pass."""
+        site = (edges.name, pass_index, edges.call)
+        self._edges[site] = edges
+        for number, parent in enumerate(edges.parents, 1):
+            if parent.call is None:
+                self._parameters.add(parent.name)
+            if parent.pass_index is None:
+                above = (parent.name, pass_index, parent.call)
+                self._children.setdefault(above, []).append((site, number))
+
+    @property
+    def loose(self) -> list[RecordKey]:
+        """Recorded values whose origin autograd does not know: data, buffers, no_grad results."""
+        found = []
+        for key in self._there:
+            name, kind, pass_index, call = key
+            edges = self._edges.get((name, pass_index, call))
+            known = name in self._parameters or (edges is not None and not edges.missing)
+            if kind == "value" and not known:
+                found.append(key)
+        return found
+
+    @property
+    def parameters(self) -> Collection[str]:
+        """Names of the parameters that this step's tensors were made of."""
+        return self._parameters
+
+    # -- parents
+
+    def parents(self, name: str, kind: str, pass_index: int = 0, call: int = 0) -> Ancestry:
+        """What the record of `name` and `kind` at one pass and call was computed from."""
+        site = (name, pass_index, call)
+        search = Search()
+        if name in self._parameters and site not in self._edges:
+            self._parameter(name, kind, pass_index, search)
+        elif kind == "value":
+            self._above(site, (), search)
+        elif kind == "grad":
+            self._below(site, (), search)
+        else:
+            search.lack(f"no anchored tensor is known that was made of {name}")
+        return search.answer()
+
+    def _parameter(self, name: str, kind: str, pass_index: int, search: Search) -> None:
+        if kind == "pass_grad":
+            self._below((name, pass_index, None), (), search)
+        elif kind == "grad":
+            self._consumed(name, search)
+        elif kind == "value" and pass_index:
+            self._reach_state(Link(name, "value", None), search)
+            search.lack("what changed it between passes is not known")
+        elif kind == "value":
+            self._reach_state(Link(name, "updated", None, steps_back=1), search)
+        else:
+            self._update(name, search)
+
+    def _reach_state(self, link: Link, search: Search) -> None:
+        if (link.name, link.kind) in self._recorded:
+            search.reach(link)
+        else:
+            search.lack(f"{link.name}@{link.kind} is not recorded")
+
+    def _consumed(self, name: str, search: Search) -> None:
+        """The gradient that the optimizer takes: all passes together."""
+        for pass_index in sorted({site[1] for site in self._children if site[::2] == (name, None)}):
+            # A second backward through one forward is a call of its own.
+            calls = [key[3] for key in self._there if key[:3] == (name, "pass_grad", pass_index)]
+            for call in calls:
+                search.reach(Link(name, "pass_grad", call, pass_index))
+            if not calls and self._state(name, "pass_grad", pass_index, 0) != "absent":
+                self._below((name, pass_index, None), (), search)
+
+    def _update(self, name: str, search: Search) -> None:
+        self._reach_state(Link(name, "value", None), search)
+        if (name, "grad") in self._recorded:
+            search.reach(Link(name, "grad", None))
+        else:
+            self._consumed(name, search)
+        for kind in sorted(kind for one, kind in self._recorded if one == name):
+            if kind.startswith("opt."):
+                search.reach(Link(name, kind, None, steps_back=1))
+
+    def _above(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
+        """The recorded values that `site` was made of; `ops` lead from the child to it."""
+        edges = self._edges.get(site)
+        if edges is None:
+            search.lack(f"how {site[0]} was made is not known")
+            return
+        if not search.enter(("above", site)):
+            return
+        search.missing |= dict.fromkeys(edges.missing)
+        search.cross(site, edges, range(len(edges.ops)))
+        for number, parent in enumerate(edges.parents, 1):
+            link = link_to(parent, site[1])
+            between_ops = search.cross(site, edges, between(edges, number))
+            link = replace(link, ops=(*ops, *between_ops))
+            if self._is_there(link):
+                search.reach(link)
+            elif parent.call is None:
+                search.lack_parameter(parent.name)
+            elif parent.pass_index is not None:
+                search.lack(f"{parent.name} was not recorded there")
+            else:
+                self._above((parent.name, site[1], parent.call), link.ops, search)
+
+    def _below(self, site: Site, ops: tuple[str, ...], search: Search) -> None:
+        """The recorded gradients that the gradient of `site` was made of."""
+        if not search.enter(("below", site)):
+            return
+        reached = False
+        for child, number in self._children.get(site, ()):
+            name, pass_index, call = child
+            edges = self._edges[child]
+            state = self._state(name, "grad", pass_index, call)
+            # Its hook was in place, yet no gradient ever came: that branch ends there.
+            if state == "absent" or (state == "unrecorded" and edges.grad):
+                continue
+            reached = True
+            through = (*ops, *search.cross(child, edges, between(edges, number)))
+            if state == "there":
+                search.reach(Link(name, "grad", call, pass_index, ops=through))
+            else:
+                self._below(child, through, search)
+            self._saved(child, edges, search)
+        if not reached:
+            search.lack(f"nothing recorded is known to have led the gradient to {site[0]}")
+
+    def _saved(self, child: Site, edges: Edges, search: Search) -> None:
+        """The values that the operations between `child` and its parents may have saved."""
+        if not edges.ops:
+            return
+        name, pass_index, call = child
+        links = [Link(name, "value", call, pass_index)]
+        links += [link_to(parent, pass_index) for parent in edges.parents]
+        for link in links:
+            if self._is_there(link):
+                search.reach(replace(link, saved=True))
+            else:
+                search.unseen[link.name] = None
+
+    def _is_there(self, link: Link) -> bool:
+        # A parameter's value is recorded where it changed; other steps are not ours to look at.
+        if link.call is None or link.steps_back or link.phase:
+            return (link.name, link.kind) in self._recorded
+        return (link.name, link.kind, link.pass_index, link.call) in self._there
+
+    def _state(self, name: str, kind: str, pass_index: int, call: int | None) -> str:
+        """there, absent (it would be, had it been made), sampled, or unrecorded."""
+        if (name, kind, pass_index, call) in self._there:
+            return "there"
+        if (name, kind) not in self._recorded:
+            return "unrecorded"
+        return "sampled" if (name, kind) in self._sampled else "absent"

@@ -1,0 +1,239 @@
+"""What may explain a difference of each record: resolved once per layout of a step.
+
+A record's parents are those that the lineage knows; what it cannot know is covered by scopes, each
+so wide that no difference is taken for an origin that may have come another way:
+
+    value of a parameter    what its step before left of it; anything in earlier steps; and in a
+                            later pass, anything in earlier passes of the step (SAM)
+    grad of a parameter     its pass_grads; anything that the step's passes computed, on any rank
+                            (clipping by global norm, all-reduction, unscaling)
+    updated, delta, opt.*   its own gradient, value and state, and the same as `grad`
+    loose values            what was executed before (buffers, no_grad results), but for inputs
+    whatever was computed   loose values of the same step that were recorded before
+    collectives             the same pass on other ranks
+    incomplete ancestry     anything that was executed before
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.lineage import StepLineage
+from anchorlib.diagnosis.pairing import compiled
+
+__all__ = ["Away", "Layout", "Role", "Scope", "layout_of", "plain"]
+
+Array = np.ndarray[Any, Any]
+RecordKey = tuple[str, str, int, int]
+
+INPUT = re.compile(r"(^|\.)input(:|$)")
+COLLECTIVE = re.compile(
+    r"all_?gather|all_?reduce|reduce_?scatter|all_?to_?all|broadcast|c10d|syncbatchnorm"
+    r"|totorchtensor|fromtorchtensor|redistribute|waittensor",
+    re.IGNORECASE,
+)
+
+
+class Role(IntEnum):
+    """What a record is."""
+
+    COMPUTED = 0  # a value or gradient of which edges tell
+    PARAMETER = 1  # the value of a parameter
+    OPTIMIZER = 2  # what is made at the optimizer's step: grad, updated, delta, opt.*
+    LOOSE = 3  # a value of which autograd knows no origin
+    INPUT = 4  # a loose value that a watched model was given
+
+
+class Scope(IntFlag):
+    """What else than its parents may explain a difference."""
+
+    NONE = 0
+    STEPS = 1  # anything in an earlier step
+    PASSES = 2  # anything that an earlier pass of the step computed, on any rank
+    BODY = 4  # anything that the step's passes computed, on any rank
+    RANKS = 8  # anything that this or an earlier pass of the step computed on other ranks
+    EARLIER = 16  # anything that was executed before on the rank
+    LOOSE = 32  # loose values of the step that were recorded before
+    COMPUTED = 64  # computed values that were recorded before on the rank
+
+
+def plain(mode: str) -> bool:
+    """Whether a mode keeps every observation of the steps it records."""
+    return mode in ("all", "summary") or (mode.startswith("every_n") and ":unit=step" in mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A parent in another step or phase.
+
+    child: a place in the layout. latest: the last pass at or before the key's counts.
+    """
+
+    child: int
+    key: RecordKey
+    latest: bool
+
+
+@dataclass(slots=True)
+class Layout:
+    """The parents of the records of one layout; places count its records.
+
+    child, parent: links inside the block, ascending by child.
+    away: links to other blocks, by how many steps back and phase code (-1: the same).
+    role, scope: of each place. lacking: its ancestry is incomplete.
+    parameter_lacking: an unrecorded parameter is what is missing, nothing else.
+    """
+
+    keys: list[RecordKey]
+    place: dict[RecordKey, int]
+    lineage: StepLineage
+    role: Array
+    scope: Array
+    lacking: Array
+    parameter_lacking: Array
+    child: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    parent: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    away: dict[tuple[int, str], list[Away]] = field(default_factory=dict)
+    ancestry: dict[int, Ancestry] = field(default_factory=dict)
+
+    def find(self, key: RecordKey, *, latest: bool = False) -> int | None:
+        """The place of a record; of a parameter's value, the last one at or before its pass."""
+        name, kind, pass_index, call = key
+        for earlier in range(pass_index, -1 if latest else pass_index - 1, -1):
+            place = self.place.get((name, kind, earlier, call))
+            if place is not None:
+                return place
+        return None
+
+
+def layout_of(
+    lineage: StepLineage, keys: list[RecordKey], modes: list[str], *, train: bool, wanted: Array
+) -> Layout:
+    """Resolve the parents of the places in `wanted`.
+
+    keys, modes: of each place. train: whether the phase is one that optimizers step in.
+    """
+    place: dict[RecordKey, int] = {}
+    for number in sorted(range(len(keys)), key=lambda one: plain(modes[one])):
+        place[keys[number]] = number  # those that keep everything come last, and win
+    count = len(keys)
+    found = Layout(
+        keys,
+        place,
+        lineage,
+        role=roles(lineage, keys),
+        scope=np.zeros(count, np.uint8),
+        lacking=np.zeros(count, bool),
+        parameter_lacking=np.zeros(count, bool),
+    )
+    links: list[tuple[int, int]] = []
+    for number in wanted.tolist():
+        ancestry = found.ancestry[number] = _ancestry(found, number)
+        for link in ancestry.parents:
+            _resolve(found, number, link, links)
+        scope = _scope(found, number, ancestry, train=train)
+        if not plain(modes[number]):
+            found.lacking[number] = True
+            scope |= Scope.EARLIER
+        found.scope[number] = scope
+    links.sort()
+    pairs = np.array(links, np.int64).reshape(-1, 2)
+    found.child, found.parent = pairs[:, 0], pairs[:, 1]
+    return found
+
+
+def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
+    """The role of each record of a step."""
+    parameters = set(lineage.parameters)
+    # What only parameters have tells them where compiled code hides them from autograd.
+    parameters |= {
+        name
+        for name, kind, _, _ in keys
+        if kind in ("pass_grad", "updated", "delta") or kind.startswith("opt.")
+    }
+    loose = set(lineage.loose)
+    found = [_role(key, parameters, loose) for key in keys]
+    return np.array(found, np.uint8)
+
+
+def _role(key: RecordKey, parameters: set[str], loose: set[RecordKey]) -> Role:
+    name, kind, _, _ = key
+    if kind == "pass_grad":
+        return Role.COMPUTED
+    if kind not in ("value", "grad"):
+        return Role.OPTIMIZER
+    if name in parameters:
+        return Role.PARAMETER if kind == "value" else Role.OPTIMIZER
+    if key not in loose:
+        return Role.COMPUTED
+    return Role.INPUT if INPUT.search(name) else Role.LOOSE
+
+
+def _ancestry(layout: Layout, number: int) -> Ancestry:
+    if layout.role[number] in (Role.LOOSE, Role.INPUT):
+        return Ancestry()
+    name, kind, pass_index, call = layout.keys[number]
+    return layout.lineage.parents(name, kind, pass_index, call)
+
+
+def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int]]) -> None:
+    key = (link.name, link.kind, link.pass_index, link.call or 0)
+    latest = link.call is None and link.kind == "value"
+    if link.steps_back or link.phase:
+        where = (link.steps_back, link.phase)
+        layout.away.setdefault(where, []).append(Away(number, key, latest))
+        return
+    parent = layout.find(key, latest=latest)
+    if parent is None:
+        layout.lacking[number] = True
+        layout.parameter_lacking[number] = latest
+    elif parent != number:
+        links.append((number, parent))
+
+
+def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> Scope:
+    role, pass_index = layout.role[number], layout.keys[number][2]
+    if role == Role.INPUT:
+        return Scope.NONE
+    if role == Role.LOOSE:
+        return Scope.STEPS | Scope.COMPUTED
+    if role == Role.PARAMETER:
+        if not train:
+            return Scope.STEPS | Scope.EARLIER
+        return Scope.STEPS | Scope.PASSES if pass_index else Scope.STEPS
+    if role == Role.OPTIMIZER:
+        # A further call is an optimizer that stepped again inside the step.
+        again = Scope.EARLIER if layout.keys[number][3] else Scope.NONE
+        return Scope.STEPS | Scope.BODY | again
+    return _scope_of_computed(layout, number, ancestry)
+
+
+def _scope_of_computed(layout: Layout, number: int, ancestry: Ancestry) -> Scope:
+    # Indices, masks and labels are read by operations that do not show it.
+    scope = Scope.LOOSE
+    name = layout.keys[number][0]
+    if any(map(COLLECTIVE.search, ancestry.ops)) or (
+        (f"{name}:placements", "value", 0, 0) in layout.place
+    ):
+        scope |= Scope.RANKS
+    parameters = {f"{one} was not recorded there" for one in ancestry.unrecorded}
+    unknown = set(ancestry.missing) - parameters or compiled(ancestry.ops)
+    if unknown:
+        layout.lacking[number] = True
+        layout.parameter_lacking[number] = False
+        return scope | Scope.EARLIER
+    if ancestry.unseen:
+        # Backward may have read values that are not recorded: earlier passes may have changed them.
+        scope |= Scope.STEPS | Scope.PASSES
+    if parameters or layout.lacking[number]:
+        layout.parameter_lacking[number] |= bool(parameters)
+        layout.lacking[number] = True
+        # Parameters change between steps and passes, never inside one.
+        scope |= Scope.STEPS | Scope.PASSES
+    return scope

@@ -1,0 +1,92 @@
+"""Steps that GradScaler skipped: in both runs it is at its work, in one alone they take two ways.
+
+A scale that has grown too large makes gradients infinite; the scaler sees it, skips the step and
+halves the scale. Where both runs skip, which elements became infinite says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.names import escape
+from anchorlib.record import Flag
+
+__all__ = ["Skips", "skips"]
+
+Array = np.ndarray[Any, Any]
+SCALED = ("grad", "pass_grad")
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """The skipped steps of two runs, as (rank, step), both counted as A counts."""
+
+    alignment: Alignment
+    a: frozenset[tuple[int, int]]
+    b: frozenset[tuple[int, int]]
+
+    def in_both(self, rows: Array) -> Array:
+        """Whether these rows of A are gradients of steps that both runs skipped."""
+        table, both = self.alignment.a, self.a & self.b
+        if not both:
+            return np.zeros(len(rows), bool)
+        where = zip(table.tensor[rows].tolist(), table.step[rows].tolist(), strict=True)
+        found = [
+            table.tensors[tensor].kind in SCALED and (table.tensors[tensor].rank, step) in both
+            for tensor, step in where
+        ]
+        return np.array(found, bool)
+
+    def alone(self, row: int) -> str:
+        """The run that alone skipped the step of a row of A, "" where none did."""
+        table = self.alignment.a
+        where = (table.tensors[table.tensor[row]].rank, int(table.step[row]))
+        if (where in self.a) == (where in self.b):
+            return ""
+        return escape(table.run if where in self.a else self.alignment.b.run)
+
+    def lines(self) -> Iterable[str]:
+        """What to say of steps that one run alone skipped."""
+        sides = (self.alignment.a, self.a - self.b), (self.alignment.b, self.b - self.a)
+        for table, own in sides:
+            if own:
+                run = escape(table.run)
+                steps = _listed(sorted({step for _, step in own}))
+                yield f"the scaler skipped {steps} in {run} only: the ways part there"
+
+
+def skips(alignment: Alignment) -> Skips:
+    """The steps that were skipped in either run and that both have."""
+    a, b = alignment.a, alignment.b
+    common = _steps(a, np.ones(len(a), bool), 0)
+    common &= _steps(b, np.ones(len(b), bool), alignment.step_offset)
+    found = [
+        _steps(table, _skipped(table), offset) & common
+        for table, offset in ((a, 0), (b, alignment.step_offset))
+    ]
+    return Skips(alignment, frozenset(found[0]), frozenset(found[1]))
+
+
+def _skipped(table: Table) -> Array:
+    if table.flags is None:
+        return np.zeros(len(table), bool)
+    found: Array = (table.flags & int(Flag.STEP_SKIPPED)) != 0
+    return found
+
+
+def _steps(table: Table, which: Array, offset: int) -> set[tuple[int, int]]:
+    ranks = np.array([one.rank for one in table.tensors] or [0])[table.tensor[which]]
+    pairs = np.unique(np.stack([ranks, table.step[which] - offset], 1), axis=0)
+    return {(rank, step) for rank, step in pairs.tolist()}
+
+
+def _listed(steps: list[int]) -> str:
+    shown = ", ".join(map(str, steps[:SHOWN]))
+    more = f" and {len(steps) - SHOWN} more" if len(steps) > SHOWN else ""
+    return f"step{'s' * (len(steps) > 1)} {shown}{more}"

@@ -1,0 +1,181 @@
+"""Two runs, compared: the one door to all of this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, config_diff, frontier
+from anchorlib.diagnosis.comparison import Comparison, Divergence
+from anchorlib.diagnosis.judgement import (
+    Drift,
+    Envelope,
+    Judge,
+    Leaving,
+    Origin,
+    benign,
+    completeness,
+    drift,
+    envelope,
+    growth,
+    leaves_noise,
+    losses,
+    only_dead_ends,
+    scores,
+    verdict,
+)
+from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
+from anchorlib.diagnosis.pairing import Alignment, Counts, Table, aligned_runs, place_at, table_of
+from anchorlib.diagnosis.sizes import Measures, measure
+from anchorlib.diagnosis.wording import Beside, sentence
+from anchorlib.reading import Run, open_run
+
+__all__ = ["compare", "compare_tables"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+RunLike = Run | str | Path
+
+
+def compare(  # noqa: PLR0913 - the contract's arguments
+    a: RunLike,
+    b: RunLike,
+    *,
+    store: str | Path | None = None,
+    noise: Sequence[RunLike] = (),
+    tensors: str | Sequence[str] = "*",
+    names: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Where two runs part, which operation did it, and whether it matters.
+
+    a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
+    noise: runs that should be the same as `a` but for rounding (`anchor noise` makes them).
+    tensors: selectors of what to compare, by A's names or B's; origins are better told the more
+        there is.
+    names: A's name of a tensor -> B's, where they differ.
+    progress: called with the bytes read so far and all there are to read, for each pair of runs.
+    Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError.
+    """
+    selectors = [tensors] if isinstance(tensors, str) else list(tensors)
+    opened = [one if isinstance(one, Run) else open_run(one, store) for one in (a, b, *noise)]
+    aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
+    others = [table_of(run, selectors) for run in opened[2:]]
+    found = compare_tables(aligned, others, progress=progress)
+    return replace(found, runs=(opened[0], opened[1]))
+
+
+def compare_tables(
+    alignment: Alignment, noise: Sequence[Table] = (), *, progress: Progress | None = None
+) -> Comparison:
+    """The same, of runs that were read and aligned already."""
+    alignment = alignment.settled()
+    every = measure(alignment, alignment.differing, progress=progress)
+    alike = benign(alignment, every)
+    judged, measures = alike.without(alignment), every.without(alike.pairs)
+    around = envelope(judged, measures, noise, progress=progress) if noise else None
+    scored = None if around is None else scores(measures, around)
+    found = frontier(judged)
+    judge = Judge(found, measures, around)
+    origins = judge.origins()
+    damaged = [one.line for one in every.damaged] + list(around.damaged if around else ())
+    first = _first(judged)
+    told, leaving = None, None
+    if around is not None and scored is not None and len(measures):
+        told, leaving = _judged(judged, measures, scored, around)
+        if told.covered is False and too_fine(judged, noise):
+            told, leaving = told._replace(covered=None), None
+    ends = only_dead_ends(judged, measures)
+    answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
+    settled = answer in ("identical", "expected")
+    parted, complete = losses(judged), completeness(alignment)
+    beside = Beside(alike.lines(), parted, told, leaving, complete, ends)
+    return Comparison(
+        a=alignment.a.run,
+        b=alignment.b.run,
+        verdict=answer,
+        sentence=sentence(answer, len(alignment), first, origins, beside),
+        counts=_counts(alignment),
+        first=first or _first(alignment),
+        origins=tuple(origins),
+        config_diff=config_diff(alignment),
+        growth=tuple(growth(judged, measures, scored)),
+        losses=parted,
+        renamed=alignment.renamed,
+        step_offset=alignment.step_offset,
+        notes=(
+            *few(damaged),
+            *alike.lines(),
+            *judge.skips.lines(),
+            *notes(found, origins, around, noise),
+        ),
+        leaves_noise=leaving,
+        complete=complete,
+        incomplete=incomplete(complete, alignment, None if settled else first),
+        damaged=tuple(damaged),
+        noise=tuple(table.run for table in noise),
+        horizon=None if around is None else around.horizon,
+        alignment=alignment,
+        measures=every,
+        scores=None if scored is None else _spread(scored, measures, every),
+        roles=_roles(found, origins),
+    )
+
+
+def _judged(
+    judged: Alignment, measures: Measures, scored: Array, around: Envelope
+) -> tuple[Drift, Leaving | None]:
+    """Whether the noise covers the drift; a single record that leaves it is enough that not."""
+    leaving = leaves_noise(judged, measures, scored)
+    told = drift(judged, measures, scored, around)
+    return (told if leaving is None else told._replace(covered=False)), leaving
+
+
+def _spread(scored: Array, measures: Measures, every: Measures) -> Array:
+    """A score, or nan, for each of `every`, of which `measures` are some."""
+    found = np.full(len(every), np.nan)
+    found[np.searchsorted(every.pair, measures.pair)] = scored
+    return found
+
+
+def _counts(alignment: Alignment) -> Counts:
+    differing = len(alignment.differing)
+    return Counts(
+        matched=len(alignment),
+        identical=len(alignment) - differing,
+        differing=differing,
+        only_a=len(alignment.only_a),
+        only_b=len(alignment.only_b),
+    )
+
+
+def _first(alignment: Alignment) -> Divergence | None:
+    """The first difference in order of execution: by step, then by place in the rank's run."""
+    differing = alignment.differing
+    if not len(differing):
+        return None
+    a, rows = alignment.a, alignment.a_row
+    rank = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    order = np.lexsort((rank, a.order[rows], a.step[rows]))
+    at = int(np.argmax(~alignment.equal[order]))
+    row = int(rows[order[at]])
+    return Divergence(place_at(a, row), int(a.order[row]), at)
+
+
+def _roles(found: Frontier, origins: Sequence[Origin]) -> Array:
+    """What each pair is: "", "receiver", "origin", or the class of an origin that is listed."""
+    alignment = found.alignment
+    status = np.where(alignment.equal, "", "receiver").astype("U16")
+    pair = np.full(len(alignment.a), -1)
+    pair[alignment.a_row] = np.arange(len(alignment))
+    status[pair[found.origins]] = "origin"
+    classes = {(one.place.name, one.place.kind): one.cls for one in origins}
+    tensors = [classes.get((one.name, one.kind), "") for one in alignment.a.tensors]
+    for row in found.origins.tolist():
+        if cls := tensors[int(alignment.a.tensor[row])]:
+            status[pair[row]] = cls
+    return status

@@ -1,0 +1,370 @@
+"""What each origin is: rounding or not, an unequal start, the edge of what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
+from anchorlib.diagnosis.judgement.envelope import SATURATED, Envelope
+from anchorlib.diagnosis.judgement.groups import Segment, segments
+from anchorlib.diagnosis.judgement.jumps import Jump, jump
+from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.reasons import of_b_alone, reason
+from anchorlib.diagnosis.judgement.severity import severity
+from anchorlib.diagnosis.pairing import place_at
+from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
+from anchorlib.names import escape, join
+
+__all__ = ["BAD", "Judge"]
+
+Array = np.ndarray[Any, Any]
+BAD = ("not_rounding", "nonfinite")
+UNRELATED = 0.3
+"""Cosine distance from which two tensors are not variants of one another."""
+NOISY = 30.0
+"""Times the usual noise of its kind at which a tensor is made of noise alone."""
+HALF, TURNED = 0.5, 0.1
+"""Noise of half a tensor is all that it is made of. As large an error turns it by more than this
+cosine distance, unless it only scales it."""
+FEW = 16  # elements, of which noise may well point the same way twice
+COVERED = 4.0
+"""Times its noise that a difference may be."""
+
+_UNSEEN = (
+    "what led to it was not recorded",
+    "what the optimizer held before that step is not known of both (was its state restored?)",
+)
+
+
+@dataclass(slots=True)
+class Judge:
+    """Says what an origin is; `origins` are all of them, in order of execution.
+
+    unplaced: of how many more it says where in the tensor they differ.
+    """
+
+    found: Frontier
+    measures: Measures
+    noise: Envelope | None = None
+    skips: Skips = field(init=False)
+    unplaced: int = 20
+
+    def __post_init__(self) -> None:
+        self.skips = skips(self.found.alignment)
+
+    def origins(self) -> list[Origin]:
+        """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
+        told = [self._origin(segment) for segment in segments(self.found)]
+        if not any(origin.cls == "nonfinite" for origin in told):
+            told += self._overflow()
+        leap = jump(self.found, self.measures)
+        if leap is not None and not self._covers(self._pair(leap.row)):
+            told = self._with_leap(told, leap)
+        return told
+
+    def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
+        """With the place where the error leaps, unless something so early is to blame already."""
+        place = place_at(self.found.alignment.a, leap.row)
+        if any(one.cls in BAD and one.place.step <= place.step for one in told):
+            return told
+        segment = Segment(
+            leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
+        )
+        note = f"{leap.times:,.0f} times the error of anything before it in the step"
+        found = replace(self._told(segment, "not_rounding", note), leap=leap.times)
+        before = [one for one in told if one.place.step <= place.step and one.place != place]
+        return [*before, found, *(one for one in told if one.place.step > place.step)]
+
+    def _overflow(self) -> list[Origin]:
+        """The first record that is NaN or infinite in one run alone, though its inputs differ.
+
+        A difference of its own: no rounding grows into it where the noise runs stay finite.
+        """
+        which = self.measures["nonfinite"] > 0
+        which &= ~self.skips.in_both(self.found.alignment.a_row[self.measures.pair])
+        if self.noise is not None and (which & self.noise.nonfinite).any():
+            return []
+        alignment = self.found.alignment
+        rows = alignment.a_row[self.measures.pair[which]]
+        if not len(rows):
+            return []
+        row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
+        ops = self.found.ancestry(row).ops
+        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+        segment = Segment(row, (row,), len(rows), (rank,), ops)
+        note = "NaN or infinity in one run alone, of inputs that differ already"
+        return [self._told(segment, "nonfinite", note + self._alone(row))]
+
+    def _alone(self, row: int) -> str:
+        """What to add where GradScaler skipped the step in one run."""
+        run = self.skips.alone(row)
+        return f"; the scaler skipped the step in {run} only" if run else ""
+
+    def _origin(self, segment: Segment) -> Origin:
+        """It is what its first record is, unless another one of it is worse."""
+        cls, note = self._class_of(segment.row)
+        worst = max(segment.rows, key=self._error)
+        if cls not in BAD and worst != segment.row:
+            other, why = self._class_of(worst)
+            if other in BAD:
+                segment = replace(segment, row=worst, ops=self.found.ancestry(worst).ops)
+                cls, note = other, why
+        return self._told(segment, cls, note)
+
+    def _class_of(self, row: int) -> tuple[str, str]:
+        pair = self._pair(row)
+        return self._class(row, pair, self._measure(pair))
+
+    def _error(self, row: int) -> float:
+        """Its error in eps; what cannot be measured is least."""
+        measure = self._measure(self._pair(row))
+        if measure.nonfinite:
+            return np.inf
+        return -1.0 if np.isnan(measure.error_eps) else measure.error_eps
+
+    def _measure(self, pair: int) -> Measure:
+        return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
+
+    def _told(self, segment: Segment, cls: str, note: str) -> Origin:
+        row, found = segment.row, self.found
+        pair = self._pair(row)
+        measure = self._measure(pair)
+        ancestry = found.ancestry(row)
+        outside = cls in ("starts_unequal", "window_start")
+        direct = [] if outside else [link for link in ancestry.parents if not link.saved]
+        parents = [join(link.name, link.kind) for link in direct]
+        return Origin(
+            place=place_at(found.alignment.a, row),
+            cls=cls,
+            ops=() if outside else segment.ops,
+            parents=tuple(dict.fromkeys(parents)),
+            measure=measure,
+            max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
+            why=reason(found, segment, measure, note, outside=outside),
+            amongst=segment.amongst,
+            where=self._where(pair),
+            orphaned=bool(found.orphaned[row]) or bool(of_b_alone(found, row)),
+        )
+
+    def _where(self, pair: int) -> str:
+        """Which of its elements differ; of the first origins alone, for their values are read."""
+        self.unplaced -= 1
+        return whereabouts(self.found.alignment, pair) if self.unplaced >= 0 else ""
+
+    def _pair(self, row: int) -> int:
+        return int(np.searchsorted(self.found.alignment.a_row, row))  # pairs are in A's order
+
+    def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        role = Role(int(self.found.role[row]))
+        if role == Role.INPUT:
+            return "starts_unequal", "the model was given something else"
+        if role == Role.LOOSE:
+            return self._loose(row, pair, measure)
+        if role == Role.PARAMETER and not self.found.alignment.a.pass_index[row]:
+            opened = self._opened(row)
+            if opened:
+                return opened
+        if self._unseen_window(row):
+            return "window_start", _UNSEEN[role == Role.OPTIMIZER]
+        if role == Role.OPTIMIZER and self.found.orphaned[row]:
+            return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
+        if self._unseen_gradients(row):
+            return "window_start", "the gradients that changed parameters were not recorded"
+        return self._computed(row, pair, measure)
+
+    def _opened(self, row: int) -> tuple[str, str] | None:
+        """The class of a parameter that differs where records begin, None elsewhere."""
+        found = self.found
+        if found.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if found.alignment.a.step[row] == 0:
+            return "starts_unequal", "parameters differ before the first step"
+        block = int(found.block_of[row])
+        before = found.blocks.find(
+            *(found.blocks.rank[[block]], found.blocks.phase[[block]]),
+            found.blocks.step[[block]] - 1,
+        )[0]
+        if found.blocks.attempt[before] != found.blocks.attempt[block]:
+            return "window_start", "the run was resumed here"
+        return None
+
+    def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        found = self.found
+        if found.opening[row]:
+            return "window_start", "the step before was not recorded"
+        if self._comes_after_computation(row):
+            return self._computed(row, pair, measure)
+        before = self._equal_before(row)
+        if before is None:
+            return "starts_unequal", "nothing recorded came before it"
+        if not measure.cosine_distance < UNRELATED:
+            return "starts_unequal", f"it is other data; at step {before} it was equal"
+        if not self._has_lineage(row):
+            return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
+        cls, note = self._computed(row, pair, measure)
+        since = f"it was equal at step {before} and has changed since"
+        return cls, "; ".join(filter(None, (since, note)))
+
+    def _has_lineage(self, row: int) -> bool:
+        """Whether it is known of anything in A's rank what it was computed from."""
+        a = self.found.alignment.a
+        return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
+
+    def _equal_before(self, row: int) -> int | None:
+        """The step of the record before it of the same tensor, where that is equal in both."""
+        a = self.found.alignment.a
+        same = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
+        same = same[self.found.status[same] == EQUAL]
+        return int(a.step[same].max()) if len(same) else None
+
+    def _orphans(self, row: int) -> str:
+        """The parents of its step that A alone recorded."""
+        a = self.found.alignment.a
+        rows = [one for one in self.found.parents(row) if self.found.status[one] == UNMATCHED]
+        tensors = [a.tensors[a.tensor[one]] for one in rows]
+        return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
+
+    def _comes_after_computation(self, row: int) -> bool:
+        """Whether computed values of the same pass were recorded before a loose one."""
+        found = self.found
+        a, block = found.alignment.a, int(found.block_of[row])
+        rows = found.blocks.rows_of(block)
+        role = found.layouts[int(found.blocks.layout[block])].role
+        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
+        return bool((before & (role == Role.COMPUTED)).any())
+
+    def _unseen_window(self, row: int) -> bool:
+        """Whether what it depends on may have changed unseen before it."""
+        found = self.found
+        if found.lacking[row] and found.opening[row]:
+            return True
+        a = found.alignment.a
+        mode = a.tensors[a.tensor[row]].mode
+        folds = not plain(mode) and ("window" in mode or mode.startswith("every_n"))
+        return folds or (not plain(mode) and bool(a.pass_index[row] or a.count[row] > 1))
+
+    def _unseen_gradients(self, row: int) -> bool:
+        """Whether it hangs on a parameter that may have changed by gradients without a record."""
+        found = self.found
+        a = found.alignment.a
+        step, pass_index = int(a.step[row]), int(a.pass_index[row])
+        if not (step or pass_index):
+            return False
+        if found.role[row] == Role.PARAMETER:
+            names: Iterable[str] = [a.tensors[a.tensor[row]].name]
+        else:
+            names = found.ancestry(row).unrecorded
+        layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
+        kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
+        told = {key[0] for key in layout.keys if key[1] in kinds}
+        return any(name not in told for name in names)
+
+    def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
+            return "nonfinite", "NaN or infinity in one run alone" + self._alone(row)
+        if measure.nonfinite and np.isnan(measure.error_eps):
+            return "rounding", "no element is finite in both, and both runs skipped the step"
+        cls, note = self._size(row, pair, measure)
+        if cls != "starts_unequal" and self._random(row):
+            return "nondeterministic", "it differs between the noise runs too"
+        return cls, note
+
+    def _random(self, row: int) -> bool:
+        a = self.found.alignment.a
+        tensor = a.tensors[a.tensor[row]]
+        return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
+
+    def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """Rounding or not, by how large the difference is."""
+        a = self.found.alignment.a
+        if measure.measured == "shape":
+            return "not_rounding", "the shapes differ"
+        if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
+            share = (
+                f"{measure.share_differing:.2%} of its elements"
+                if (np.isfinite(measure.share_differing))
+                else "elements"
+            )
+            return "not_rounding", f"{share} differ, and integers do not round"
+        told = severity(self.found, row, int(self.found.alignment.b_row[pair]), measure)
+        if np.isnan(told.error):
+            return "rounding", "no values were kept; its size is not known"
+        if told.rounding:
+            return "rounding", told.note
+        if self._is_noise(row, pair):
+            return "rounding", "the noise runs differ as much"
+        return self._large(row, measure, told.note)
+
+    def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
+        """More than rounding, unless something unrecorded came in."""
+        found = self.found
+        unrelated = measure.cosine_distance >= UNRELATED
+        untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)
+        parameters = bool(found.parameter_lacking[row])
+        data = (untracked or parameters) and not self._inputs_recorded(row)
+        unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
+        if unknown and (unrelated or (parameters and seeds)):
+            return "starts_unequal", f"its {unknown} were not recorded, and may differ"
+        if untracked and seeds:
+            return "starts_unequal", "it reads a mask or random numbers, and the seeds differ"
+        return "not_rounding", note
+
+    def _seeds_differ(self, row: int) -> bool:
+        alignment = self.found.alignment
+        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+        seeds = [
+            table.header.get(rank, {}).get("torch.initial_seed")
+            for table in (alignment.a, alignment.b)
+        ]
+        return None not in seeds and seeds[0] != seeds[1]
+
+    def _inputs_recorded(self, row: int) -> bool:
+        """Whether loose values of its pass were recorded before it."""
+        found = self.found
+        a, block = found.alignment.a, int(found.block_of[row])
+        rows = found.blocks.rows_of(block)
+        role = found.layouts[int(found.blocks.layout[block])].role
+        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
+        return bool((before & (role == Role.INPUT)).any())
+
+    def _is_noise(self, row: int, pair: int) -> bool:
+        """Whether the noise runs cover the difference.
+
+        Where they say something, by being as far apart; where the tensor is all noise, only if the
+        difference is one that noise would make.
+        """
+        if self.noise is None:
+            return False
+        if not self._covers(pair):
+            return False
+        a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
+        own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
+        error = self.measures["error_eps"][at] * eps
+        if own < SATURATED:
+            return True
+        # A multiple of it, or nothing at all: noise would point elsewhere.
+        turned = bool(self.measures["cosine_distance"][at] >= TURNED)
+        turned |= bool(self.measures["numel"][at] < FEW)
+        if error >= HALF and not turned:
+            return False
+        rows = self.found.alignment.a_row[self.measures.pair]
+        kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
+        alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
+        usual = float(np.nanmedian(self.noise.relative[alike]))
+        if usual >= HALF:
+            # All are noisy: that says nothing of this one, but that it came out otherwise does.
+            return turned
+        return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
+
+    def _covers(self, pair: int) -> bool:
+        """Whether noise runs are about as far apart there."""
+        if self.noise is None:
+            return False
+        at = int(np.searchsorted(self.measures.pair, pair))
+        error = self.measures["error_eps"][at] * self.measures["eps"][at]
+        return bool(error <= COVERED * self.noise.relative[at])

@@ -1,0 +1,170 @@
+"""What runs that should be the same run are apart by: the noise that a drift is judged against.
+
+    env(k)   = the largest relative L2 error of record k over the noise runs
+    score(k) = error(A, B) / max(env(k), 0.5 eps)
+
+An update `delta` is the difference of two rounded parameters: half an eps of the parameter is the
+least that it is apart by, which in low precision may be more than all of it.
+
+A gradient that is zero by theory differs by all of itself in every run, and scores 1 like the rest.
+Once the noise runs are a tenth apart, a drift says nothing any more: that is the horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Role, frontier
+from anchorlib.diagnosis.pairing import Alignment, Table, align
+from anchorlib.diagnosis.sizes import Measures, measure
+
+__all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "scores"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+FLOOR = 0.5
+"""The least noise, in eps: correct rounding alone is as much."""
+SATURATED = 0.1
+"""Relative distance of the noise runs from which a drift says nothing."""
+ELEMENTS = 64
+"""Fewer have scores with heavy tails: they are judged together or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The noise of each pair that differs, one entry each of `Measures.pair`.
+
+    relative: the largest relative L2 error; nan where no noise run has the record.
+    nonfinite: whether a noise run differs from A in what is NaN or infinite.
+    random: (name, kind) of origins that stand between A and a noise run, or two noise runs.
+    horizon: the first step at which the noise runs are saturated, None if never.
+    runs: how many noise runs there are.
+    floor: the least noise there can be, a relative L2 error too.
+    damaged: a line for each record of a noise run whose values are no good.
+    """
+
+    relative: Array
+    nonfinite: Array
+    random: frozenset[tuple[str, str]]
+    horizon: int | None
+    runs: int
+    floor: Array
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def saturated(self) -> Array:
+        """Whether the noise of a pair is too large to judge by."""
+        found: Array = self.relative >= SATURATED
+        return found
+
+
+def envelope(
+    alignment: Alignment,
+    measures: Measures,
+    runs: Sequence[Table],
+    *,
+    progress: Progress | None = None,
+) -> Envelope:
+    """The noise of the pairs that were measured; reads only what differs there too."""
+    a = alignment.a
+    rows = alignment.a_row[measures.pair]
+    relative = np.full(len(rows), np.nan)
+    nonfinite = np.zeros(len(rows), bool)
+    random: set[tuple[str, str]] = set()
+    damaged: list[str] = []
+    for run in runs:
+        pairs = align(a, run).settled()
+        random |= _random(pairs)
+        one, broken, lines = _of_run(pairs, rows, progress)
+        relative = np.fmax(relative, one)
+        nonfinite |= broken
+        damaged += lines
+    if len(runs) > 1:
+        random |= _random(align(runs[0], runs[1]).settled())
+    horizon = _horizon(a.step[rows], relative, measures["numel"])
+    floor = FLOOR * measures["eps"] * _of_parameters(a, rows)
+    told = tuple(damaged)
+    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor, told)
+
+
+def _of_run(
+    pairs: Alignment, rows: Array, progress: Progress | None
+) -> tuple[Array, Array, list[str]]:
+    """The error of one noise run at A's rows, what it has not finite, and what is damaged."""
+    place = np.full(len(pairs.a), -1)
+    place[pairs.a_row] = np.arange(len(pairs))
+    at = place[rows]
+    there = at >= 0
+    differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
+    found = np.where(there, 0.0, np.nan)
+    noise = measure(pairs, at[differs], progress=progress)
+    where = np.searchsorted(noise.pair, at[differs])
+    found[differs] = (noise["error_eps"] * noise["eps"])[where]
+    broken = np.zeros(len(rows), bool)
+    broken[differs] = noise["nonfinite"][where] > 0
+    # What is only bounded from below would accuse.
+    found[np.isin(at, [one.pair for one in noise.damaged])] = np.nan
+    return found, broken, [one.line for one in noise.damaged]
+
+
+def _of_parameters(a: Table, rows: Array) -> Array:
+    """How much larger than an update its parameter is, where `rows` are updates; else 1."""
+    number = {(one.name, one.kind, one.rank): at for at, one in enumerate(a.tensors)}
+    whose = np.full(len(a.tensors), -1)
+    for (name, kind, rank), at in number.items():
+        if kind == "delta":
+            updated = number.get((name, "updated", rank))
+            whose[at] = number.get((name, "value", rank), -1) if updated is None else updated
+    steps = int(a.step.max(initial=0)) + 1
+    known = np.flatnonzero(np.isin(a.tensor, whose))
+    keys = a.tensor[known].astype(np.int64) * steps + a.step[known]
+    order = np.argsort(keys, kind="stable")
+    keys, known = keys[order], known[order]
+    factor = np.ones(len(rows))
+    asked = whose[a.tensor[rows]].astype(np.int64) * steps + a.step[rows]
+    place = np.minimum(np.searchsorted(keys, asked), max(len(keys) - 1, 0))
+    there = (keys[place] == asked) if len(keys) else np.zeros(len(rows), bool)
+    norm = a.figures["l2"]
+    with np.errstate(all="ignore"):
+        found = norm[known[place[there]]] / norm[rows[there]]
+    factor[there] = np.where(np.isfinite(found), np.maximum(found, 1.0), 1.0)
+    return factor
+
+
+def _random(pairs: Alignment) -> set[tuple[str, str]]:
+    """Where operations differ between runs that should be the same, their inputs being equal."""
+    found = frontier(pairs)
+    rows = found.origins
+    rows = rows[np.isin(found.role[rows], (Role.COMPUTED, Role.OPTIMIZER)) & ~found.lacking[rows]]
+    tensors = (pairs.a.tensors[one] for one in np.unique(pairs.a.tensor[rows]).tolist())
+    return {(tensor.name, tensor.kind) for tensor in tensors}
+
+
+def _horizon(step: Array, relative: Array, numel: Array) -> int | None:
+    large = (numel >= ELEMENTS) & np.isfinite(relative)
+    for one, values in _by(step[large], relative[large]):
+        if np.median(values) >= SATURATED:
+            return int(one)
+    return None
+
+
+def _by(keys: Array, values: Array) -> Iterable[tuple[Any, Array]]:
+    if not len(keys):
+        return ()
+    order = np.argsort(keys, kind="stable")
+    found, first = np.unique(keys[order], return_index=True)
+    # Of nothing, np.split makes one part.
+    return zip(found.tolist(), np.split(values[order], first[1:])[: len(found)], strict=True)
+
+
+def scores(measures: Measures, noise: Envelope) -> Array:
+    """The score of each pair, nan where it cannot be told or says nothing."""
+    with np.errstate(all="ignore"):
+        error = measures["error_eps"] * measures["eps"]
+        found: Array = error / np.fmax(noise.relative, noise.floor)
+    found[~np.isfinite(noise.relative) | noise.saturated] = np.nan
+    return found

@@ -1,0 +1,127 @@
+"""Where the losses part: later than the tensors do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import Alignment, Table
+
+__all__ = ["Losses", "losses"]
+
+Array = np.ndarray[Any, Any]
+_LOSS: Final = re.compile(r"(.*\.)?loss", re.IGNORECASE | re.DOTALL)
+_SOME_LOSS: Final = re.compile(r".*loss[^.]*", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Where the losses part: the first steps at which they differ at all, by 1e-6, by 1e-3.
+
+    name: the tensor taken for the loss.
+    values: (step, a, b) of each step of both; None values are absent.
+    """
+
+    name: str
+    first_bit: int | None
+    above_1e6: int | None
+    above_1e3: int | None
+    values: tuple[tuple[int, float, float], ...]
+
+
+def losses(alignment: Alignment) -> Losses | None:
+    """The tensor called loss, else the last scalar that a forward computes; None without one.
+
+    A parameter is no loss, whatever its name and shape, and neither is a scalar of which is not
+    known that anything computed it, unless it is called a loss. A step's loss is its last record,
+    on the lowest rank whose losses differ, else on the lowest; in training if it has any.
+    """
+    a, b = alignment.a, alignment.b
+    scalar = _scalars(a, alignment.a_row) & _scalars(b, alignment.b_row)
+    pairs = np.flatnonzero(scalar)
+    name = _chosen(a, alignment.a_row[pairs])
+    if name is None:
+        return None
+    pairs = pairs[_of(a, alignment.a_row[pairs], name, ~alignment.equal[pairs])]
+    rows_a, rows_b = alignment.a_row[pairs], alignment.b_row[pairs]
+    step = a.step[rows_a]
+    # The last of each step: records are in order of execution.
+    _, last = np.unique(step[::-1], return_index=True)
+    last = len(step) - 1 - last
+    one, two = _values(a, rows_a[last]), _values(b, rows_b[last])
+    with np.errstate(all="ignore"):
+        apart = np.abs(two - one)
+        apart[np.isnan(one) ^ np.isnan(two)] = np.inf
+    values = zip(step[last].tolist(), one.tolist(), two.tolist(), strict=True)
+    steps = step[last]
+    return Losses(
+        name=a.tensors[int(a.tensor[rows_a[0]])].name,
+        first_bit=_first(steps, ~alignment.equal[pairs[last]]),
+        above_1e6=_first(steps, apart > 1e-6),
+        above_1e3=_first(steps, apart > 1e-3),
+        values=tuple(values),
+    )
+
+
+def _scalars(table: Table, rows: Array) -> Array:
+    value = np.array([tensor.kind == "value" for tensor in table.tensors] or [False])
+    real = np.array([dtypes.dtype(name).family == "float" for name in table.dtypes] or [False])
+    found: Array = (
+        (table.figures["numel"][rows] == 1) & value[table.tensor[rows]] & real[table.dtype[rows]]
+    )
+    return found
+
+
+def _chosen(a: Table, rows: Array) -> str | None:
+    parameters = _parameters(a)
+    names: list[str] = sorted(
+        {a.tensors[one].name for one in np.unique(a.tensor[rows])} - parameters
+    )
+    for called in (_LOSS, _SOME_LOSS):
+        if named := [name for name in names if called.fullmatch(name)]:
+            return min(named, key=len)
+    made = {edges.name for told in a.edges.values() for edges in told if edges.ops} - parameters
+    computed = np.array([tensor.name in made for tensor in a.tensors] or [False])[a.tensor[rows]]
+    # A bias may have one element too; the loss is a scalar and comes last.
+    shapeless = np.array([shape == () for shape in a.shapes] or [False])[a.shape[rows]]
+    last = rows[computed & shapeless][-1:].tolist()
+    return str(a.tensors[int(a.tensor[last[0]])].name) if last else None
+
+
+def _parameters(table: Table) -> set[str]:
+    """What has kinds that only parameters have, or was computed from as one."""
+    own = {
+        tensor.name
+        for tensor in table.tensors
+        if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
+    }
+    edges = (one for told in table.edges.values() for one in told)
+    return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
+
+
+def _of(a: Table, rows: Array, name: str, differs: Array) -> Array:
+    """Whether rows are records of that loss on one rank, in training if there are any."""
+    mine = np.array([tensor.name == name for tensor in a.tensors])[a.tensor[rows]]
+    ranks = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
+    parted = mine & differs
+    mine &= ranks == ranks[parted if parted.any() else mine].min()
+    train = np.array([phase == "train" for phase in a.phases])[a.phase[rows]]
+    found: Array = mine & train if (mine & train).any() else mine
+    return found
+
+
+def _values(table: Table, rows: Array) -> Array:
+    """Of scalars the sum is the value; it is over finite elements, so that the others are told."""
+    found: Array = table.figures["sum"][rows].astype(np.float64)
+    found[table.figures["nan"][rows] > 0] = np.nan
+    infinite = table.figures["inf"][rows] > 0
+    found[infinite] = np.inf
+    return found
+
+
+def _first(steps: Array, which: Array) -> int | None:
+    return int(steps[which].min()) if which.any() else None

@@ -1,0 +1,31 @@
+"""Which record of one run stands for which of the other.
+
+Two runs become tables, a row for each record. What joins two rows is what they are called and when
+they were made, never the order in which they arrived.
+"""
+
+from anchorlib.diagnosis.pairing.alignment import Alignment, Counts, Renaming
+from anchorlib.diagnosis.pairing.columns import table_of
+from anchorlib.diagnosis.pairing.identity import shared_codes
+from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.pairing.keys import packed
+from anchorlib.diagnosis.pairing.places import Place, place_at
+from anchorlib.diagnosis.pairing.selection import aligned_runs
+from anchorlib.diagnosis.pairing.statements import compiled, statements
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = [
+    "Alignment",
+    "Counts",
+    "Place",
+    "Renaming",
+    "Table",
+    "align",
+    "aligned_runs",
+    "compiled",
+    "packed",
+    "place_at",
+    "shared_codes",
+    "statements",
+    "table_of",
+]

@@ -1,0 +1,95 @@
+"""Which record of one run stands for which of the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["Alignment", "Counts", "Renaming"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """Tensors that bear different names in the two runs, and why they are taken for the same.
+
+    how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
+        "operations" (the same place in the same sequence of operations), "digest" (equal bits at
+        the first step), "guess" (same shapes and like norms, and no other name would do as well:
+        for people to look at, nothing is to be concluded from it; see `Alignment.guessed`).
+    """
+
+    a: str
+    b: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Pairs of records, in A's order of execution (rank, order); identity decides, not arrival.
+
+    a_row, b_row: the rows of a pair in the two tables.
+    equal: whether dtype, shape and digest of a pair are the same.
+    only_a, only_b: rows that found no partner.
+    step_offset: a record of A at step s stands for one of B at step s + step_offset.
+    """
+
+    a: Table
+    b: Table
+    a_row: Array
+    b_row: Array
+    equal: Array
+    only_a: Array
+    only_b: Array
+    renamed: tuple[Renaming, ...] = ()
+    step_offset: int = 0
+
+    def __len__(self) -> int:
+        return len(self.a_row)
+
+    @property
+    def differing(self) -> Array:
+        """The pairs that differ, ascending."""
+        return np.flatnonzero(~self.equal)
+
+    @property
+    def guessed(self) -> Array:
+        """Whether a pair is one by a guess at its name: nothing should be concluded from it."""
+        names = {one.a for one in self.renamed if one.how == "guess"}
+        guesses = np.array([tensor.name in names for tensor in self.a.tensors], bool)
+        found: Array = guesses[self.a.tensor[self.a_row]]
+        return found
+
+    def settled(self) -> Alignment:
+        """Without the pairs that rest on a guess, whose records then are one run's alone.
+
+        Itself where there is nothing else.
+        """
+        guessed = self.guessed
+        if not guessed.any() or guessed.all():
+            return self
+        sure = ~guessed
+        return replace(
+            self,
+            a_row=self.a_row[sure],
+            b_row=self.b_row[sure],
+            equal=self.equal[sure],
+            only_a=np.union1d(self.only_a, self.a_row[guessed]),
+            only_b=np.union1d(self.only_b, self.b_row[guessed]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many records found a partner, and how many pairs are equal."""
+
+    matched: int
+    identical: int
+    differing: int
+    only_a: int
+    only_b: int

@@ -1,0 +1,182 @@
+"""A run's records as columns, read column by column: no record is looked at by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.table import State, Table, Tensor
+from anchorlib.names import select
+from anchorlib.reading import Run
+from anchorlib.store import RankReader
+
+__all__ = ["table_of"]
+
+Array = np.ndarray[Any, Any]
+SIGNED = ("step", "pass_index", "call", "order", "attempt", "count", "flags")
+COUNTS = ("zero", "nan", "inf", "subnormal")
+SUMS = ("min", "max", "sum", "l2")
+
+
+def table_of(
+    run: Run,
+    selectors: Sequence[str] = ("*",),
+    *,
+    rank: int | None = None,
+    chosen: set[tuple[str, str]] | None = None,
+) -> Table:
+    """The records of a run that the selectors name, of one rank or of all, as of now.
+
+    chosen: the (name, kind) pairs themselves, instead of selectors.
+    Of a run that is still written: what was committed when this was called.
+    Raises UnknownTensorError for a selector that names nothing, OptionError for a rank that
+    recorded nothing.
+    """
+    ranks = run.ranks if rank is None else [rank]
+    parts = {one: run.rows(one) for one in ranks}
+    if chosen is None:
+        chosen = _chosen(run, selectors, [reader for reader, _ in parts.values()])
+    making = _Making()
+    for reader, rows in parts.values():
+        making.add(reader, rows, chosen)
+    gaps: dict[tuple[str, str], int] = {}
+    first: int | None = None
+    for gap in run.gaps(rank):
+        key = (gap.name, gap.kind)
+        if chosen is None or key in chosen:
+            gaps[key] = gaps.get(key, 0) + gap.count
+            first = gap.first_step if first is None else min(first, gap.first_step)
+    return making.table(run.name, gaps, first, _state(run))
+
+
+def _state(run: Run) -> State:
+    if run.state == "closed":
+        return "closed"
+    return "died" if run.live is False else "open"
+
+
+def _chosen(
+    run: Run, selectors: Sequence[str], readers: Sequence[RankReader]
+) -> set[tuple[str, str]] | None:
+    """The (name, kind) pairs to take; None takes all."""
+    if tuple(selectors) in ((), ("*",)):
+        return None
+    pairs = [(one.name, one.kind) for reader in readers for one in reader.catalogue.series]
+    return set(select(selectors, pairs, where=f" in {run.name}"))
+
+
+@dataclass(slots=True)
+class _Making:
+    """A table in the making: what the codes mean, and each rank's columns."""
+
+    tensors: list[Tensor] = field(default_factory=list)
+    phases: dict[str, int] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)
+    shapes: dict[tuple[int, ...], int] = field(default_factory=dict)
+    parts: list[dict[str, Array]] = field(default_factory=list)
+    readers: list[tuple[RankReader, Array]] = field(default_factory=list)
+
+    def add(self, reader: RankReader, rows: Array, chosen: set[tuple[str, str]] | None) -> None:
+        """The chosen rows of one rank."""
+        catalogue = reader.catalogue
+        series = catalogue.series[:]
+        taken = np.array([chosen is None or (one.name, one.kind) in chosen for one in series], bool)
+        owner = reader.series_ids[rows]
+        if not taken.all():
+            rows, owner = rows[taken[owner]], owner[taken[owner]]
+        # Only series that have records become tensors of the table.
+        held, tensor = np.unique(owner, return_inverse=True)
+        part = {"tensor": tensor.reshape(-1) + len(self.tensors)}
+        for number in held.tolist():
+            one = series[number]
+            self.tensors.append(Tensor(one.name, one.kind, one.mode, reader.rank))
+        forms = [_code(self.dtypes, form.dtype) for form in catalogue.forms]
+        part["dtype"] = _coded(forms, reader.column("form")[rows])
+        phases = [_code(self.phases, phase) for phase in catalogue.phases]
+        part["phase"] = _coded(phases, reader.column("phase")[rows])
+        part |= self._shapes(reader, rows)
+        part |= {name: reader.column(name)[rows].astype(np.int64) for name in (*SIGNED, *COUNTS)}
+        part |= {name: reader.column(name)[rows].astype(np.float64) for name in (*SUMS, "scale")}
+        halves = [reader.column(name)[rows] for name in ("digest_high", "digest_low")]
+        part["digest"] = np.stack(halves, axis=1).astype(np.uint64)
+        part["kept"] = reader.kept(rows)
+        part["row"] = rows
+        part["reader"] = np.full(len(rows), len(self.readers))
+        self.parts.append(part)
+        self.readers.append((reader, rows))
+
+    def _shapes(self, reader: RankReader, rows: Array) -> dict[str, Array]:
+        own, which = reader.shape_codes(rows)
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in own]
+        codes = [_code(self.shapes, shape) for shape in own]
+        return {"shape": _coded(codes, which), "numel": _coded(sizes, which)}
+
+    def table(
+        self,
+        run: str,
+        gaps: dict[tuple[str, str], int],
+        gaps_from: int | None,
+        state: State,
+    ) -> Table:
+        """All ranks together."""
+        names = ("tensor", "phase", *SIGNED, "scale", "dtype", "shape", "digest", "kept")
+        figures = (*COUNTS, "numel", *SUMS)
+        columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
+        readers = [reader for reader, _ in self.readers]
+        rows, owner = columns.pop("row"), columns.pop("reader")
+
+        def read(row: int, nbytes: int) -> Iterator[Array]:
+            return readers[int(owner[row])].raw_blocks(int(rows[row]), nbytes)
+
+        def stack(some: Array) -> Array:
+            first = int(some[0])
+            storage = dtypes.dtype(table.dtypes[table.dtype[first]]).storage
+            found = np.empty((len(some), table.figures["numel"][first]), storage)
+            for number in np.unique(owner[some]):
+                places = np.flatnonzero(owner[some] == number)
+                part = np.empty((len(places), found.shape[1]), storage)
+                readers[int(number)].flat_stack(rows[some[places]], part)
+                found[places] = part
+            return found
+
+        table = Table(
+            run=run,
+            tensors=self.tensors,
+            phases=list(self.phases),
+            dtypes=list(self.dtypes),
+            shapes=list(self.shapes),
+            figures={name: columns.pop(name) for name in figures},
+            edges={one.rank: list(one.catalogue.edges.values()) for one in readers},
+            header={one.rank: _header(one) for one in readers},
+            gaps=gaps,
+            gaps_from=gaps_from,
+            read=read,
+            stack=stack,
+            state=state,
+            **columns,
+        )
+        return table
+
+    def _column(self, name: str) -> Array:
+        parts = [part[name] for part in self.parts]
+        if parts:
+            return np.concatenate(parts)
+        return np.empty((0, 2) if name == "digest" else 0, np.int64)
+
+
+def _code(known: dict[Any, int], value: Any) -> int:
+    return known.setdefault(value, len(known))
+
+
+def _coded(codes: Sequence[int], which: Array) -> Array:
+    found: Array = np.array(codes, np.int64)[which]
+    return found
+
+
+def _header(reader: RankReader) -> dict[str, Any]:
+    attempts = reader.catalogue.attempts
+    return dict(attempts[-1].header) if attempts else {}

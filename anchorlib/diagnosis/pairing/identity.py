@@ -1,0 +1,92 @@
+"""What makes a record of one run the counterpart of one of another: one key for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.keys import occurrences, packed
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["Identities", "same_bits", "series_codes", "shared_codes"]
+
+Array = np.ndarray[Any, Any]
+PLACE = ("step", "pass_index", "call")
+
+
+class Identities:
+    """The keys of two tables' rows; within a table each is borne once.
+
+    row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
+        modes, the record with values has it, and the other none.
+    key_a, key_b: their keys.
+    """
+
+    def __init__(self, a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> None:
+        series_a, series_b = series_codes(a, b, to_b)
+        phase_a, phase_b = shared_codes(a.phases, b.phases)
+        columns_a = [series_a[a.tensor], phase_a[a.phase], *(getattr(a, name) for name in PLACE)]
+        columns_b = [series_b[b.tensor], phase_b[b.phase], *(getattr(b, name) for name in PLACE)]
+        columns_a[2] = columns_a[2] + offset
+        again = [_repeats(table) for table in (a, b)]
+        both = zip((*columns_a, again[0]), (*columns_b, again[1]), strict=True)
+        keys = packed([np.concatenate(columns) for columns in both])
+        self.row_a, self.key_a = _chosen(a, keys[: len(a)])
+        self.row_b, self.key_b = _chosen(b, keys[len(a) :])
+
+
+def series_codes(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
+    """A number for each tensor, shared where rank, kind, kind of mode and (B's) name are."""
+    known: dict[Hashable, int] = {}
+    found: tuple[list[int], list[int]] = ([], [])
+    for one in a.tensors:
+        # A name of A's that stands for nothing is not B's, even where both are spelt alike.
+        name = to_b.get(one.name)
+        key = (one.rank, one.kind, mode_class(one.mode), name, one.name if name is None else "")
+        found[0].append(known.setdefault(key, len(known)))
+    for one in b.tensors:
+        key = (one.rank, one.kind, mode_class(one.mode), one.name, "")
+        found[1].append(known.setdefault(key, len(known)))
+    return np.array(found[0], np.int64), np.array(found[1], np.int64)
+
+
+def mode_class(mode: str) -> str:
+    """ "" for modes whose records are the tensor itself, else the mode's own text."""
+    return "" if mode.split(":")[0] in ("all", "summary", "every_n", "final") else mode
+
+
+def shared_codes(a: Any, b: Any) -> tuple[Array, Array]:
+    """Numbers for the values of two lists, the same for the same value."""
+    known: dict[Hashable, int] = {}
+    one, two = ([known.setdefault(value, len(known)) for value in values] for values in (a, b))
+    return np.array(one, np.int64), np.array(two, np.int64)
+
+
+def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
+    """Whether dtype, shape and digest of these pairs of rows are the same."""
+    dtype_a, dtype_b = shared_codes(a.dtypes, b.dtypes)
+    shape_a, shape_b = shared_codes(a.shapes, b.shapes)
+    same: Array = (a.digest[a_row] == b.digest[b_row]).all(axis=1)
+    same &= dtype_a[a.dtype[a_row]] == dtype_b[b.dtype[b_row]]
+    same &= shape_a[a.shape[a_row]] == shape_b[b.shape[b_row]]
+    return same
+
+
+def _repeats(table: Table) -> Array:
+    """How many records of the same series and coordinates were made before each."""
+    places = (getattr(table, name) for name in PLACE)
+    return occurrences(packed([table.tensor, table.phase, *places]))
+
+
+def _chosen(table: Table, keys: Array) -> tuple[Array, Array]:
+    """The rows that bear their key, ascending, and their keys."""
+    # Of two modes that both kept the values, or neither, the first by name: not by arrival.
+    modes = sorted({one.mode for one in table.tensors})
+    preferred = np.array([modes.index(one.mode) for one in table.tensors], np.int64)
+    order = np.lexsort((preferred[table.tensor], ~table.kept.astype(bool), keys))
+    first = np.ones(len(keys), bool)
+    first[1:] = keys[order][1:] != keys[order][:-1]
+    rows = np.sort(order[first])
+    return rows, keys[rows]

@@ -1,0 +1,84 @@
+"""Two tables, joined by identity: rank, phase, step, pass, call, kind, name and mode.
+
+Order of arrival never decides anything. The modes All, Summary, EveryN and Final record the tensor
+itself, so that their records may stand for each other where coordinates agree; a Sum only for a Sum
+of the same window. What finds no partner is a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.identity import Identities, same_bits
+from anchorlib.diagnosis.pairing.keys import joined
+from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
+from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
+from anchorlib.diagnosis.pairing.sequences import match_operations
+from anchorlib.diagnosis.pairing.statements import compiled
+from anchorlib.diagnosis.pairing.steps import step_offset
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["align"]
+
+Array = np.ndarray[Any, Any]
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignment:
+    """Which record of `a` stands for which of `b`.
+
+    names: A's name -> B's, where they are known to differ; names that a run does not have are
+        passed over, and of several names for one the last holds.
+    """
+    naming = by_name(_shapes(a), _shapes(b), names, (_made(a), _made(b)))
+    match_operations(naming, a, b)
+    found = Identities(a, b, naming.to_b, 0)
+    offset = step_offset(a, b, naming.to_b, found)
+    before = len(naming.to_b)
+    if naming.left_a and naming.left_b:
+        match_bits(naming, a, b, offset)
+        match_figures(naming, a, b, offset)
+    if offset or len(naming.to_b) > before:
+        found = Identities(a, b, naming.to_b, offset)
+    one, two = joined(found.key_a, found.key_b)
+    a_row, b_row = found.row_a[one], found.row_b[two]
+    return Alignment(
+        a=a,
+        b=b,
+        a_row=a_row,
+        b_row=b_row,
+        equal=same_bits(a, b, a_row, b_row),
+        only_a=np.setdiff1d(found.row_a, a_row, assume_unique=True),
+        only_b=np.setdiff1d(found.row_b, b_row, assume_unique=True),
+        renamed=tuple(naming.renamed),
+        step_offset=offset,
+    )
+
+
+def _made(table: Table) -> Made:
+    """For each name the operations that made it, where they are known one by one."""
+    found: dict[str, tuple[str, ...]] = {}
+    for told in table.edges.values():
+        for edges in told:
+            if not edges.missing and not compiled(edges.ops):
+                found.setdefault(edges.name, edges.ops)
+    return found
+
+
+def _shapes(table: Table) -> Shapes:
+    """For each name and kind, the shape of its first record; names in order of execution."""
+    first = np.full(len(table.tensors), -1)
+    # Backwards, so that what is written last is the first record.
+    first[table.tensor[::-1]] = np.arange(len(table))[::-1]
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for number in np.argsort(first, kind="stable").tolist():
+        if first[number] >= 0:
+            tensor = table.tensors[number]
+            shape = table.shapes[table.shape[first[number]]]
+            found.setdefault(tensor.name, {}).setdefault(tensor.kind, shape)
+    return found

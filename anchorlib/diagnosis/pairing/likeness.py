@@ -1,0 +1,108 @@
+"""Names matched by what was recorded under them: equal bits, and at last like figures."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.names import Naming
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["match_bits", "match_figures"]
+
+LIKE = 0.02  # of the norms of what may be the same tensor, by how much they may differ
+
+
+class _Record(NamedTuple):
+    """One record of a free name at a run's first step."""
+
+    name: str
+    place: Hashable
+    digest: tuple[int, int]
+    telling: bool
+    l2: float
+
+
+def match_bits(naming: Naming, a: Table, b: Table, offset: int) -> None:
+    """Matches free names of which a record at the first step has the same bits.
+
+    Bits tell a name only if they are no other's at that place, and not one number again and again.
+    """
+    told = [_by_bits(records) for records in _first_records(naming, a, b, offset)]
+    pairs = [
+        (next(iter(one)), next(iter(told[1][bits])))
+        for bits, one in told[0].items()
+        if len(one) == 1 and len(told[1].get(bits, ())) == 1
+    ]
+    naming.match_all(pairs, "digest")
+
+
+def match_figures(naming: Naming, a: Table, b: Table, offset: int) -> None:
+    """Guesses which free names are one: kinds and shapes the same, norms within a fiftieth.
+
+    Only where no other name would do as well.
+    """
+    sides = []
+    for records in _first_records(naming, a, b, offset):
+        norms: dict[str, dict[Hashable, float]] = {}
+        for one in records:
+            if one.telling:
+                norms.setdefault(one.name, {})[one.place] = one.l2
+        sides.append(norms)
+    alike: dict[Hashable, list[str]] = {}
+    for name in sides[1]:
+        alike.setdefault(tuple(sorted(naming.b[name].items())), []).append(name)
+    pairs = [
+        (one, two)
+        for one in sides[0]
+        for two in alike.get(tuple(sorted(naming.a[one].items())), ())
+        if _like(sides[0][one], sides[1][two])
+    ]
+    naming.match_all(pairs, "guess")
+
+
+def _like(one: dict[Hashable, float], two: dict[Hashable, float]) -> bool:
+    shared = one.keys() & two.keys()
+    return bool(shared) and all(
+        abs(one[place] - two[place]) <= LIKE * max(one[place], two[place]) for place in shared
+    )
+
+
+def _by_bits(records: Iterator[_Record]) -> dict[Hashable, set[str]]:
+    found: dict[Hashable, set[str]] = {}
+    for one in records:
+        if one.telling:
+            found.setdefault((one.place, one.digest), set()).add(one.name)
+    return found
+
+
+def _first_records(
+    naming: Naming, a: Table, b: Table, offset: int
+) -> tuple[Iterator[_Record], Iterator[_Record]]:
+    """The records of free names at A's first step, and at the step of B that stands for it."""
+    first_a = int(a.step.min()) if len(a) else 0
+    steps_b = np.unique(b.step)
+    matching = steps_b[steps_b >= first_a + offset]
+    first_b = int(matching[0]) if len(matching) else 0
+    return (
+        _records(a, set(naming.left_a), first_a),
+        _records(b, set(naming.left_b), first_b),
+    )
+
+
+def _records(table: Table, names: set[str], step: int) -> Iterator[_Record]:
+    free = np.array([one.name in names for one in table.tensors], bool)
+    for row in np.flatnonzero((table.step == step) & free[table.tensor]).tolist():
+        tensor = table.tensors[int(table.tensor[row])]
+        figure = {name: table.figures[name][row].item() for name in ("min", "max", "l2")}
+        place = (
+            *(tensor.rank, tensor.kind, table.phases[int(table.phase[row])]),
+            *(int(table.pass_index[row]), int(table.call[row])),
+            *(table.dtypes[int(table.dtype[row])], table.shapes[int(table.shape[row])]),
+        )
+        high, low = table.digest[row].tolist()
+        single = table.figures["numel"][row] == 1 and figure["l2"] not in (0.0, 1.0)
+        telling = bool(single or figure["min"] < figure["max"])
+        yield _Record(tensor.name, place, (high, low), telling, figure["l2"])

@@ -1,0 +1,166 @@
+"""Which name of one run stands for which of the other.
+
+The user's word first; then equal names; names that differ by what wrappers add; names that have a
+prefix in one run. Equal names of tensors that cannot be the same come last: `0` of a model is not
+the `0` of `Sequential(model)`, where that is the model itself, and `0.0` is what is meant. What is
+left is for `sequences` (the same place in the same operations) and `likeness` (equal bits, then a
+guess).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anchorlib.diagnosis.pairing.alignment import Renaming
+
+__all__ = ["Made", "Naming", "Shapes", "by_name"]
+
+WRAPPERS = frozenset(
+    {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module"}
+)
+"""Path segments that wrappers add: DDP, torch.compile, FSDP, checkpointing, DeepSpeed."""
+
+PREFIXES = 20  # looked for; every watched model has one
+
+Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""For each name and kind, the shape of its first record; names in order of execution."""
+
+Made = Mapping[str, Sequence[str]]
+"""For each name the operations that made it; not where they are unknown."""
+
+
+@dataclass(slots=True)
+class Naming:
+    """Names of two runs, matched one to one.
+
+    a, b: the names there are. to_b: A's name -> B's.
+    """
+
+    a: Shapes
+    b: Shapes
+    to_b: dict[str, str] = field(default_factory=dict)
+    renamed: list[Renaming] = field(default_factory=list)
+    _taken: set[str] = field(default_factory=set)
+
+    @property
+    def left_a(self) -> list[str]:
+        """A's names that stand for none of B's, in A's order."""
+        return [name for name in self.a if name not in self.to_b]
+
+    @property
+    def left_b(self) -> list[str]:
+        """B's names for which none of A's stands, in B's order."""
+        return [name for name in self.b if name not in self._taken]
+
+    def match(self, a: str, b: str, how: str = "") -> None:
+        """Let `a` stand for `b`, both of them still free."""
+        self.to_b[a] = b
+        self._taken.add(b)
+        if a != b:
+            self.renamed.append(Renaming(a, b, how))
+
+    def match_all(self, pairs: Iterable[tuple[str, str]], how: str) -> None:
+        """Let each pair stand for each other whose two names are in no other pair."""
+        pairs = list(dict.fromkeys(pairs))
+        of_a = Counter(a for a, _ in pairs)
+        of_b = Counter(b for _, b in pairs)
+        for a, b in pairs:
+            if of_a[a] == of_b[b] == 1:
+                self.match(a, b, how)
+
+    def alike(self, a: str, b: str) -> bool:
+        """Whether the two have a kind in common, and the same shape in all they have in common."""
+        one, two = self.a[a], self.b[b]
+        shared = one.keys() & two.keys()
+        return bool(shared) and all(one[kind] == two[kind] for kind in shared)
+
+
+def by_name(
+    a: Shapes,
+    b: Shapes,
+    names: Mapping[str, str],
+    made: tuple[Made, Made] = ({}, {}),
+) -> Naming:
+    """The names that can be matched by how they are spelt.
+
+    names: the user's map.
+    made: of A's and of B's names the operations that made them, as far as they are known.
+    """
+    naming = Naming(a, b)
+    # Several names for one: the last word holds.
+    said = {two: one for one, two in names.items() if one in a and two in b}
+    for two, one in said.items():
+        naming.match(one, two, "map")
+    equal = [name for name in naming.left_a if name in b and name not in said]
+    doubtful = {name for name in equal if not (naming.alike(name, name) and _made(name, *made))}
+    for name in equal:
+        if name not in doubtful:
+            naming.match(name, name)
+    _match_wrapped(naming)
+    _match_prefixed(naming)
+    free = set(naming.left_b)
+    for name in naming.left_a:
+        if name in doubtful and name in free:
+            naming.match(name, name)
+    return naming
+
+
+def _made(name: str, one: Made, two: Made) -> bool:
+    """Whether it may be the same operations that made it in both runs."""
+    if name not in one or name not in two:
+        return True
+    return one[name] == two[name] or bool(set(one[name]) & set(two[name]))
+
+
+def _match_wrapped(naming: Naming) -> None:
+    bare: dict[str, list[str]] = {}
+    for name in naming.left_b:
+        bare.setdefault(_bare(name), []).append(name)
+    pairs = [(name, other) for name in naming.left_a for other in bare.get(_bare(name), ())]
+    naming.match_all([pair for pair in pairs if pair[0] != pair[1]], "wrapper")
+
+
+def _match_prefixed(naming: Naming) -> None:
+    """One run's names below a prefix that the other's do not have."""
+    for _ in range(PREFIXES):
+        longer = _prefix(naming, naming.left_a, naming.left_b)
+        if not longer:
+            turned = _prefix(naming, naming.left_b, naming.left_a, turned=True)
+            longer = [(a, b) for b, a in turned]
+        if not longer:
+            return
+        for a, b in longer:
+            naming.match(a, b, "wrapper")
+
+
+def _prefix(
+    naming: Naming, long: list[str], short: list[str], *, turned: bool = False
+) -> list[tuple[str, str]]:
+    """The pairs (name in `long`, name in `short`) that differ by the prefix most of them have."""
+    ends = {_bare(name): name for name in short}
+    votes: dict[str, list[tuple[str, str]]] = {}
+    for name in long:
+        parts = _bare(name).split(".")
+        for cut in range(1, len(parts)):
+            other = ends.get(".".join(parts[cut:]))
+            pair = (other, name) if turned else (name, other)
+            if other is not None and naming.alike(*map(str, pair)):
+                votes.setdefault(".".join(parts[:cut]), []).append((name, other))
+    ranked = sorted(votes.values(), key=len, reverse=True)
+    if not ranked:
+        return []
+    best = ranked[0]
+    wanted = {other for _, other in best}
+    rivals = (len(wanted & {other for _, other in votes}) for votes in ranked[1:])
+    # A student and a teacher of one shape: neither is meant more than the other.
+    contested = max(rivals, default=0) * 2 > len(best)
+    seldom = len(best) < 2 and len(best) < len(short)
+    return [] if contested or seldom else best
+
+
+def _bare(name: str) -> str:
+    """A name without the segments that wrappers add."""
+    kept = [part for part in name.split(".") if part not in WRAPPERS]
+    return ".".join(kept) if kept else name

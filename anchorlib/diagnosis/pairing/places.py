@@ -1,0 +1,35 @@
+"""Where records stand."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["Place", "place_at"]
+
+
+class Place(NamedTuple):
+    """A record by its coordinates, as A counts them."""
+
+    step: int
+    pass_index: int
+    call: int
+    rank: int
+    phase: str
+    name: str
+    kind: str
+
+
+def place_at(table: Table, row: int) -> Place:
+    """The coordinates of one record of a table."""
+    tensor = table.tensors[table.tensor[row]]
+    return Place(
+        step=int(table.step[row]),
+        pass_index=int(table.pass_index[row]),
+        call=int(table.call[row]),
+        rank=tensor.rank,
+        phase=table.phases[table.phase[row]],
+        name=tensor.name,
+        kind=tensor.kind,
+    )

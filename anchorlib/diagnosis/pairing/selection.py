@@ -1,0 +1,70 @@
+"""Two runs, of which some tensors are compared, by the names that A has for them.
+
+What B calls otherwise is found only where all names are seen: then both runs are looked at whole,
+and what stands for the selected tensors is taken of B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.columns import table_of
+from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.errors import UnknownTensorError
+from anchorlib.reading import Run
+
+__all__ = ["aligned_runs"]
+
+Pairs = set[tuple[str, str]]
+
+
+def aligned_runs(a: Run, b: Run, selectors: Sequence[str], names: Mapping[str, str]) -> Alignment:
+    """The alignment of what the selectors name.
+
+    names: the user's map, A's name -> B's.
+    Raises UnknownTensorError for a selector that names nothing in A, and where B has nothing that
+    it names or that stands for what it names in A.
+    """
+    one = table_of(a, selectors)
+    missing: UnknownTensorError | None = None
+    own: Pairs = set()
+    try:
+        two = table_of(b, selectors)
+        own = _pairs(two)
+        if _pairs(one) <= own:
+            return align(one, two, names=names)
+    except UnknownTensorError as error:
+        missing = error
+    whole = align(table_of(a), table_of(b), names=names)
+    wanted = _partners(whole, _pairs(one))
+    if missing is not None and not wanted:
+        raise missing
+    found = align(one, table_of(b, chosen=wanted | own), names=_map(whole, one))
+    how = {(each.a, each.b): each.how for each in whole.renamed}
+    renamed = (replace(each, how=how.get((each.a, each.b), each.how)) for each in found.renamed)
+    return replace(found, renamed=tuple(renamed))
+
+
+def _pairs(table: Table) -> Pairs:
+    return {(tensor.name, tensor.kind) for tensor in table.tensors}
+
+
+def _map(whole: Alignment, one: Table) -> dict[str, str]:
+    names = {tensor.name for tensor in one.tensors}
+    return {each.a: each.b for each in whole.renamed if each.a in names}
+
+
+def _partners(whole: Alignment, wanted: Pairs) -> Pairs:
+    """What B has that stands for these of A's."""
+    to_b = {each.a: each.b for each in whole.renamed}
+    taken = set(to_b.values())
+    there = _pairs(whole.b)
+    found = set()
+    for name, kind in wanted:
+        other = to_b.get(name, name)
+        if (other, kind) in there and (name in to_b or name not in taken):
+            found.add((other, kind))
+    return found

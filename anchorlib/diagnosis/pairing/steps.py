@@ -1,0 +1,108 @@
+"""By how much the steps of one run are numbered differently in the other, as the digests tell.
+
+A resumed run may count on or anew; then its first batch, its parameters, whatever it recorded, have
+the bits that the other run's have at another step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.identity import Identities, same_bits, series_codes, shared_codes
+from anchorlib.diagnosis.pairing.keys import joined, packed
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["step_offset"]
+
+Array = np.ndarray[Any, Any]
+ENOUGH = 200_000  # records to look at
+CLEAR = 3
+"""Steps that must agree on an offset before runs that have steps in common are shifted."""
+
+
+def step_offset(a: Table, b: Table, to_b: Mapping[str, str], plain: Identities) -> int:
+    """What to add to A's steps to get B's; 0 unless the digests clearly say another.
+
+    plain: the identities of records whose steps are taken as they are.
+
+    Where runs have coordinates in common they are believed, unless not one record has its
+    counterpart's bits there, and elsewhere those of at least three steps, and of half of all that
+    would be compared, do.
+    """
+    one, two = joined(plain.key_a, plain.key_b)
+    common = len(one)
+    equal = same_bits(a, b, plain.row_a[one], plain.row_b[two])
+    if 2 * np.count_nonzero(equal) > common:
+        return 0
+    step_a, step_b = _equal_bits(a, b, to_b)
+    offsets, votes = _votes(step_a, step_b)
+    if not len(offsets) or (common and 0 in offsets):
+        return 0
+    ranked = np.argsort(-votes, kind="stable")
+    best, most = int(offsets[ranked[0]]), int(votes[ranked[0]])
+    rival = int(votes[ranked[1]]) if len(ranked) > 1 else 0
+    if not common:
+        return best if most > rival else 0
+    overlap = len(np.intersect1d(np.unique(a.step) + best, b.step))
+    return best if most >= max(CLEAR, overlap / 2, 2 * rival) else 0
+
+
+def _equal_bits(a: Table, b: Table, to_b: Mapping[str, str]) -> tuple[Array, Array]:
+    """The steps of records that have the same bits and all but the step in common.
+
+    Only bits that a tensor has at one step of its run alone: constants say nothing of steps.
+    """
+    rows = [_telling(table) for table in (a, b)]
+    series, phases = series_codes(a, b, to_b), shared_codes(a.phases, b.phases)
+    sides = []
+    for n, table in enumerate((a, b)):
+        own = rows[n]
+        bits = (table.digest[own, 0] ^ table.digest[own, 1]).view(np.int64)
+        names = (series[n][table.tensor[own]], phases[n][table.phase[own]])
+        sides.append((*names, table.pass_index[own], table.call[own], bits))
+    keys = packed([np.concatenate(columns) for columns in zip(*sides, strict=True)])
+    cut = len(rows[0])
+    key_a, step_a = _at_one_step(keys[:cut], a.step[rows[0]])
+    key_b, step_b = _at_one_step(keys[cut:], b.step[rows[1]])
+    place_a, place_b = joined(key_a, key_b)
+    return step_a[place_a], step_b[place_b]
+
+
+def _telling(table: Table) -> Array:
+    """The rows to look at: of the tensors recorded first (inputs are), as many as are enough.
+
+    Not numbers and constants: a counter would tell how long it has counted, nothing else.
+    """
+    figures = table.figures
+    rows = np.flatnonzero((figures["numel"] > 1) & (figures["min"] < figures["max"]))
+    if len(rows) <= ENOUGH:
+        return rows
+    tensors, first, count = np.unique(table.tensor[rows], return_index=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    # Those of the lowest rank come first; all ranks count their steps alike.
+    many = max(int(np.searchsorted(np.cumsum(count[order]), ENOUGH)), 1)
+    found: Array = rows[np.isin(table.tensor[rows], tensors[order[:many]])]
+    return found
+
+
+def _at_one_step(keys: Array, steps: Array) -> tuple[Array, Array]:
+    """The keys that are found at one step alone, and that step."""
+    if not len(keys):
+        return keys, steps
+    order = np.lexsort((steps, keys))
+    found, starts = np.unique(keys[order], return_index=True)
+    ends = np.append(starts[1:], len(keys)) - 1
+    first, last = steps[order][starts], steps[order][ends]
+    return found[first == last], first[first == last]
+
+
+def _votes(step_a: Array, step_b: Array) -> tuple[Array, Array]:
+    """Each offset, and how many of A's steps speak for it."""
+    if not len(step_a):
+        return step_a, step_a
+    told = np.unique(np.stack([step_b - step_a, step_a]), axis=1)
+    offsets, votes = np.unique(told[0], return_counts=True)
+    return offsets, votes

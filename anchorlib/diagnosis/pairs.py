@@ -1,0 +1,114 @@
+"""The records of two runs, pair after pair, for tables and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Alignment, Place, Table
+from anchorlib.diagnosis.sizes import Measure, Measures
+
+__all__ = ["COLUMNS", "Pair", "columns_of", "pairs_of"]
+
+Array = np.ndarray[Any, Any]
+CHUNK = 4096
+"""Pairs whose columns are turned into Python's numbers at a time."""
+
+
+class Pair(NamedTuple):
+    """One matched pair, for tables and pages.
+
+    order_b: where B has it. measure: None where the pair is equal. role: "" for equal pairs,
+    "origin", "receiver", or the class of an origin. score: against the noise runs, else None.
+    """
+
+    place: Place
+    order: int
+    order_b: int
+    equal: bool
+    digest_a: str
+    digest_b: str
+    measure: Measure | None
+    role: str
+    score: float | None
+
+
+COLUMNS = (
+    *Place._fields,
+    *("order", "order_b", "digest_a", "digest_b", "equal", "role", "score"),
+    *Measure._fields,
+)
+
+
+def pairs_of(
+    alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
+) -> Iterator[Pair]:
+    """Every pair in A's order of execution.
+
+    scores: one for each measure. roles: one for each pair.
+    """
+    for part in columns_of(alignment, measures, scores=scores, roles=roles):
+        places = map(Place, *(part[name] for name in Place._fields))
+        kept = map(_measure, zip(*(part[name] for name in Measure._fields), strict=True))
+        rest = (part[name] for name in ("order", "order_b", "equal", "digest_a", "digest_b"))
+        yield from map(Pair, places, *rest, kept, part["role"], part["score"])
+
+
+def columns_of(
+    alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
+) -> Iterator[dict[str, list[Any]]]:
+    """The same by columns, some thousand pairs at a time: `COLUMNS`, each a list.
+
+    A pair that is equal has None for its score and measures; a score that says nothing too.
+    """
+    for start in range(0, len(alignment), CHUNK):
+        part = slice(start, start + CHUNK)
+        one, two = alignment.a_row[part], alignment.b_row[part]
+        pairs = np.arange(start, start + len(one))
+        first, last = np.searchsorted(measures.pair, [start, start + len(one)])
+        at = measures.pair[first:last] - start
+        told = np.full(last - first, np.nan) if scores is None else scores[first:last]
+        judged = np.flatnonzero(~np.isnan(told))
+        yield {
+            **_places(alignment.a, one),
+            "order": alignment.a.order[one].tolist(),
+            "order_b": alignment.b.order[two].tolist(),
+            "equal": alignment.equal[part].tolist(),
+            "digest_a": _digests(alignment.a, one),
+            "digest_b": _digests(alignment.b, two),
+            "role": [""] * len(one) if roles is None else roles[pairs].tolist(),
+            "score": _spread(len(one), at[judged], told[judged]),
+            **{n: _spread(len(one), at, measures[n][first:last]) for n in Measure._fields},
+        }
+
+
+def _spread(count: int, places: Array, values: Array) -> list[Any]:
+    """A list of None but at some places."""
+    found: list[Any] = [None] * count
+    for place, value in zip(places.tolist(), values.tolist(), strict=True):
+        found[place] = value
+    return found
+
+
+def _measure(values: tuple[Any, ...]) -> Measure | None:
+    return None if values[0] is None else Measure(*values)
+
+
+def _places(table: Table, rows: Array) -> dict[str, list[Any]]:
+    tensors = [table.tensors[number] for number in table.tensor[rows].tolist()]
+    return {
+        "step": table.step[rows].tolist(),
+        "pass_index": table.pass_index[rows].tolist(),
+        "call": table.call[rows].tolist(),
+        "rank": [tensor.rank for tensor in tensors],
+        "phase": [table.phases[number] for number in table.phase[rows].tolist()],
+        "name": [tensor.name for tensor in tensors],
+        "kind": [tensor.kind for tensor in tensors],
+    }
+
+
+def _digests(table: Table, rows: Array) -> list[str]:
+    text = table.digest[rows].astype(">u8").tobytes().hex()
+    return [text[start : start + 32] for start in range(0, len(text), 32)]

@@ -1,0 +1,19 @@
+"""How far the two records of a pair are apart, in units of rounding, and which elements differ."""
+
+from anchorlib.diagnosis.sizes.measurement import measure
+from anchorlib.diagnosis.sizes.measures import Measure, Measures
+from anchorlib.diagnosis.sizes.ulps import max_ulp
+from anchorlib.diagnosis.sizes.whereabouts import EQUAL, NONFINITE, apart, read, where, whereabouts
+
+__all__ = [
+    "EQUAL",
+    "NONFINITE",
+    "Measure",
+    "Measures",
+    "apart",
+    "max_ulp",
+    "measure",
+    "read",
+    "where",
+    "whereabouts",
+]

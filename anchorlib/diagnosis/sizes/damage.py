@@ -1,0 +1,43 @@
+"""Values that cannot be read back, or are not those that were recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from anchorlib.diagnosis.pairing import Table, place_at
+from anchorlib.names import escape, join
+
+__all__ = ["Seals", "damaged"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Seals:
+    """Digests of values as they are read, a block at a time, beside those that were recorded."""
+
+    def __init__(self, table: Table, rows: Array) -> None:
+        self._told = table.digest[rows].tolist()
+        self._hashers = [xxhash.xxh3_128() for _ in self._told]
+
+    def add(self, raw: Array) -> None:
+        """The next elements of every record: raw storage, (records, elements)."""
+        for hasher, row in zip(self._hashers, np.ascontiguousarray(raw), strict=True):
+            hasher.update(row.data)
+
+    @property
+    def broken(self) -> list[int]:
+        """The places of the records whose values are others."""
+        pairs = enumerate(zip(self._hashers, self._told, strict=True))
+        return [at for at, (one, (high, low)) in pairs if one.intdigest() != (high << 64) + low]
+
+
+def damaged(table: Table, row: int, why: str) -> str:
+    """One line: which record, and what is wrong with it."""
+    place = place_at(table, row)
+    where = f"step {place.step}, pass {place.pass_index}"
+    where += f", rank {place.rank}" if place.rank else ""
+    name = escape(join(place.name, place.kind))
+    return f"{escape(table.run)}: the values of {name} at {where} are damaged: {escape(why)}"

@@ -1,0 +1,215 @@
+"""How far the differing pairs of an alignment are apart, each read once, block by block.
+
+Pairs of one size and dtypes are taken together while they are small; a large one is read in parts,
+so that memory stays bounded whatever the size of a record. What is read is compared with its
+digest: of values that are damaged, the figures speak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import Alignment, Table, packed, shared_codes
+from anchorlib.diagnosis.sizes.bounds import bounds
+from anchorlib.diagnosis.sizes.damage import Seals, damaged
+from anchorlib.diagnosis.sizes.differences import Differences
+from anchorlib.diagnosis.sizes.measures import Damage, Measure, Measures
+from anchorlib.diagnosis.sizes.precision import observed_eps
+from anchorlib.diagnosis.sizes.ulps import max_ulp
+from anchorlib.diagnosis.sizes.values import BLOCK, READ, pieces
+from anchorlib.dtypes import DType
+from anchorlib.errors import StoreError
+
+__all__ = ["max_ulp", "measure"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+SAFE = 130
+"""Exponents up to which float64 values are squared as they are: neither sums of 2**64 squares nor
+those of values that are 2**400 times smaller leave float64."""
+SCALING = ("min", "max", "sum", "l2")  # figures that grow with the values
+WHOLE = ("nonfinite", "zeros", "numel", "worst")
+
+
+def measure(alignment: Alignment, pairs: Array, *, progress: Progress | None = None) -> Measures:
+    """The measures of these pairs (indices into the alignment), ascending.
+
+    progress: called with the bytes read so far and all there are to read.
+    Values that cannot be read, or are not those that were recorded, stand in `damaged`.
+    """
+    pairs = np.unique(np.asarray(pairs, np.int64))
+    return _Measuring(alignment, pairs, progress).measures()
+
+
+class _Measuring:
+    """The pairs to measure, and their columns as far as they are known."""
+
+    def __init__(self, alignment: Alignment, pairs: Array, progress: Progress | None) -> None:
+        self.a, self.b = alignment.a, alignment.b
+        self.pairs = pairs
+        self.row_a, self.row_b = alignment.a_row[pairs], alignment.b_row[pairs]
+        self.kinds = [[dtypes.dtype(name) for name in table.dtypes] for table in (self.a, self.b)]
+        self.numel = self.a.figures["numel"][self.row_a]
+        self.columns = {name: _blank(name, len(pairs)) for name in Measure._fields}
+        # A pair's eps is the coarser one; nan unless both round.
+        eps = observed_eps(self.a, self.row_a), observed_eps(self.b, self.row_b)
+        self.columns["eps"] = np.maximum(*eps)
+        self.columns["numel"] = self.numel
+        self.scale = _ratio(self.a.scale[self.row_a], self.b.scale[self.row_b])
+        self.progress = progress
+        self.done = self.total = 0
+        self.damaged: list[Damage] = []
+
+    def measures(self) -> Measures:
+        """All of them, of the values where those are kept, else of the figures."""
+        shape_a, shape_b = shared_codes(self.a.shapes, self.b.shapes)
+        same = shape_a[self.a.shape[self.row_a]] == shape_b[self.b.shape[self.row_b]]
+        kept = self.a.kept[self.row_a].astype(bool) & self.b.kept[self.row_b].astype(bool)
+        self.columns["measured"] = np.where(same, np.where(kept, "values", "summary"), "shape")
+        self.columns["norm"] = self.a.figures["l2"][self.row_a]
+        self._bounds(np.flatnonzero(same & ~kept))
+        with np.errstate(all="ignore"):
+            self._values(np.flatnonzero(same & kept))
+        return Measures(self.pairs, self.columns, tuple(self.damaged))
+
+    def _of_dtypes(self, value: Callable[[DType, DType], float]) -> Array:
+        """For each pair what `value` says of its two dtypes."""
+        table = np.array([[value(one, two) for two in self.kinds[1]] for one in self.kinds[0]])
+        table = table.reshape(len(self.kinds[0]), len(self.kinds[1]))
+        found: Array = table[self.a.dtype[self.row_a], self.b.dtype[self.row_b]]
+        return found
+
+    def _bounds(self, places: Array) -> None:
+        rows = (self.a, self.row_a[places]), (self.b, self.row_b[places])
+        one, two = ({n: v[row] for n, v in table.figures.items()} for table, row in rows)
+        for name in SCALING:
+            two[name] = two[name] * self.scale[places]
+        parts = self._of_dtypes(lambda a, _: 2.0 if a.family == "complex" else 1.0)[places]
+        with np.errstate(all="ignore"):
+            found = bounds(one, two, self.columns["eps"][places], self.numel[places] * parts)
+        self._set(places, found)
+
+    def _set(self, places: Array, found: dict[str, Array]) -> None:
+        for name, values in found.items():
+            self.columns[name][places] = values
+
+    def _values(self, places: Array) -> None:
+        widths = self._of_dtypes(lambda a, b: a.storage.itemsize + b.storage.itemsize)
+        self.total = int((widths[places] * self.numel[places]).sum())
+        groups = packed([self.a.dtype[self.row_a], self.b.dtype[self.row_b], self.numel])[places]
+        # Records of one tensor lie side by side in the store.
+        rows = self.row_a[places]
+        order = np.lexsort((rows, self.a.tensor[rows], groups))
+        for group in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+            if len(group):
+                self._group(places[group])
+
+    def _group(self, places: Array) -> None:
+        """Pairs of one size and the same two dtypes."""
+        size = int(self.numel[places[0]])
+        many = max(BLOCK // max(size, 1), 1)
+        for start in range(0, len(places), many):
+            self._part(places[start : start + many], size)
+
+    def _part(self, part: Array, size: int) -> None:
+        """As many of them as are read together; if one cannot be read, each by itself."""
+        seals = Seals(self.a, self.row_a[part]), Seals(self.b, self.row_b[part])
+        try:
+            self._set(part, self._apart(part, size, seals))
+        except StoreError as error:
+            if len(part) == 1:
+                self._damage(part, self._unreadable(part), str(error))
+                return
+            for at in range(len(part)):
+                self._part(part[at : at + 1], size)
+            return
+        for side, seal in zip("ab", seals, strict=True):
+            if seal.broken:
+                self._damage(part[seal.broken], side, "they do not fit their digest")
+
+    def _unreadable(self, part: Array) -> str:
+        """Which side of a pair cannot be read."""
+        try:
+            for _ in pieces(self.a, int(self.row_a[part[0]])):
+                pass
+        except StoreError:
+            return "a"
+        return "b"
+
+    def _damage(self, places: Array, side: str, why: str) -> None:
+        """Lets the figures of some pairs speak, whose values in one run are no good."""
+        table, rows = (self.a, self.row_a) if side == "a" else (self.b, self.row_b)
+        for place in places.tolist():
+            line = damaged(table, int(rows[place]), why)
+            self.damaged.append(Damage(int(self.pairs[place]), line))
+        for name in ("share_differing", "bias", "cosine_distance", "worst", "value_a", "value_b"):
+            self.columns[name][places] = _blank(name, 1)
+        self.columns["measured"][places] = "summary"
+        self._bounds(places)
+
+    def _apart(self, part: Array, size: int, seals: tuple[Seals, Seals]) -> dict[str, Array]:
+        one = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
+        two = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
+        shift = self._shift(part, one, two)
+        apart = Differences(one, two, shift, self.columns["eps"][part], self.scale[part])
+        for raws in self._blocks(part, size):
+            for seal, raw in zip(seals, raws, strict=True):
+                seal.add(raw)
+            apart.add(*raws)
+            self._tell(sum(raw.nbytes for raw in raws))
+        return apart.columns()
+
+    def _blocks(self, places: Array, size: int) -> Iterator[tuple[Array, Array]]:
+        row_a, row_b = self.row_a[places], self.row_b[places]
+        if size <= BLOCK:
+            if size:
+                yield _stack(self.a, row_a), _stack(self.b, row_b)
+            return
+        blocks = zip(pieces(self.a, int(row_a[0])), pieces(self.b, int(row_b[0])), strict=True)
+        for one, two in blocks:
+            yield one[None], two[None]
+
+    def _shift(self, places: Array, one: DType, two: DType) -> Array:
+        """Powers of two that keep the squares of float64 values inside float64."""
+        if np.float64(0).itemsize not in (part_size(one), part_size(two)):
+            return np.zeros(len(places), np.int64)
+        rows = (self.a.figures, self.row_a[places]), (self.b.figures, self.row_b[places])
+        ends = [np.abs(figures[name][row]) for figures, row in rows for name in ("min", "max")]
+        exponent = np.frexp(np.fmax.reduce(ends))[1].astype(np.int64)
+        return np.where(np.abs(exponent) > SAFE, -exponent, 0)
+
+    def _tell(self, nbytes: int) -> None:
+        self.done += nbytes
+        if self.progress is not None:
+            self.progress(self.done, self.total)
+
+
+def _ratio(a: Array, b: Array) -> Array:
+    """By what B's values are multiplied to carry A's loss scale; 1 where a scale says nothing."""
+    with np.errstate(all="ignore"):
+        found: Array = a / b
+    found[~(np.isfinite(found) & (found > 0))] = 1.0
+    return found
+
+
+def part_size(kind: DType) -> int:
+    """Bytes of a number: of a complex type, of its real part."""
+    return kind.storage.itemsize // (2 if kind.family == "complex" else 1)
+
+
+def _stack(table: Table, rows: Array) -> Array:
+    if table.stack is not None and len(rows) > 1:
+        return table.stack(rows)
+    return np.stack([np.concatenate(list(table.read(row, READ << 4))) for row in rows.tolist()])
+
+
+def _blank(name: str, count: int) -> Array:
+    if name == "measured":
+        return np.full(count, "values", "U7")
+    if name in WHOLE:
+        return np.full(count, -1 if name == "worst" else 0, np.int64)
+    return np.full(count, np.nan)

@@ -1,0 +1,91 @@
+"""The element type of what was observed: a sum's own is wider, and no eps of it was rounded to.
+
+`Sum` adds half and 8-bit floats up in float32, float32 and float64 in float64, complex numbers
+likewise. Which of the narrower ones it was is not stored; the rest of the run tells it, or what is
+usual.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.dtypes import DType
+
+__all__ = ["observed", "observed_eps"]
+
+Array = np.ndarray[Any, Any]
+
+SUMMED = {
+    "float32": ("bfloat16", "float16", *(name for name in dtypes.DTYPES if "float8" in name)),
+    "float64": ("float32", "float64"),
+    "complex128": ("complex64", "complex128", "complex32"),
+}
+"""What a sum of that element type may be of; the first where nothing tells."""
+
+
+def observed(table: Table, row: int) -> DType:
+    """The element type of what one record observed."""
+    tensor, dtype = int(table.tensor[row]), int(table.dtype[row])
+    return dtypes.dtype(_name(table, tensor, table.dtypes[dtype], _plain(table)))
+
+
+def observed_eps(table: Table, rows: Array) -> Array:
+    """The eps of what these records observed; nan of integers and bool."""
+    own = [dtypes.dtype(name).eps for name in table.dtypes]
+    eps = np.array([np.nan if one is None else one for one in own] or [np.nan])
+    found: Array = eps[table.dtype[rows]]
+    sums = np.array([_is_sum(one.mode) for one in table.tensors] or [False])
+    if not sums.any():
+        return found
+    which = np.flatnonzero(sums[table.tensor[rows]])
+    plain = _plain(table)
+    pairs = table.tensor[rows[which]].astype(np.int64) * len(eps) + table.dtype[rows[which]]
+    for pair in np.unique(pairs).tolist():
+        tensor, dtype = divmod(pair, len(eps))
+        kind = dtypes.dtype(_name(table, tensor, table.dtypes[dtype], plain))
+        found[which[pairs == pair]] = np.nan if kind.eps is None else kind.eps
+    return found
+
+
+def _is_sum(mode: str) -> bool:
+    return mode.partition(":")[0] == "sum"
+
+
+def _plain(table: Table) -> dict[tuple[str, str], set[str]]:
+    """The element types of each name and kind, but for sums."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for pair in np.unique(table.tensor.astype(np.int64) * len(table.dtypes) + table.dtype).tolist():
+        number, dtype = divmod(pair, len(table.dtypes))
+        tensor = table.tensors[number]
+        if not _is_sum(tensor.mode):
+            found.setdefault((tensor.name, tensor.kind), set()).add(table.dtypes[dtype])
+    return found
+
+
+def _name(table: Table, tensor: int, own: str, plain: dict[tuple[str, str], set[str]]) -> str:
+    one = table.tensors[tensor]
+    if not _is_sum(one.mode) or own not in SUMMED:
+        return own
+    possible = SUMMED[own]
+    for told in _tellings(table, one.name, one.kind, one.rank, plain):
+        fitting = [name for name in told if name in possible]
+        if fitting:
+            return fitting[0]
+    return possible[0]
+
+
+def _tellings(
+    table: Table, name: str, kind: str, rank: int, plain: dict[tuple[str, str], set[str]]
+) -> Iterator[list[str]]:
+    """Element types that may be a sum's, surest first."""
+    yield sorted(plain.get((name, kind), ()))
+    yield sorted({dtype for (other, _), some in plain.items() if other == name for dtype in some})
+    yield [dtype for dtype, _ in Counter(d for some in plain.values() for d in some).most_common()]
+    header = table.header.get(rank, {})
+    yield [str(header.get(key)) for key in ("amp.autocast", "torch.default_dtype")]

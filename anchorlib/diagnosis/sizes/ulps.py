@@ -1,0 +1,95 @@
+"""Differences counted in the numbers that lie between, in the coarser of two dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import Alignment
+from anchorlib.diagnosis.sizes.precision import observed
+from anchorlib.diagnosis.sizes.values import pieces
+from anchorlib.dtypes import DType
+
+__all__ = ["max_ulp"]
+
+Array = np.ndarray[Any, Any]
+PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+def max_ulp(alignment: Alignment, pair: int) -> int | None:
+    """The largest difference of a pair in units in the last place of the coarser dtype.
+
+    Of sums the dtype is that of what was summed. Finer values are rounded to the coarser one first.
+    Zeros of both signs are one number; elements that are not finite in both are passed over. None
+    where there is nothing to count: integers, values that were not kept, shapes that differ, no
+    element finite in both.
+    """
+    sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
+    if not all(table.kept[row] for table, row in sides):
+        return None
+    if len({table.shapes[int(table.shape[row])] for table, row in sides}) > 1:
+        return None
+    one, two = (dtypes.dtype(table.dtypes[int(table.dtype[row])]) for table, row in sides)
+    if one.eps is None or two.eps is None or (one.family != two.family):
+        return None
+    seen = [observed(*side) for side in sides]
+    coarser = part(max(seen, key=lambda kind: kind.eps or 0.0))
+    with np.errstate(all="ignore"):  # some processors report a signalling NaN in every cast
+        found = [
+            _most(ordinals(raw_a, one, coarser), ordinals(raw_b, two, coarser))
+            for raw_a, raw_b in zip(*(pieces(*side) for side in sides), strict=True)
+        ]
+    return max((most for most in found if most is not None), default=None)
+
+
+def part(kind: DType) -> DType:
+    """The type of a complex type's real and imaginary part; any other itself."""
+    return dtypes.dtype(PARTS.get(kind.name, kind.name))
+
+
+def ordinals(raw: Array, kind: DType, coarser: DType) -> tuple[Array, Array, Array]:
+    """Raw storage as numbers of `coarser`: their magnitudes counted from zero, sign, finiteness."""
+    raw = np.ascontiguousarray(raw)
+    own = part(kind)
+    if own is not kind:
+        raw = raw.view(own.storage)
+    finite = np.isfinite(dtypes.decode(raw, own.name))
+    if own is not coarser:
+        raw = rounded(dtypes.decode(raw, own.name), coarser)
+        finite &= np.isfinite(dtypes.decode(raw, coarser.name))
+    bits = raw.view(f"u{raw.itemsize}").astype(np.uint64)
+    if coarser.name == "float8_e8m0fnu":  # it has no sign, and no zero
+        return bits, np.zeros(len(bits), bool), finite
+    sign = np.uint64(1 << (8 * raw.itemsize - 1))
+    return bits & ~sign, bits >= sign, finite
+
+
+def rounded(values: Array, coarser: DType) -> Array:
+    """The nearest number of `coarser` for each value, as its storage; ties to even."""
+    if coarser.storage == coarser.decoded:
+        narrow: Array = values.astype(coarser.storage)
+        return narrow
+    # Few enough to be listed: every number of the dtype in ascending order.
+    patterns = np.arange(1 << (8 * coarser.storage.itemsize)).astype(coarser.storage)
+    listed = dtypes.decode(patterns, coarser.name).astype(np.float64)
+    patterns, listed = patterns[np.isfinite(listed)], listed[np.isfinite(listed)]
+    order = np.argsort(listed, kind="stable")
+    patterns, listed = patterns[order], listed[order]
+    wide = values.astype(np.float64)
+    above = np.clip(np.searchsorted(listed, wide), 1, len(listed) - 1)
+    below = above - 1
+    low, high = wide - listed[below], listed[above] - wide
+    up = (low > high) | ((low == high) & (patterns[above] % 2 == 0))
+    nearest: Array = np.where(up, patterns[above], patterns[below])
+    return nearest
+
+
+def _most(one: tuple[Array, Array, Array], two: tuple[Array, Array, Array]) -> int | None:
+    finite = one[2] & two[2]
+    if not finite.any():
+        return None
+    (size_a, sign_a), (size_b, sign_b) = ((side[0][finite], side[1][finite]) for side in (one, two))
+    same = np.where(size_a > size_b, size_a - size_b, size_b - size_a)
+    return int(np.where(sign_a == sign_b, same, size_a + size_b).max())

@@ -1,0 +1,31 @@
+"""A record's values, a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["BLOCK", "READ", "pieces"]
+
+Array = np.ndarray[Any, Any]
+BLOCK = 1 << 16  # elements; what is worked on fits the caches
+READ = 1 << 20  # elements of a large record that are read at once
+
+
+def pieces(table: Table, row: int) -> Iterator[Array]:
+    """The raw storage of a record in C order, `BLOCK` elements at a time."""
+    itemsize = dtypes.dtype(table.dtypes[int(table.dtype[row])]).storage.itemsize
+    rest: Array | None = None
+    for read in table.read(row, READ * itemsize):
+        found = read if rest is None or not len(rest) else np.concatenate([rest, read])
+        whole = len(found) // BLOCK * BLOCK
+        for start in range(0, whole, BLOCK):
+            yield found[start : start + BLOCK]
+        rest = found[whole:]
+    if rest is not None and len(rest):
+        yield rest

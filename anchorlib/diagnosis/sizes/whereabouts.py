@@ -1,0 +1,111 @@
+"""Which elements of a tensor differ, by the indices of each axis.
+
+"rows 12–15 of 16" often tells the cause alone: padding, one head of eight, the end of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.errors import StoreError
+
+__all__ = ["EQUAL", "NONFINITE", "apart", "read", "where", "whereabouts"]
+
+Array = np.ndarray[Any, Any]
+RANGES_SHOWN = 6
+FEWEST_REGULAR = 3
+BLOCK = 1 << 20  # bytes read at a time
+MOST_ELEMENTS = 1 << 22
+EQUAL, NONFINITE = -1.0, -3.0  # as in the grid of a comparison
+
+
+def whereabouts(alignment: Alignment, pair: int) -> str:
+    """Where in the tensor a pair differs: a clause for each axis of which some indices do not.
+
+    "all" where all indices of every axis have a difference; "" where that is not known: shapes that
+    differ, values that were not kept or cannot be read, or more than four million elements.
+    """
+    sides = (
+        (alignment.a, int(alignment.a_row[pair])),
+        (alignment.b, int(alignment.b_row[pair])),
+    )
+    shapes = {tuple(table.shapes[table.shape[row]]) for table, row in sides}
+    kept = all(table.kept[row] for table, row in sides)
+    if len(shapes) > 1 or not kept or sides[0][0].figures["numel"][sides[0][1]] > MOST_ELEMENTS:
+        return ""
+    try:
+        one, two = (read(table, row) for table, row in sides)
+    except StoreError:
+        return ""
+    differs = (apart(one, two) != EQUAL).reshape(shapes.pop())
+    partly = [one for one in where(differs) if not one.startswith(("all ", "the only "))]
+    return ", ".join(partly) or "all"
+
+
+def read(table: Table, row: int) -> Array:
+    """All values of a record that are kept, flat."""
+    name = table.dtypes[table.dtype[row]]
+    parts = [block.reshape(-1) for block in table.read(row, BLOCK)]
+    return dtypes.decode(np.concatenate(parts), name) if parts else np.empty(0)
+
+
+def apart(a: Array, b: Array) -> Array:
+    """|b − a| of each element; EQUAL where the bits agree, NONFINITE where one alone is finite."""
+    wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN is no reason to warn
+        one, two = a.astype(wide), b.astype(wide)
+        found: Array = np.abs(two - one).astype(np.float64)
+    found[~np.isfinite(found)] = NONFINITE
+    found[_same(a, b)] = EQUAL
+    return found
+
+
+def _same(a: Array, b: Array) -> Array:
+    """Whether the bits agree; of different dtypes whether the values do."""
+    if a.dtype != b.dtype:
+        equal: Array = (a == b) | ((a != a) & (b != b))
+        return equal
+    size = a.dtype.itemsize
+    bits = [np.ascontiguousarray(one).view(np.uint8).reshape(-1, size) for one in (a, b)]
+    agree: Array = (bits[0] == bits[1]).all(axis=1)
+    return agree
+
+
+def where(differs: Array) -> list[str]:
+    """One sentence for each axis: "rows 12–15 of 16", "all 32 columns"."""
+    dimensions = differs.ndim
+    names = {1: ("element",), 2: ("row", "column")}.get(dimensions, ())
+    found = []
+    for axis, size in enumerate(differs.shape):
+        rest = tuple(other for other in range(dimensions) if other != axis)
+        places = np.flatnonzero(differs.any(axis=rest))
+        one = names[axis] if names else f"axis {axis} index"
+        many = f"{one}s" if names else f"axis {axis} indices"
+        if len(places) == size:
+            found.append(f"all {size:,} {many}" if size != 1 else f"the only {one}")
+        elif not len(places):  # another dtype, the same values
+            found.append(f"none of {size:,} {many}")
+        else:
+            found.append(f"{one if len(places) == 1 else many} {_ranges(places)} of {size:,}")
+    return found
+
+
+def _ranges(places: Array) -> str:
+    """As "3", "12–15", "0, 4 and 7", "1 to 31 by 2", "2–3, 7, 9 and 40 more"."""
+    steps = np.diff(places)
+    if len(places) > FEWEST_REGULAR and steps[0] > 1 and (steps == steps[0]).all():
+        return f"{places[0]} to {places[-1]} by {steps[0]}"
+    cuts = np.flatnonzero(steps != 1) + 1
+    told = [_range(one) for one in np.split(places, cuts)[:RANGES_SHOWN]]
+    more = len(places) - sum(len(one) for one in np.split(places, cuts)[:RANGES_SHOWN])
+    if more:
+        return f"{', '.join(told)} and {more:,} more"
+    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
+
+
+def _range(places: Array) -> str:
+    return str(places[0]) if len(places) == 1 else f"{places[0]}–{places[-1]}"

@@ -1,0 +1,174 @@
+"""Noise runs: a command run again, from parameters that are a rounding error away.
+
+Each rerun finds ANCHOR_PERTURB=SEED:EPS in its environment, and whatever session it opens names
+itself RUN-noiseSEED (see `anchorlib.capture.perturbing`). How far these runs drift from RUN is how
+far rounding alone drifts: what `compare(..., noise=...)` judges a drift by.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchorlib.dtypes import DTYPES
+from anchorlib.errors import AnchorError, CommandError, OptionError
+from anchorlib.names import escape, noise_name
+from anchorlib.reading import Run, open_run
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["compare_line", "noise", "noise_line"]
+
+# Parameters are kept in one of these; what a run rounds to 8 bits on the way would drown it.
+_TYPES = ("float64", "float32", "float16", "bfloat16")
+_MASK = "***"
+_PLACEHOLDER = ("COMMAND…",)
+
+
+def noise(
+    command: Sequence[str] | None,
+    run: str,
+    runs: int = 3,
+    store: str | Path | None = None,
+    *,
+    eps: str | float | None = None,
+    output: Any = None,
+) -> list[str]:
+    """Run `command` again `runs` times, perturbed; the names of the runs this made.
+
+    command: as for `subprocess.run`; None or empty: the one that recorded `run`.
+    run: the run it recorded, as for `open_run`; it is not touched.
+    store: where runs live; the command finds it in ANCHOR_STORE.
+    eps: the relative change of each parameter: a number, or an element type's name; None: that of
+        the coarsest type in which `run` computed.
+    output: where the command's standard output goes, as for `subprocess.run`.
+
+    Raises RunNotFoundError, OptionError; CommandError where a rerun fails, or records no such run.
+    """
+    if runs < 1:
+        raise OptionError(f"runs is a whole number from 1 on, not {runs}")
+    _check_eps(eps)
+    reference = open_run(run, store)
+    words = list(command or ()) or _recorded_command(reference)
+    size = coarsest(info.dtype for info in reference.tensors()) if eps is None else eps
+    place = _store_of(run, store)
+    made = []
+    for seed in range(1, runs + 1):
+        told = f"{seed}:{size}"
+        variables = {
+            "ANCHOR_RUN": reference.name,
+            "ANCHOR_STORE": place,
+            "ANCHOR_PERTURB": told,
+        }
+        _run(words, variables, output)
+        made.append(_made(noise_name(reference.name, seed), place, told))
+    return made
+
+
+def noise_line(a: Table, b: Table | None = None, *, store: str | None = None) -> str:
+    """The `anchor noise …` line that makes noise runs of `a`, to compare it with `b`.
+
+    Ends in COMMAND… where what recorded `a` is not known, or cannot be run again as it stands.
+    """
+    header = a.header[min(a.header)] if a.header else {}
+    words = _PLACEHOLDER if _not_again(header) else header["command"]
+    options = [] if store is None else ["--store", store]
+    own = coarsest(a.dtypes)
+    both = coarsest((*a.dtypes, *(b.dtypes if b is not None else ())))
+    if both != own:
+        options += ["--eps", both]
+    shown = [word if word in _PLACEHOLDER else shlex.quote(word) for word in words]
+    return escape(" ".join([shlex.join(["anchor", "noise", a.run, *options]), "--", *shown]))
+
+
+def compare_line(
+    a: str, noise: Sequence[str], *, b: str = "OTHER", store: str | None = None
+) -> str:
+    """The `anchor compare …` line that uses noise runs."""
+    options = [] if store is None else ["--store", store]
+    flags = [word for one in noise for word in ("--noise", one)]
+    return escape(shlex.join(["anchor", "compare", a, b, *flags, *options]))
+
+
+def coarsest(dtypes: Iterable[str]) -> str:
+    """The element type of the largest eps; of those in which parameters are kept."""
+    found = [name for name in set(dtypes) if name in _TYPES]
+    return max(found, key=lambda name: DTYPES[name].eps or 0.0, default="float32")
+
+
+def _check_eps(eps: str | float | None) -> None:
+    kind = DTYPES.get(str(eps))
+    try:
+        known = eps is None or (0 < float(eps) < 1 if kind is None else kind.eps is not None)
+    except ValueError:
+        known = False
+    if not known:
+        raise OptionError(
+            f"eps is a number between 0 and 1, or a floating-point type as bfloat16, not {eps!r}"
+        )
+
+
+def _not_again(header: Mapping[str, Any]) -> str:
+    """Why the recorded command cannot be run again; empty where it can."""
+    words = header.get("command")
+    if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
+        return "is not known"
+    if any(_MASK in word for word in words):
+        return "held a secret or code, which was not kept"
+    if header.get("env.WORLD_SIZE", "1") != "1":
+        return "was started by a launcher, which is not known"
+    return ""
+
+
+def _recorded_command(run: Run) -> list[str]:
+    header = run.header()
+    reason = _not_again(header)
+    if reason:
+        raise OptionError(
+            f"the command that recorded {run.name} {reason}: give it, as in "
+            f"`anchor noise {run.name} -- python train.py`"
+        )
+    return list(header["command"])
+
+
+def _store_of(run: str, store: str | Path | None) -> str:
+    """The store that holds `run`: it may be named by its path or address alone."""
+    if "://" in run:
+        return run.rstrip("/").rpartition("/")[0]
+    if os.sep in run or run.endswith(".zarr"):
+        return str(Path(run).resolve().parent)
+    return os.fspath(store) if store is not None else os.environ.get("ANCHOR_STORE") or "anchors"
+
+
+def _run(words: Sequence[str], variables: Mapping[str, str], output: Any) -> None:
+    shown = escape(shlex.join(words))
+    try:
+        done = subprocess.run(words, env={**os.environ, **variables}, stdout=output, check=False)
+    except OSError as fault:
+        reason = fault.strerror or type(fault).__name__
+        raise CommandError(f"`{shown}` cannot be run: {reason}") from fault
+    if done.returncode:
+        ended = f"exit code {done.returncode}" if done.returncode > 0 else "a signal"
+        raise CommandError(
+            f"`{shown}` ended with {ended} under ANCHOR_PERTURB={variables['ANCHOR_PERTURB']}"
+        )
+
+
+def _made(name: str, store: str, told: str) -> str:
+    try:
+        found = open_run(name, store).header().get("perturbed")
+    except AnchorError as fault:
+        found = None
+        reason = str(fault)
+    else:
+        reason = f"{name} in {escape(store)} is an older run"
+    if found != told:
+        raise CommandError(
+            f"the command ran, but recorded no {name}: {reason}; does it name another run or store?"
+        )
+    return name

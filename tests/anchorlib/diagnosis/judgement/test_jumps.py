@@ -1,0 +1,118 @@
+"""A cause that a correction, a scale or a cancellation hides at first is found where it leaps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import anchorlib
+from anchorlib.diagnosis.causes.frontier import frontier
+from anchorlib.diagnosis.investigation import compare_tables
+from anchorlib.diagnosis.judgement.jumps import LEAST, TIMES, jump
+from anchorlib.diagnosis.pairing.join import align
+from anchorlib.diagnosis.sizes.measurement import measure
+from tests.anchorlib.diagnosis.tables import table
+from tests.anchorlib.store.records import record
+
+SIZE = 64
+ONES = np.ones(SIZE, "<f8")
+
+
+def run(errors: list[float], name: str = "a", kind: str = "value") -> Any:
+    """A step whose records are so far from one."""
+    return table(
+        [
+            record(f"t{n}", 0, ONES * (1 + error), dtype="float64", order=n, kind=kind)
+            for n, error in enumerate(errors)
+        ],
+        run=name,
+    )
+
+
+def leap(errors: list[float], **options: str) -> Any:
+    alignment = align(run([0.0] * len(errors), **options), run(errors, "b", **options))
+    return jump(frontier(alignment), measure(alignment, alignment.differing))
+
+
+@given(st.lists(st.sampled_from([0.0, 1e-9, 1e-6, 3e-5, 2e-3, 0.5, 20.0]), max_size=8))
+def test_a_leap_is_the_first_record_a_thousand_times_what_stands_before_it(errors):
+    wanted = None
+    for at, error in enumerate(errors):
+        before = max(errors[:at], default=0.0)
+        if before > 0 and error > TIMES * max(before, LEAST):
+            wanted = at
+            break
+    found = leap(errors)
+    assert (None if found is None else found.row) == wanted
+
+
+def test_an_update_is_a_small_difference_of_large_numbers_and_no_leap():
+    assert leap([1e-7, 0.5], kind="delta") is None
+
+
+def test_a_receiver_at_which_the_error_leaps_is_an_origin_and_said_to_be_one():
+    found = compare_tables(align(run([0.0, 0.0]), run([1e-8, 0.5], "b")))
+    assert found.verdict == "unexpected"
+    bad = [one for one in found.origins if one.cls == "not_rounding"]
+    assert [one.place.name for one in bad] == ["t1"]
+    assert "times the error of anything before it in the step" in found.sentence
+    assert "bit-identical: more than" not in found.sentence.partition("; at ")[2]
+
+
+class Normed(nn.Module):
+    """RMSNorm behind an embedding's scale, which it cancels but for its rounding."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.after = nn.Identity()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.embed(x) * self.scale
+        h = anchorlib.anchor(h / h.pow(2).mean(-1, keepdim=True).sqrt(), "norm")
+        return self.out(self.after(h * h.sign() * self.scale))
+
+
+def trained(folder, name: str, *, beta: float = 0.999, scale: float = 1.0) -> None:
+    torch.manual_seed(0)
+    model = Normed(torch.tensor(scale))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, beta))
+    with anchorlib.start(name, store=folder, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            x = torch.randn(16, 8)
+            loss = (model(x) - x).pow(2).mean()
+            anchorlib.anchor(loss, "loss")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def test_a_group_takes_the_class_of_its_worst_member(tmp_path):
+    """Another beta moves the first update by rounding alone: the bias correction hides it."""
+    trained(tmp_path, "a")
+    trained(tmp_path, "b", beta=0.99)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "unexpected"
+    assert found.origins[0].place.kind == "opt.exp_avg_sq"
+    assert found.origins[0].cls == "not_rounding"
+
+
+@pytest.mark.parametrize("scale", [1.0039, 1.1])
+def test_a_scale_that_a_norm_hides_is_no_rounding(tmp_path, scale):
+    trained(tmp_path, "a")
+    trained(tmp_path, "b", scale=scale)
+    assert anchorlib.compare("a", "b", store=tmp_path).verdict == "unexpected"
+
+
+def test_the_same_training_again_leaps_nowhere(tmp_path):
+    trained(tmp_path, "a")
+    trained(tmp_path, "b")
+    assert anchorlib.compare("a", "b", store=tmp_path).verdict == "identical"
