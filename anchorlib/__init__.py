@@ -109,6 +109,7 @@ __all__ = [
     "noise",
     "open_run",
     "print_tensor",
+    "replay",
     "start",
     "tensor_names",
 ]
@@ -118,7 +119,7 @@ _LAZY = {
         ["Session", "anchor", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
     ),
     **dict.fromkeys(["noise"], "anchorlib.noise_runs"),
-    **dict.fromkeys(["Comparison", "compare"], "anchorlib.diagnosis"),
+    **dict.fromkeys(["Comparison", "compare", "replay"], "anchorlib.diagnosis"),
     **dict.fromkeys(["Run", "Series", "open_run"], "anchorlib.reading"),
     **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),
     **dict.fromkeys(["Log2Histogram", "log2_histogram"], "anchorlib.summary"),

@@ -16,9 +16,10 @@ lineage says whether a parent explains it, and only then is anything measured.
 from anchorlib.diagnosis.causes import made_otherwise
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.investigation import compare
-from anchorlib.diagnosis.judgement import Growth, Losses, Origin
+from anchorlib.diagnosis.judgement import Growth, Losses, Origin, Replay
 from anchorlib.diagnosis.pairing import Counts, Place
 from anchorlib.diagnosis.pairs import Pair
+from anchorlib.diagnosis.recomputation import replay
 
 __all__ = [
     "Comparison",
@@ -29,6 +30,8 @@ __all__ = [
     "Origin",
     "Pair",
     "Place",
+    "Replay",
     "compare",
     "made_otherwise",
+    "replay",
 ]

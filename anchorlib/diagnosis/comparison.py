@@ -16,6 +16,7 @@ from anchorlib.diagnosis.judgement import (
     Leaving,
     Losses,
     Origin,
+    Replay,
 )
 from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
@@ -176,7 +177,21 @@ def origin_dict(origin: Origin) -> dict[str, Any]:
         "max_ulp": origin.max_ulp,
         "where": origin.where or None,
         "why": origin.why,
+        "replay": replay_dict(origin.replay),
         "amongst": origin.amongst,
+    }
+
+
+def replay_dict(replay: Replay | None) -> dict[str, Any] | None:
+    """A replay as the contract's JSON has it."""
+    if replay is None:
+        return None
+    return {
+        "a": list(replay.a),
+        "b": list(replay.b),
+        "error_a": finite(replay.error_a),
+        "error_b": finite(replay.error_b),
+        "nearer": replay.nearer,
     }
 
 

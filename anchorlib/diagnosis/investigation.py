@@ -30,6 +30,7 @@ from anchorlib.diagnosis.judgement import (
 )
 from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
 from anchorlib.diagnosis.pairing import Alignment, Counts, Table, aligned_runs, place_at, table_of
+from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.wording import Beside, sentence
 from anchorlib.reading import Run, open_run
@@ -49,6 +50,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     noise: Sequence[RunLike] = (),
     tensors: str | Sequence[str] = "*",
     names: Mapping[str, str] | None = None,
+    replay: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
     """Where two runs part, which operation did it, and whether it matters.
@@ -58,6 +60,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     tensors: selectors of what to compare, by A's names or B's; origins are better told the more
         there is.
     names: A's name of a tensor -> B's, where they differ.
+    replay: whether the first origins are computed again from what was stored, to say which formula
+        each run computed and which of them is nearer to the truth (`anchorlib.replay`).
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError.
     """
@@ -66,7 +70,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
     others = [table_of(run, selectors) for run in opened[2:]]
     found = compare_tables(aligned, others, progress=progress)
-    return replace(found, runs=(opened[0], opened[1]))
+    origins = tuple(replayed(found.origins)) if replay else found.origins
+    return replace(found, origins=origins, runs=(opened[0], opened[1]))
 
 
 def compare_tables(

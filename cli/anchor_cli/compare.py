@@ -73,6 +73,14 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             "or FILE.json, an object.",
         ),
     ] = None,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay",
+            help="Compute the first origins again from what was stored: which formula each run "
+            "computed, and which of them is nearer to the truth.",
+        ),
+    ] = False,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="From which verdict on the exit code is 1.")
     ] = FailOn.SUSPECT,
@@ -137,6 +145,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             noise=others,
             tensors=tensor or "*",
             names=read_names(names),
+            replay=replay,
             progress=tick,
         )
     _write(found, csv=csv, jsonl=jsonl)

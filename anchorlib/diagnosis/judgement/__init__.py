@@ -7,7 +7,7 @@ from anchorlib.diagnosis.judgement.envelope import Envelope, envelope, scores
 from anchorlib.diagnosis.judgement.growth import Growth, growth
 from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
-from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.origins import Origin, Replay
 from anchorlib.diagnosis.judgement.reasons import computing
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
 
@@ -22,6 +22,7 @@ __all__ = [
     "Leaving",
     "Losses",
     "Origin",
+    "Replay",
     "benign",
     "completeness",
     "computing",

@@ -149,6 +149,7 @@ class Judge:
             amongst=segment.amongst,
             where=self._where(pair),
             orphaned=bool(found.orphaned[row]) or bool(of_b_alone(found, row)),
+            evidence=(found, row),
         )
 
     def _where(self, pair: int) -> str:

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.diagnosis.sizes import Measure
 
-__all__ = ["Origin"]
+__all__ = ["Origin", "Replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What an origin's operation computed in each run, computed again from its stored inputs.
+
+    a, b: the formulas that reproduce every element of A's record, and of B's.
+    error_a, error_b: ‖record − truth‖₂ / (‖truth‖₂ · eps) of each, the truth being the operation's
+        mathematics on that run's own inputs in the widest arithmetic there is; nan where unknown.
+    nearer: "a" or "b", whichever is nearer to the truth; None where neither is, or where the two
+        compute different mathematics.
+    why: the same in one line, with what could not be told.
+    """
+
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    error_a: float
+    error_b: float
+    nearer: str | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +47,8 @@ class Origin:
     where: which of its elements differ, as "rows 12–15 of 16" or "all"; "" where that is not known.
     leap: where what it was computed from differs already, but by so much less: its error over the
         largest before it in its step; else 0.
+    replay: what each run's operation computed, where that was asked for and can be told.
+    evidence: where it was found, for `anchorlib.replay`: the frontier, and the row in A's table.
     """
 
     place: Place
@@ -39,3 +62,5 @@ class Origin:
     orphaned: bool = False
     where: str = ""
     leap: float = 0.0
+    replay: Replay | None = None
+    evidence: tuple[Frontier, int] | None = field(default=None, repr=False, compare=False)

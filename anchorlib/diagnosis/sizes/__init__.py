@@ -1,5 +1,6 @@
 """How far the two records of a pair are apart, in units of rounding, and which elements differ."""
 
+from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
 from anchorlib.diagnosis.sizes.ulps import max_ulp
@@ -10,6 +11,7 @@ __all__ = [
     "NONFINITE",
     "Measure",
     "Measures",
+    "Seals",
     "apart",
     "max_ulp",
     "measure",

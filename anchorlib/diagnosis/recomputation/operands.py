@@ -1,0 +1,112 @@
+"""What one record was computed from, as both runs stored it.
+
+own       the record itself
+child     of a gradient, the gradient that came into the operation
+output    of a gradient, the value that the operation had made
+inputs    values that it was made of, or had been, parameters left out
+weights   parameters that it was made of, or had been
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.sizes import Seals
+from anchorlib.errors import StoreError
+
+__all__ = ["Operand", "Operands", "operands"]
+
+Array = np.ndarray[Any, Any]
+MOST_ELEMENTS: Final = 1 << 24
+"""Elements of one record that are read for a replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One record of both runs. name: A's. read: the values in "a" or "b", decoded."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[str], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The records that a replay of `own` may need; see the module."""
+
+    own: Operand
+    child: Operand | None
+    output: Operand | None
+    inputs: tuple[Operand, ...]
+    weights: tuple[Operand, ...]
+
+
+def operands(found: Frontier, row: int) -> Operands | None:
+    """Those of one row of A; None where the runs did not keep the values of all of them."""
+    own = _operand(found, row)
+    direct = found.parents(row)
+    every = [(one, _operand(found, one)) for one in found.parents(row, saved=True)]
+    if own is None or any(operand is None for _, operand in every):
+        return None
+    known = [(one, operand) for one, operand in every if operand is not None]
+    children = [operand for one, operand in known if one in direct and operand.kind != "value"]
+    if len(children) > 1 or (own.kind != "value" and not children):
+        return None
+    values = [(one, operand) for one, operand in known if operand.kind == "value"]
+    child = children[0] if children else None
+    output = next((one for _, one in values if child and one.name == child.name), None)
+    rest = [(one, operand) for one, operand in values if operand is not output]
+    return Operands(
+        own=own,
+        child=child,
+        output=output,
+        inputs=tuple(operand for one, operand in rest if not _is_parameter(found, one)),
+        weights=tuple(operand for one, operand in rest if _is_parameter(found, one)),
+    )
+
+
+def _is_parameter(found: Frontier, row: int) -> bool:
+    layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
+    return int(layout.role[found.place_of[row]]) == Role.PARAMETER
+
+
+def _operand(found: Frontier, row: int) -> Operand | None:
+    """The record of both runs; None where it is not kept in both, or of two shapes or types."""
+    alignment = found.alignment
+    pair = int(np.searchsorted(alignment.a_row, row))
+    if pair >= len(alignment) or int(alignment.a_row[pair]) != row:
+        return None
+    sides = {"a": (alignment.a, row), "b": (alignment.b, int(alignment.b_row[pair]))}
+    if not all(table.kept[one] for table, one in sides.values()):
+        return None
+    shapes = {table.shapes[int(table.shape[one])] for table, one in sides.values()}
+    names = {table.dtypes[int(table.dtype[one])] for table, one in sides.values()}
+    if len(shapes) > 1 or len(names) > 1:
+        return None
+    a = alignment.a
+    tensor, shape, name = a.tensors[int(a.tensor[row])], shapes.pop(), names.pop()
+    if int(a.figures["numel"][row]) > MOST_ELEMENTS:
+        return None
+    return Operand(
+        tensor.name, tensor.kind, shape, name, lambda side: _values(*sides[side], shape, name)
+    )
+
+
+def _values(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
+    """The values of one record. Raises StoreError where they cannot be read."""
+    parts = list(table.read(row, 1 << 24))
+    raw = np.concatenate(parts) if parts else np.empty(0, dtypes.dtype(name).storage)
+    seals = Seals(table, np.array([row]))
+    seals.add(raw[None])
+    if seals.broken:
+        raise StoreError(f"values of {table.run} are not those that were recorded")
+    return dtypes.decode(raw, name).reshape(shape)

@@ -1,0 +1,149 @@
+"""An origin computed again from what each run stored: which formula reproduces A's bits, and B's.
+
+Both runs' own inputs go into every known way to compute the operation, each rounding explicit
+(`anchorlib.formulas`). Nothing is run again and no model is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, module_key
+from anchorlib.diagnosis.judgement import Origin, Replay, computing
+from anchorlib.diagnosis.recomputation.operands import Operands, operands
+from anchorlib.diagnosis.recomputation.rules import Recipe, recipe
+from anchorlib.errors import StoreError
+from anchorlib.formulas import ENOUGH, Fit, fit
+
+__all__ = ["replay", "replayed"]
+
+Array = np.ndarray[Any, Any]
+PRECISIONS = ("float32", "float64", "bfloat16", "float16")
+MOST = 8
+"""Origins that are computed again: an operation at a time, and each is read whole."""
+NAMED = 2
+"""Formulas that a line names; the JSON has all."""
+
+
+def replay(origin: Origin) -> Replay | None:
+    """What an origin's operation computed in A and in B, from each run's own stored inputs.
+
+    None where the operation is not one that is known (tanh, sigmoid, gelu, silu, softmax, layer
+    norm, RMS norm, linear; their gradients), where it is one of several between the origin and
+    its parents, or where a run did not keep the values (`mode=All()`) of all that went in.
+    """
+    if origin.evidence is None:
+        return None
+    found, row = origin.evidence
+    told = operands(found, row)
+    if told is None or told.own.dtype not in PRECISIONS:
+        return None
+    how = _recipe(found, row, told)
+    if how is None:
+        return None
+    try:
+        one, two = (_fit(how, told, side) for side in "ab")
+    except StoreError:
+        return None
+    return Replay(
+        a=one.formulas,
+        b=two.formulas,
+        error_a=one.error,
+        error_b=two.error,
+        nearer=_nearer(one, two),
+        why=_line(one, two),
+    )
+
+
+def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
+    """The origins, the first of them with their replays, which their reasons then tell too."""
+    for number, origin in enumerate(origins):
+        told = replay(origin) if number < MOST else None
+        if told is None:
+            yield origin
+        else:
+            why = "; ".join(filter(None, (origin.why, told.why)))
+            yield replace(origin, replay=told, why=why)
+
+
+def _recipe(found: Frontier, row: int, told: Operands) -> Recipe | None:
+    """That of the operation in A, else in B: one of them may have written it by hand."""
+    precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
+    if len({one.dtype for one in precisions if one is not None}) > 1:
+        return None
+    for ops in _operations(found, row):
+        how = recipe(ops, told, _texts(found, told))
+        if how is not None:
+            return how
+    return None
+
+
+def _operations(found: Frontier, row: int) -> Iterator[Sequence[str]]:
+    """What each run ran between the record and its parents, views left out."""
+    yield computing(found.ancestry(row).ops)
+    alignment = found.alignment
+    tensor = alignment.a.tensors[int(alignment.a.tensor[row])]
+    names = {one.a: one.b for one in alignment.renamed}
+    direct = [link for link in found.ancestry(row).parents if not link.saved]
+    made = tensor.name if tensor.kind == "value" else direct[0].name if direct else ""
+    for edges in alignment.b.edges.get(tensor.rank, ()):
+        if edges.name == names.get(made, made):
+            yield computing(edges.ops)
+            return
+
+
+def _texts(found: Frontier, told: Operands) -> list[str]:
+    """What the modules that made it say of themselves, in A and in B."""
+    name = told.child.name if told.child is not None else told.own.name
+    alignment = found.alignment
+    names = {one.a: one.b for one in alignment.renamed}
+    keys = (alignment.a, module_key(name)), (alignment.b, module_key(names.get(name, name)))
+    found_texts = []
+    for table, key in keys:
+        found_texts += [str(header[key]) for header in table.header.values() if key in header]
+    return found_texts
+
+
+def _fit(how: Recipe, told: Operands, side: str) -> Fit:
+    output = how.output(told.own.read(side))
+    return fit(how.functions, how.inputs(side), output, told.own.dtype, part=how.part)
+
+
+def _nearer(one: Fit, two: Fit) -> str | None:
+    """Which run is nearer to the truth of the one function that both compute."""
+    if one.function != two.function or math.isnan(one.error) or math.isnan(two.error):
+        return None
+    if one.error == two.error:
+        return None
+    return "a" if one.error < two.error else "b"
+
+
+def _line(one: Fit, two: Fit) -> str:
+    """For people: what each run computed, and which is nearer to the truth."""
+    if one.function != two.function:
+        return f"A computes {one.function}, B {two.function}"
+    parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
+    nearer = _nearer(one, two)
+    if nearer is not None:
+        parts.append(
+            f"{nearer.upper()} is nearer to the truth: {min(one.error, two.error):.3g} against "
+            f"{max(one.error, two.error):.3g} eps"
+        )
+    if one.elements < ENOUGH:
+        parts.append(f"{one.elements} elements are few: formulas may agree by chance")
+    return "; ".join(parts)
+
+
+def _formulas(told: Fit) -> str:
+    if not told.formulas:
+        return f"nothing known here (nearest: {told.nearest}, {told.share:.0%} of the elements)"
+    # An explicit formula says more than that torch has a kernel for it.
+    explicit = [one for one in told.formulas if one != "torch's kernel"] or list(told.formulas)
+    named = " or ".join(explicit[:NAMED])
+    more = len(explicit) - NAMED
+    return f"{named} or {more} more that agree here" if more > 0 else named

@@ -1,0 +1,260 @@
+"""Which functions an operation may be, and what of its operands goes into them.
+
+An operation is known by its autograd node in one run; the other run may have written it by hand.
+Where the operands do not fit the rule, there is no replay: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.formulas import (
+    ACTIVATIONS,
+    Function,
+    Part,
+    layer_norm,
+    layer_norm_backward,
+    product,
+    rms_norm,
+    softmax,
+    softmax_backward,
+)
+
+__all__ = ["Recipe", "recipe"]
+
+Array = np.ndarray[Any, Any]
+COMMON_EPS: Final = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
+SAMPLE: Final = 32
+"""Rows, and columns, of a product that are looked at."""
+ELEMENTS: Final = 1 << 20
+"""Elements of other outputs that are looked at."""
+LONGEST: Final = 1 << 14
+"""Terms of a product's element that are added up."""
+_EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
+
+
+class Recipe(NamedTuple):
+    """How to compute a record again.
+
+    functions: what it may be. inputs: the operands of a side ("a", "b") in their order.
+    output: what of the record's own values is looked at.
+    """
+
+    functions: tuple[Function, ...]
+    inputs: Callable[[str], Sequence[Array]]
+    output: Callable[[Array], Array]
+    part: Callable[[Array], Array] | None = None
+
+
+def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe | None:
+    """How `told.own` is computed by these operations, which move bits no more.
+
+    texts: what the two modules say of themselves, for the eps that they were made with.
+    """
+    name = _single(ops)
+    rule = _RULES.get((name, told.own.kind == "value"))
+    return None if rule is None else rule(told, _eps(texts, told.own.dtype))
+
+
+def _single(ops: Sequence[str]) -> str:
+    """The one operation that these autograd nodes are, "" where that is not known."""
+    bases = [re.sub(r"Backward\d*$", "", one) for one in ops]
+    if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
+        return "RmsNorm"
+    return bases[0] if len(bases) == 1 else ""
+
+
+def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:
+    """The eps that the modules name, those in common use, and the element type's (RMSNorm's)."""
+    named = [float(one) for text in texts for one in _EPS.findall(text)]
+    own = [kind.eps] if (kind := dtypes.dtype(precision)).eps else []
+    return tuple(dict.fromkeys([*named, *COMMON_EPS, *own]))
+
+
+def _flat(functions: Sequence[Function], operands: Sequence[Operand]) -> Recipe:
+    """Element by element: the first of them."""
+
+    def inputs(side: str) -> list[Array]:
+        return [one.read(side).reshape(-1)[:ELEMENTS] for one in operands]
+
+    return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1)[:ELEMENTS])
+
+
+def _rows(
+    functions: Sequence[Function], operands: Sequence[Operand], weights: Sequence[Operand] = ()
+) -> Recipe | None:
+    """Along the last axis: the first rows."""
+    size = operands[0].shape[-1] if operands[0].shape else 0
+    if not size or any(one.shape != (size,) for one in weights):
+        return None
+    count = max(ELEMENTS // size, 1)
+
+    def inputs(side: str) -> list[Array]:
+        read = [one.read(side).reshape(-1, size)[:count] for one in operands]
+        return [*read, *(one.read(side) for one in weights)]
+
+    return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1, size)[:count])
+
+
+def _alike(told: Operands) -> Operand | None:
+    """The one input that has the record's own shape."""
+    fitting = [one for one in told.inputs if one.shape == told.own.shape]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
+    def rule(told: Operands, _: Any) -> Recipe | None:
+        x = _alike(told)
+        return None if x is None else _flat([ACTIVATIONS[one] for one in names], [x])
+
+    return rule
+
+
+def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | None]:
+    """saved: "output" or "input", of the operation, whichever its gradient is made of."""
+
+    def rule(told: Operands, _: Any) -> Recipe | None:
+        kept = told.output if saved == "output" else _named(told, told.own.name)
+        if told.child is None or kept is None:
+            return None
+        if not told.child.shape == kept.shape == told.own.shape:
+            return None
+        return _flat([ACTIVATIONS[one] for one in names], [told.child, kept])
+
+    return rule
+
+
+def _named(told: Operands, name: str) -> Operand | None:
+    return next((one for one in told.inputs if one.name == name), None)
+
+
+def _softmax(told: Operands, _: Any) -> Recipe | None:
+    x = _alike(told)
+    return None if x is None else _rows([softmax()], [x])
+
+
+def _softmax_backward(told: Operands, _: Any) -> Recipe | None:
+    if told.child is None or told.output is None or told.child.shape != told.output.shape:
+        return None
+    return _rows([softmax_backward()], [told.child, told.output])
+
+
+def _scale_and_shift(told: Operands) -> list[Operand]:
+    """The weight, and the bias, of a norm."""
+    order = {"weight": 0, "bias": 1}
+    known = [one for one in told.weights if one.name.rpartition(".")[2] in order]
+    return sorted(known, key=lambda one: order[one.name.rpartition(".")[2]])
+
+
+def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
+    def rule(told: Operands, eps: Sequence[float]) -> Recipe | None:
+        x, weights = _alike(told), _scale_and_shift(told)
+        if x is None or len(weights) != len(told.weights):
+            return None
+        return _rows([make(one) for one in eps], [x], weights)
+
+    return rule
+
+
+def _norm_backward(told: Operands, eps: Sequence[float]) -> Recipe | None:
+    x, weights = _named(told, told.own.name), _scale_and_shift(told)[:1]
+    if told.child is None or x is None or told.child.shape != x.shape:
+        return None
+    return _rows([layer_norm_backward(one) for one in eps], [told.child, x], weights)
+
+
+def _product(told: Operands, _: Any) -> Recipe | None:
+    """x · Wᵀ + b, as `nn.Linear` has it."""
+    x = next(iter(told.inputs), None)
+    weights = [one for one in told.weights if len(one.shape) == 2]
+    bias = [one for one in told.weights if len(one.shape) == 1]
+    if x is None or len(told.inputs) > 1 or len(weights) != 1 or len(bias) > 1:
+        return None
+    weight = weights[0]
+    if not x.shape or x.shape[-1] != weight.shape[1] or told.own.shape[-1:] != weight.shape[:1]:
+        return None
+
+    def inputs(side: str) -> list[Array]:
+        left = x.read(side).reshape(-1, weight.shape[1])
+        return [left, weight.read(side).T, *(one.read(side) for one in bias)]
+
+    rows = int(np.prod(told.own.shape[:-1]))
+    return _of_part(inputs, (rows, weight.shape[0]), weight.shape[1])
+
+
+def _product_backward(told: Operands, _: Any) -> Recipe | None:
+    """g · W for the input; gᵀ · x for the weight; the sum of g for the bias."""
+    g = told.child
+    if g is None or not g.shape:
+        return None
+    terms = int(np.prod(g.shape[:-1]))
+    if told.own.kind == "grad":
+        return _of_input(told, g)
+    if len(told.own.shape) == 1 and told.own.shape == g.shape[-1:]:
+        return _of_part(lambda side: _ones_and(g, side, terms), (1, g.shape[-1]), terms)
+    x = [one for one in told.inputs if one.shape[-1:] == told.own.shape[1:]]
+    if len(x) != 1 or told.own.shape[:1] != g.shape[-1:]:
+        return None
+
+    def inputs(side: str) -> list[Array]:
+        return [g.read(side).reshape(terms, -1).T, x[0].read(side).reshape(terms, -1)]
+
+    return _of_part(inputs, told.own.shape, terms)
+
+
+def _ones_and(g: Operand, side: str, terms: int) -> list[Array]:
+    """A sum over rows, as a product with ones."""
+    return [np.ones((1, terms), np.float32), g.read(side).reshape(terms, -1)]
+
+
+def _of_input(told: Operands, g: Operand) -> Recipe | None:
+    weights = [one for one in told.weights if len(one.shape) == 2]
+    if len(weights) != 1 or weights[0].shape != (g.shape[-1], *told.own.shape[-1:]):
+        return None
+
+    def inputs(side: str) -> list[Array]:
+        return [g.read(side).reshape(-1, g.shape[-1]), weights[0].read(side)]
+
+    rows = int(np.prod(told.own.shape[:-1]))
+    return _of_part(inputs, (rows, told.own.shape[-1]), g.shape[-1])
+
+
+def _of_part(
+    inputs: Callable[[str], Sequence[Array]], shape: tuple[int, ...], terms: int
+) -> Recipe | None:
+    """A product of which some rows and columns are looked at, evenly spread."""
+    rows, columns = shape
+    if not (rows and columns and 0 < terms <= LONGEST):
+        return None
+    part = Part(_spread(rows, SAMPLE), _spread(columns, max(SAMPLE, SAMPLE**2 // rows)))
+    return Recipe((product(part),), inputs, lambda own: own.reshape(rows, columns), part.of)
+
+
+def _spread(count: int, most: int) -> Array:
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+
+_RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
+    ("Tanh", True): _forward("tanh"),
+    ("Tanh", False): _backward("tanh_backward", saved="output"),
+    ("Sigmoid", True): _forward("sigmoid"),
+    ("Sigmoid", False): _backward("sigmoid_backward", saved="output"),
+    ("Silu", True): _forward("silu"),
+    ("Silu", False): _backward("silu_backward", saved="input"),
+    ("Gelu", True): _forward("gelu", "gelu(approximate='tanh')"),
+    ("Gelu", False): _backward("gelu_backward", "gelu_backward(approximate='tanh')", saved="input"),
+    ("Softmax", True): _softmax,
+    ("Softmax", False): _softmax_backward,
+    ("NativeLayerNorm", True): _norm(layer_norm),
+    ("NativeLayerNorm", False): _norm_backward,
+    ("RmsNorm", True): _norm(rms_norm),
+    **{(name, True): _product for name in ("Addmm", "Mm", "Linear")},
+    **{(name, False): _product_backward for name in ("Addmm", "Mm", "Linear")},
+}
+"""By the autograd node without "Backward0", and whether the record is a value."""

@@ -1,0 +1,37 @@
+"""Formulas with every rounding explicit: which of them reproduces the bits of a recorded tensor.
+
+    rounded         arithmetic that rounds after each operation, and the exact fused multiply-add
+    elementary      exp, tanh and erf, as several libraries round them
+    activations, normalisations, products
+                    the ways to compute one function, by their roundings
+    fit             recorded bits held against all of them
+
+numpy alone; torch is asked only for what its own kernels give on this machine.
+"""
+
+from anchorlib.formulas.activations import ACTIVATIONS
+from anchorlib.formulas.fit import ENOUGH, Fit, fit
+from anchorlib.formulas.formula import Function
+from anchorlib.formulas.normalisations import (
+    layer_norm,
+    layer_norm_backward,
+    rms_norm,
+    softmax,
+    softmax_backward,
+)
+from anchorlib.formulas.products import Part, product
+
+__all__ = [
+    "ACTIVATIONS",
+    "ENOUGH",
+    "Fit",
+    "Function",
+    "Part",
+    "fit",
+    "layer_norm",
+    "layer_norm_backward",
+    "product",
+    "rms_norm",
+    "softmax",
+    "softmax_backward",
+]

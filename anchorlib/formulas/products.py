@@ -1,0 +1,113 @@
+"""Matrix products: in which order the terms of each element are added up.
+
+    sequential   ((p1 + p2) + p3) + …, each product rounded before it is added
+    fma          the same, products not rounded
+    pairwise     halves, and halves of halves
+    n sums, fma  n sums side by side, as vector units keep them, added up at the end
+
+A product is looked at in some rows and columns: each of its elements is made alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib.formulas.formula import Formula, Function, Kernel
+from anchorlib.formulas.kernels import kernel
+from anchorlib.formulas.rounded import Rounded, fma
+
+__all__ = ["Part", "product"]
+
+Array = np.ndarray[Any, Any]
+_LANES = (2, 4, 8, 16, 32)
+
+
+class Part(NamedTuple):
+    """The rows and columns of a product that are looked at."""
+
+    rows: Array
+    columns: Array
+
+    def of(self, output: Array) -> Array:
+        """These elements of a product."""
+        part: Array = output[np.ix_(self.rows, self.columns)]
+        return part
+
+
+def product(part: Part) -> Function:
+    """a·b (+ c); inputs: a (m, k), b (k, n), and c (n,). Outputs are those of `part`."""
+    orders: list[tuple[str, Callable[[Rounded, Rounded], Rounded]]] = [
+        ("sequential", _sequential),
+        ("fma", lambda a, b: _lanes(a, b, 1)),
+        ("pairwise", _pairwise),
+        *((f"{n} sums, fma", _in_lanes(n)) for n in _LANES),
+    ]
+
+    def form(order: Callable[[Rounded, Rounded], Rounded]) -> Callable[..., Rounded]:
+        def compute(_: Any, a: Rounded, b: Rounded, *c: Rounded) -> Rounded:
+            left, right = a.of(a.values[part.rows]), b.of(b.values[:, part.columns])
+            total = order(left, right)
+            return total + c[0].of(c[0].values[part.columns]) if c else total
+
+        return compute
+
+    def started(_: Any, a: Rounded, b: Rounded, *c: Rounded) -> Rounded:
+        left, right = a.of(a.values[part.rows]), b.of(b.values[:, part.columns])
+        first = c[0].of(c[0].values[part.columns]) if c else None
+        return _lanes(left, right, 1, first)
+
+    def library(inputs: Sequence[Array], precision: str) -> Array:
+        a, b, *c = inputs
+        name = ("addmm", [c[0], a, b]) if c else ("mm", [a, b])
+        return part.of(kernel(*name, precision))
+
+    forms = [Formula(name, form(order)) for name, order in orders]
+    forms.append(Formula("fma, the bias first", started))
+    return Function("mm", tuple(forms), (Kernel("torch's kernel", library),))
+
+
+def _sequential(a: Rounded, b: Rounded) -> Rounded:
+    total = _column(a, 0) * _row(b, 0)
+    for at in range(1, a.values.shape[1]):
+        total = total + _column(a, at) * _row(b, at)
+    return total
+
+
+def _pairwise(a: Rounded, b: Rounded) -> Rounded:
+    def between(low: int, high: int) -> Rounded:
+        if high - low == 1:
+            return _column(a, low) * _row(b, low)
+        middle = (low + high) // 2
+        return between(low, middle) + between(middle, high)
+
+    return between(0, a.values.shape[1])
+
+
+def _in_lanes(count: int) -> Callable[[Rounded, Rounded], Rounded]:
+    return lambda a, b: _lanes(a, b, count)
+
+
+def _lanes(a: Rounded, b: Rounded, count: int, first: Rounded | None = None) -> Rounded:
+    shape = (a.values.shape[0], b.values.shape[1])
+    zero = a.of(np.zeros(shape))
+    sums = [zero] * min(count, a.values.shape[1])
+    if first is not None:
+        sums[0] = first.of(np.broadcast_to(first.values, shape))
+    for at in range(a.values.shape[1]):
+        lane = at % len(sums)
+        sums[lane] = fma(_column(a, at), _row(b, at), sums[lane])
+    total = sums[0]
+    for one in sums[1:]:
+        total = total + one
+    return total
+
+
+def _column(a: Rounded, at: int) -> Rounded:
+    return a.of(a.values[:, at : at + 1])
+
+
+def _row(b: Rounded, at: int) -> Rounded:
+    return b.of(b.values[at : at + 1])

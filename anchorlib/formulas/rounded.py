@@ -1,0 +1,186 @@
+"""Arithmetic in which every rounding is explicit.
+
+    g, y = Rounded(g, "float32"), Rounded(y, "float32")
+    g * (1 - y * y)             three roundings to float32
+    g * fma(-y, y, 1)           two: the product inside `fma` is not rounded
+
+A formula is written once and evaluated in several precisions: in an element type, to see whether it
+reproduces recorded bits, and in `EXACT`, to see how far each run is from the truth.
+
+bfloat16 and float16 are computed in float32 and rounded after each operation. That is the correctly
+rounded result for +, -, *, / and the square root, since float32 has more than twice the digits and
+two to spare (Figueroa, "When is double rounding innocuous?", 1995).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["EXACT", "PRECISIONS", "Rounded", "fma", "nearest"]
+
+Array = np.ndarray[Any, Any]
+EXACT: Final = "exact"
+"""The widest arithmetic that numpy has: 64 bits of mantissa on x86-64, at least float64's 53."""
+
+
+def _bfloat16(values: Array) -> Array:
+    """The nearest bfloat16 of float32 values, as float32; ties to even, NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    even = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
+        0xFFFF0000
+    )
+    return np.where(np.isnan(values), values, even.view(np.float32))
+
+
+def _float16(values: Array) -> Array:
+    return values.astype(np.float16).astype(np.float32)
+
+
+def _same(values: Array) -> Array:
+    return values
+
+
+PRECISIONS: Final[dict[str, tuple[Any, Callable[[Array], Array]]]] = {
+    "float32": (np.float32, _same),
+    "float64": (np.float64, _same),
+    "bfloat16": (np.float32, _bfloat16),
+    "float16": (np.float32, _float16),
+    EXACT: (np.longdouble, _same),
+}
+"""By name: the numpy type that values are computed in, and what rounds them to the precision."""
+
+
+class Rounded:
+    """An array of one precision, whose every operation is rounded to that precision.
+
+    values: of any shape. precision: a key of `PRECISIONS`.
+    A Python number beside it is a constant in the type that is computed in.
+    """
+
+    __slots__ = ("precision", "values")
+
+    def __init__(self, values: Any, precision: str) -> None:
+        kind, nearest_of = PRECISIONS[precision]
+        self.values: Array = nearest_of(np.asarray(values, kind))
+        self.precision = precision
+
+    def of(self, values: Any) -> Rounded:
+        """Other values in the same precision, rounded to it."""
+        return Rounded(values, self.precision)
+
+    def map(self, function: Callable[[Array], Array]) -> Rounded:
+        """`function` of the values, rounded."""
+        return self.of(function(self.values))
+
+    def sum(self, *, order: str = "pairwise") -> Rounded:
+        """The sum over the last axis, kept as an axis of size 1.
+
+        order: "pairwise" as numpy adds, or "sequential", each partial sum rounded.
+        """
+        if order == "pairwise":
+            return self.map(lambda one: one.sum(-1, keepdims=True))
+        total = self.of(self.values[..., :1])
+        for at in range(1, self.values.shape[-1]):
+            total = total + self.of(self.values[..., at : at + 1])
+        return total
+
+    def mean(self, *, order: str = "pairwise") -> Rounded:
+        """The mean over the last axis, kept as an axis of size 1: a sum and a division."""
+        return self.sum(order=order) / float(self.values.shape[-1])
+
+    def __add__(self, other: Any) -> Rounded:
+        return self.of(self.values + self._other(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Rounded:
+        return self.of(self.values - self._other(other))
+
+    def __rsub__(self, other: Any) -> Rounded:
+        return self.of(self._other(other) - self.values)
+
+    def __mul__(self, other: Any) -> Rounded:
+        return self.of(self.values * self._other(other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Rounded:
+        return self.of(self.values / self._other(other))
+
+    def __rtruediv__(self, other: Any) -> Rounded:
+        return self.of(self._other(other) / self.values)
+
+    def __neg__(self) -> Rounded:
+        return self.of(-self.values)
+
+    def _other(self, other: Any) -> Array:
+        return other.values if isinstance(other, Rounded) else self.values.dtype.type(other)
+
+
+def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
+    """a·b + c with one rounding, in float32 and float64; `EXACT` computes it as it stands.
+
+    Both sums are rounded to odd before the last rounding, which then cannot fall on a tie that the
+    one before made (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved
+    algorithms using rounding to odd", 2008). 16-bit types round the float32 result once more.
+    """
+    third = c.values if isinstance(c, Rounded) else a.values.dtype.type(c)
+    if a.precision == EXACT:
+        return a.of(a.values * b.values + third)
+    x, y, z = np.broadcast_arrays(a.values, b.values, third)
+    x, y, z = (one.astype(np.float64) for one in (x, y, z))
+    if a.precision == "float64":
+        high, low = _two_product(x, y)
+        sum_high, sum_low = _two_sum(z, low)
+        top, rest = _two_sum(high, sum_high)
+        return a.of(top + _odd_sum(sum_low, rest))
+    return a.of(_odd_sum(x * y, z).astype(np.float32))
+
+
+def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """A sum and the error of its rounding, exactly (Knuth)."""
+    total = x + y
+    back = total - x
+    return total, (x - (total - back)) + (y - back)
+
+
+def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
+    """A product and the error of its rounding, exactly where nothing overflows (Dekker)."""
+    product = x * y
+    (x1, x2), (y1, y2) = _halves(x), _halves(y)
+    return product, x2 * y2 - (((product - x1 * y1) - x2 * y1) - x1 * y2)
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """The upper 26 bits of a mantissa, and the rest (Veltkamp)."""
+    large = x * 134217729.0
+    upper = large - (large - x)
+    return upper, x - upper
+
+
+def _odd_sum(x: Array, y: Array) -> Array:
+    """x + y in float64, rounded to odd: what is not exact gets an odd last bit."""
+    total, error = _two_sum(x, y)
+    bits = total.view(np.int64)
+    inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
+    # Towards the exact sum: away from zero where the error has the sum's sign.
+    toward = np.where((error > 0) == (total > 0), 1, -1)
+    odd: Array = np.where(inexact, bits + toward, bits).view(np.float64)
+    return odd
+
+
+def nearest(values: Array, precision: str) -> Array:
+    """`values` rounded to a precision, from whatever they were computed in."""
+    kind, nearest_of = PRECISIONS[precision]
+    with np.errstate(all="ignore"):
+        return nearest_of(np.asarray(values).astype(kind))
+
+
+def erf(values: Array) -> Array:
+    """The error function, in float64."""
+    flat = np.asarray(values, np.float64).reshape(-1)
+    return np.array([math.erf(one) for one in flat.tolist()]).reshape(np.shape(values))
