@@ -16,11 +16,11 @@
     summary   digest, counts, log2 histogram    spool     records on disk until a collector has them
     names     selectors and their meaning       sinks     where records go
     record    what readers hand out             recorder  how records leave the training threads
-    block     records as columns                query     answers from stored runs, pure numpy
+    block     records as columns                formulas  ways to compute, each rounding explicit
     modes     All, Sum, Final, EveryN, Summary  reading   Run, Series: what users hold
     capture   the only torch: sessions, anchors diagnosis where two runs part
     scope     phases and steps to record        integrations  Lightning, Transformers, …
-    poptorch  PopTorch's own names over it
+    poptorch  PopTorch's own names over it      reruns    a command run again, to be compared
 
 Importing this package imports none of torch, zarr and grpc: they come with the first name that
 needs them, so that the collector and the command line never load torch.
@@ -59,7 +59,7 @@ from anchorlib.errors import (
 from anchorlib.modes import All, EveryN, Final, Sum, Summary
 
 if TYPE_CHECKING:
-    from anchorlib.capture import Session, anchor, print_tensor, start, tensor_names
+    from anchorlib.capture import Session, anchor, graft, print_tensor, start, tensor_names
     from anchorlib.noise_runs import noise
     from anchorlib.reading import Run, Series, open_run
     from anchorlib.record import Coordinates, Record, TensorInfo
@@ -105,6 +105,7 @@ __all__ = [
     "__version__",
     "anchor",
     "compare",
+    "graft",
     "log2_histogram",
     "noise",
     "open_run",
@@ -116,7 +117,7 @@ __all__ = [
 
 _LAZY = {
     **dict.fromkeys(
-        ["Session", "anchor", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
+        ["Session", "anchor", "graft", "print_tensor", "start", "tensor_names"], "anchorlib.capture"
     ),
     **dict.fromkeys(["noise"], "anchorlib.noise_runs"),
     **dict.fromkeys(["Comparison", "compare", "replay"], "anchorlib.diagnosis"),

@@ -7,17 +7,16 @@ far rounding alone drifts: what `compare(..., noise=...)` judges a drift by.
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.dtypes import DTYPES
-from anchorlib.errors import AnchorError, CommandError, OptionError
+from anchorlib.errors import OptionError
 from anchorlib.names import escape, noise_name
 from anchorlib.reading import Run, open_run
+from anchorlib.reruns import header_of, made_run, rerun, store_of
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis.pairing import Table
@@ -56,7 +55,7 @@ def noise(
     reference = open_run(run, store)
     words = list(command or ()) or _recorded_command(reference)
     size = coarsest(info.dtype for info in reference.tensors()) if eps is None else eps
-    place = _store_of(run, store)
+    place = store_of(run, store)
     made = []
     for seed in range(1, runs + 1):
         told = f"{seed}:{size}"
@@ -65,8 +64,10 @@ def noise(
             "ANCHOR_STORE": place,
             "ANCHOR_PERTURB": told,
         }
-        _run(words, variables, output)
-        made.append(_made(noise_name(reference.name, seed), place, told))
+        name = noise_name(reference.name, seed)
+        previous = header_of(name, place)
+        rerun(words, variables, output)
+        made.append(made_run(name, place, {"perturbed": told}, previous))
     return made
 
 
@@ -134,41 +135,3 @@ def _recorded_command(run: Run) -> list[str]:
             f"`anchor noise {run.name} -- python train.py`"
         )
     return list(header["command"])
-
-
-def _store_of(run: str, store: str | Path | None) -> str:
-    """The store that holds `run`: it may be named by its path or address alone."""
-    if "://" in run:
-        return run.rstrip("/").rpartition("/")[0]
-    if os.sep in run or run.endswith(".zarr"):
-        return str(Path(run).resolve().parent)
-    return os.fspath(store) if store is not None else os.environ.get("ANCHOR_STORE") or "anchors"
-
-
-def _run(words: Sequence[str], variables: Mapping[str, str], output: Any) -> None:
-    shown = escape(shlex.join(words))
-    try:
-        done = subprocess.run(words, env={**os.environ, **variables}, stdout=output, check=False)
-    except OSError as fault:
-        reason = fault.strerror or type(fault).__name__
-        raise CommandError(f"`{shown}` cannot be run: {reason}") from fault
-    if done.returncode:
-        ended = f"exit code {done.returncode}" if done.returncode > 0 else "a signal"
-        raise CommandError(
-            f"`{shown}` ended with {ended} under ANCHOR_PERTURB={variables['ANCHOR_PERTURB']}"
-        )
-
-
-def _made(name: str, store: str, told: str) -> str:
-    try:
-        found = open_run(name, store).header().get("perturbed")
-    except AnchorError as fault:
-        found = None
-        reason = str(fault)
-    else:
-        reason = f"{name} in {escape(store)} is an older run"
-    if found != told:
-        raise CommandError(
-            f"the command ran, but recorded no {name}: {reason}; does it name another run or store?"
-        )
-    return name

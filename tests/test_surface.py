@@ -49,6 +49,7 @@ PUBLIC = [
     "__version__",
     "anchor",
     "compare",
+    "graft",
     "log2_histogram",
     "noise",
     "open_run",

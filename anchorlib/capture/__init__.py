@@ -22,7 +22,7 @@ from anchorlib.capture.opening import active_session
 from anchorlib.capture.printing import print_tensor
 from anchorlib.capture.session import Counters, Session, leaves_out, sharing_names
 from anchorlib.capture.snapshot import TorchArithmetic
-from anchorlib.capture.starting import record_into, start, tensor_names
+from anchorlib.capture.starting import graft, record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
 from anchorlib.capture.unasked import (
     after_a_step,
@@ -44,6 +44,7 @@ __all__ = [
     "anchor",
     "counted",
     "find_losses",
+    "graft",
     "has_begun",
     "leaves_out",
     "named_leaves",

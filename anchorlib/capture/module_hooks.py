@@ -76,9 +76,9 @@ class PassGradient:
         self._plan = plan
 
     @never_traced
-    def __call__(self, gradient: torch.Tensor) -> None:
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Record `gradient` with the coordinates of the pass that is open now."""
-        self._observer.pass_gradient(self._plan, gradient)
+        return self._observer.pass_gradient(self._plan, gradient)
 
 
 class ShardGradient:

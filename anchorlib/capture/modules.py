@@ -21,7 +21,7 @@ from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradie
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside, tensor_parts
 from anchorlib.capture.snapshot import plain, skip_reason, undisturbed
-from anchorlib.capture.streams import Plan, Stream
+from anchorlib.capture.streams import NO_NOTE, Plan, Stream
 from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode
@@ -253,6 +253,9 @@ class ModelWatch:
             return
         self._values[name, at.phase] = now
         self._observer.recorder.observe(streams, at, tensor)
+        if self._observer.graft is not None:
+            self._observer.graft.in_place(name, "value", at, tensor, NO_NOTE)
+            self._values[name, at.phase] = (at.step, _bits(tensor))
 
     def close(self) -> None:
         """Take the hooks off the model."""

@@ -16,6 +16,7 @@ from anchorlib.capture.checkpointing import Repetition, UnfollowedCalls, repetit
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.forwards import Forwards
 from anchorlib.capture.frames import never_traced
+from anchorlib.capture.grafting import Graft
 from anchorlib.capture.lineage import LineageTracker
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.streams import NO_NOTE, REACHED, Note, Plan, Stream
@@ -56,22 +57,28 @@ class GradientHook:
         return self._observer is observer and self._plan is plan
 
     @never_traced
-    def __call__(self, gradient: torch.Tensor) -> None:
-        """Record `gradient`; with no plan, only note that this pass has one."""
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Record `gradient`; with no plan, only note that this pass has one.
+
+        What it returns takes the gradient's place: None leaves it, all but under `graft`.
+        """
         # As `Observer.gradient` does it, in fewer calls.
         observer, plan, at = self._observer, self._plan, self.at
         if observer.closed or gradient is None:
-            return
+            return None
         try:
             observer.clock.gradient(at)
             if plan is None:
-                return
+                return None
             _, grads, _, only = plan.routes.get(at[3]) or plan.route(at[3])
             recorder, note = observer.recorder, observer.note
             if only is None or recorder.quick(only, at, gradient, note) is None:
                 recorder.observe(grads, at, gradient, note)
+            if observer.graft is not None:
+                return observer.graft.gradient(plan.name, "grad", at, gradient, note)
         except Exception as fault:  # noqa: BLE001  # inside backward
             observer.fault(plan.name if plan else "", "grad", fault)
+        return None
 
 
 class LeafHook(GradientHook):
@@ -80,12 +87,12 @@ class LeafHook(GradientHook):
     __slots__ = ()
 
     @never_traced
-    def __call__(self, gradient: torch.Tensor) -> None:
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Record `gradient` at its call, or where the open pass is."""
         at, now = self.at, self._observer.clock.now()
         if at[:2] != now[:2]:
             at = now
-        self._observer.gradient(self._plan, at, gradient)
+        return self._observer.gradient(self._plan, at, gradient)
 
 
 class Observer:
@@ -100,6 +107,7 @@ class Observer:
         self.recorder = recorder
         self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
+        self.graft: Graft | None = None
         self.outside: Callable[[object, str], None] = lambda _node, _name: None
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
@@ -108,7 +116,7 @@ class Observer:
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
-    def value(  # noqa: C901, PLR0912  # the common case without calls that it does not need
+    def value(  # noqa: C901, PLR0912, PLR0915  # the common case without calls that it does not need
         self, plan: Plan, x: torch.Tensor, *, grad: bool = True
     ) -> None:
         """Observe `x` in the forward pass.
@@ -135,6 +143,8 @@ class Observer:
             self.lineage.see(plan, x, at, node, grad=grad, shape=shape)
             if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
                 self.outside(node, plan.name)
+            if self.graft is not None:
+                self.graft.in_place(plan.name, "value", at, x, NO_NOTE)
         except UnsupportedError:
             raise
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
@@ -171,29 +181,37 @@ class Observer:
         """A step has ended: no checkpoint will come back to its calls."""
         self.unfollowed.clear()
 
-    def gradient(self, plan: Plan | None, at: At, gradient: torch.Tensor | None) -> None:
-        """Observe a gradient of the forward call at `at`."""
+    def gradient(
+        self, plan: Plan | None, at: At, gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Observe a gradient of the forward call at `at`; what takes its place, if anything."""
         if self.closed or gradient is None:
-            return
+            return None
         try:
             self.clock.gradient(at)
             if plan is not None:
                 _, grads, _, _ = plan.routes.get(at.phase) or plan.route(at.phase)
                 self.recorder.observe(grads, at, gradient, self.note)
+                if self.graft is not None:
+                    return self.graft.gradient(plan.name, "grad", at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # the same inside backward
             self.fault(plan.name if plan else "", "grad", fault)
+        return None
 
-    def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> None:
-        """Observe what one backward pass contributes to a parameter."""
+    def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Observe what one backward pass contributes to a parameter; what takes its place."""
         if self.closed or gradient is None:
-            return
+            return None
         try:
             # A second backward through one forward is a call of its own.
             at = self.clock.call((plan.name, "pass_grad"), backward=True)
             self.clock.gradient(at)
             self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
+            if self.graft is not None:
+                return self.graft.gradient(plan.name, "pass_grad", at, gradient, self.note)
         except Exception as fault:  # noqa: BLE001  # inside backward
             self.fault(plan.name, "pass_grad", fault)
+        return None
 
     def kind(self, plan: Plan, kind: str, at: At, x: torch.Tensor, note: Note = NO_NOTE) -> None:
         """Observe a kind that has no forward call of its own (parameters, optimizer state)."""
@@ -202,6 +220,8 @@ class Observer:
             return
         try:
             self.recorder.observe(streams, at, x, note)
+            if self.graft is not None:
+                self.graft.in_place(plan.name, kind, at, x, note)
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
             self.fault(plan.name, kind, fault)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from anchorlib.capture import hooks
 from anchorlib.capture.choice import Asked
 from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.compiled import TracedPhase
+from anchorlib.capture.grafting import Graft
 from anchorlib.capture.header import autocast
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.progress import closing_progress
@@ -36,6 +37,9 @@ from anchorlib.names import check_name, quoted
 from anchorlib.record import TensorInfo
 from anchorlib.recorder import RecordQueue
 from anchorlib.scope import ANYTHING, TRAIN, PhasesSpec, StepsSpec, scope
+
+if TYPE_CHECKING:
+    from anchorlib.reading import Run
 
 __all__ = ["Counters", "Session", "leaves_out", "sharing_names"]
 
@@ -85,6 +89,12 @@ class Session:
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
         self._weighing = Weighing(settings.run, settings.rank)
         self._closed = False
+        self._grafting = ExitStack()
+        if settings.graft is not None and settings.recording:
+            from anchorlib.reading import open_run  # the store is loaded where it is read
+
+            run = open_run(settings.graft, settings.store)
+            self._grafting.enter_context(self.grafting(run))
 
     # -- what it is
 
@@ -194,6 +204,20 @@ class Session:
         if not self._weighing.knows(self._recorder.phases):
             self._weighing.tell(self._recorder.weights())
 
+    @contextmanager
+    def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[Graft]:
+        """Hand every anchor the values of `run`; see `anchorlib.graft`, which calls this."""
+        self._must_be_open()
+        if self._observer.graft is not None:
+            raise SessionError(f"run {self.run!r} is handed the values of another run already")
+        graft = Graft(run, self.rank, scope(None, steps).steps)
+        self._observer.graft = graft
+        try:
+            yield graft
+        finally:
+            self._observer.graft = None
+            graft.tell(self._recorder.header)
+
     # -- reading back
 
     def tensors(self) -> list[TensorInfo]:
@@ -255,6 +279,7 @@ class Session:
         """
         if self._closed or self._is_forked:
             return
+        self._grafting.close()
         self._closed = True
         self._on_closing(self)
         self._anchors.compiled.end_step(None)

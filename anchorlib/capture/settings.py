@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
+from anchorlib.capture.grafting import VARIABLE as GRAFT
 from anchorlib.capture.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
-from anchorlib.names import Selector, check_run_name, matches, parse
+from anchorlib.names import Selector, check_run_name, graft_name, matches, parse
 from anchorlib.recorder import Place, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
@@ -60,6 +61,7 @@ class Settings:
     recorder: Place
     scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
+    graft: str | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -118,6 +120,10 @@ def settings(asked: Options) -> Settings:
     if noise is not None:  # made anew, whatever the script says of its own run
         name, resume = noise.takes(name, place, resume=resume)
         overwrite = not (resume or _restarted())
+    graft = env.get(GRAFT) or None
+    if graft is not None:
+        name, resume = graft_name(graft), False
+        overwrite = not _restarted()
     return Settings(
         RunOptions(
             run=name,
@@ -139,6 +145,7 @@ def settings(asked: Options) -> Settings:
         recorder=_recorder(asked.recorder),
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
+        graft=graft,
     )
 
 

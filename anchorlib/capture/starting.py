@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -16,13 +17,16 @@ from anchorlib.capture.optimizer import unwrap_all
 from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Options, settings
 from anchorlib.capture.structure import parts_of, state_keys, tensor_kinds
-from anchorlib.errors import AnchorError
+from anchorlib.errors import AnchorError, SessionError
 from anchorlib.modes import All, ModeSpec
 from anchorlib.recorder import Place
 from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec
 from anchorlib.sinks import Durability, OnFull, Sink
 
-__all__ = ["record_into", "start", "tensor_names"]
+if TYPE_CHECKING:
+    from anchorlib.reading import Run
+
+__all__ = ["graft", "record_into", "start", "tensor_names"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -82,6 +86,34 @@ def record_into(sink: Sink, run: str) -> Session:
     """
     options = Options(run, store="memory", tensors="*", on_full="block")
     return open_session(replace(settings(options), scope=ANYTHING), sink)
+
+
+@contextmanager
+def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
+    """A context in which the active session's anchors are handed the values of another run.
+
+    Each tensor is recorded as this training made it, and then holds what `run` had there, bit for
+    bit: values, gradients, parameters and optimizer state. So whatever differs from `run` was made
+    differently here, and is an origin of its own: `compare(run, this_run)` lists them all.
+
+    run: its name in the session's store, a path, a URL, or a Run; its values must be kept
+        (`mode=All()`). steps: those in which it happens: a number, a range, or a list of them;
+        None: all.
+
+    Eager code only. What cannot be handed over (a tensor whose elements overlap, another shape, no
+    record there) is counted, logged at the end, and stands in the run's header.
+
+    Raises SessionError where no session is active, or one is grafted already; RunNotFoundError,
+    StoreError.
+    """
+    from anchorlib.reading import open_run  # the store is loaded where it is read
+
+    session = active_session()
+    if session is None:
+        raise SessionError("graft hands values to a session's anchors: call start first")
+    opened = open_run(run, session.store) if isinstance(run, str) else run
+    with session.grafting(opened, steps):
+        yield
 
 
 def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -> list[str]:

@@ -19,6 +19,7 @@ __all__ = [
     "check_run_name",
     "check_stored_run_name",
     "escape",
+    "graft_name",
     "is_kind",
     "join",
     "noise_name",
@@ -120,6 +121,16 @@ def _run_name(name: object, rule: re.Pattern[str]) -> str:
 def noise_name(run: str, seed: int) -> str:
     """The name of a perturbed rerun of `run`: `run1-noise3`, the run's cut where it is too long."""
     suffix = f"-noise{seed}"
+    return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
+
+
+def graft_name(run: str) -> str:
+    """The name of a rerun that was handed the values of `run`, cut where it is too long.
+
+    run: its name, path or URL.
+    """
+    run = run.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
+    suffix = "-graft"
     return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
 
 

@@ -26,6 +26,7 @@ from anchor_cli import (
     compare,
     doctor,
     export,
+    graft,
     hist,
     importing,
     names,
@@ -74,6 +75,7 @@ app.command("report", epilog=report.EXAMPLES)(report.write_report)
 app.command("ui", epilog=ui.EXAMPLES)(ui.serve_page)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)
 app.command("noise", epilog=noise.EXAMPLES)(noise.make_noise)
+app.command("graft", epilog=graft.EXAMPLES)(graft.make_graft)
 app.command("export", epilog=export.EXAMPLES)(export.export_run)
 app.command("import", epilog=importing.EXAMPLES)(importing.import_dumps)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.examine)

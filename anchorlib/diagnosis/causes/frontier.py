@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes.ancestry import Ancestry
+from anchorlib.diagnosis.causes.grafted import carried
 from anchorlib.diagnosis.causes.layouts import Blocks, blocks_of
 from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.parentage import Layout, Role, Scope, layout_of, plain
@@ -33,6 +34,8 @@ class Frontier:
     """What the bits say, by rows of A's table.
 
     status: 0 equal, 1 differs, 2 without a partner.
+    carried: the same as later records may have taken it over: under `anchorlib.graft` B went on
+        with A's values, so that a difference ends where it begins.
     role: of the rows that differ, their `Role`.
     explained: whether something recorded explains a row that differs.
     lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
@@ -44,6 +47,7 @@ class Frontier:
     blocks: Blocks
     lineages: dict[int, Lineage]
     status: Array
+    carried: Array
     role: Array
     explained: Array
     lacking: Array
@@ -104,6 +108,7 @@ def frontier(alignment: Alignment) -> Frontier:
         blocks=blocks,
         lineages={rank: Lineage(some) for rank, some in told.items()},
         status=status,
+        carried=carried(alignment, status),
         role=np.zeros(len(a), np.uint8),
         explained=np.zeros(len(a), bool),
         lacking=np.zeros(len(a), bool),
@@ -177,7 +182,7 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
         found.parameter_lacking[rows] = layout.parameter_lacking
         if not len(children):
             continue
-        parents = found.status[rows][:, layout.parent]
+        parents = found.carried[rows][:, layout.parent]
         differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
         unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
         found.explained[rows[:, children]] |= differs
@@ -223,7 +228,7 @@ def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None
         if not places:
             found.lacking[child] = True
             continue
-        status = found.status[blocks.rows[blocks.starts[target] + places[0]]]
+        status = found.carried[blocks.rows[blocks.starts[target] + places[0]]]
         found.explained[child] |= status == DIFFERS
         found.lacking[child] |= status == UNMATCHED
 
@@ -240,5 +245,5 @@ def _scopes(found: Frontier) -> None:
     orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
     orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
     scope[orphaned] |= np.uint8(Scope.EARLIER)
-    reach = Reach(found.alignment.a, found.status == DIFFERS, found.role)
+    reach = Reach(found.alignment.a, found.carried == DIFFERS, found.role)
     found.explained[rows] = reach.any_in(rows, scope)

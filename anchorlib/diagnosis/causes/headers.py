@@ -19,6 +19,8 @@ PASSING = (
     "env.LOCAL_RANK",
     "env.SLURM_PROCID",
     "imported.from",
+    "grafted.handed_over",
+    "grafted.not_handed_over",
 )
 """What is another in every process, and changes no number."""
 

@@ -1,0 +1,41 @@
+"""Graft runs: a command run while its anchors are handed another run's values.
+
+The command finds ANCHOR_GRAFT=RUN in its environment, and whatever session it opens names itself
+RUN-graft (see `anchorlib.capture.grafting`). What differs between RUN and RUN-graft was made
+differently by the command, each cause by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anchorlib.names import graft_name
+from anchorlib.reading import open_run
+from anchorlib.reruns import header_of, made_run, rerun, store_of
+
+__all__ = ["graft_run"]
+
+
+def graft_run(
+    command: Sequence[str], run: str, store: str | Path | None = None, *, output: Any = None
+) -> str:
+    """Run `command` and hand its anchors the values of `run`; the name of the run this made.
+
+    run: as for `open_run`; it is not touched. store: where runs live.
+    output: where the command's standard output goes, as for `subprocess.run`.
+
+    Raises RunNotFoundError; CommandError where the command fails, or records no such run.
+    """
+    reference, place = open_run(run, store), store_of(run, store)
+    name = graft_name(reference.name)
+    previous = header_of(name, place)
+    variables = {
+        "ANCHOR_RUN": reference.name,
+        "ANCHOR_STORE": place,
+        "ANCHOR_GRAFT": os.fspath(run) if os.sep in run else reference.name,
+    }
+    rerun(list(command), variables, output)
+    return made_run(name, place, {"grafted": reference.name}, previous)

@@ -1,0 +1,83 @@
+"""A training command, run again with variables in its environment that say what is to be another.
+
+Whatever session the command opens takes its name and its store from them, so that the command need
+not be edited and an earlier run is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anchorlib.errors import AnchorError, CommandError
+from anchorlib.names import escape
+from anchorlib.reading import open_run
+
+__all__ = ["header_of", "made_run", "rerun", "store_of"]
+
+
+def store_of(run: str, store: str | Path | None) -> str:
+    """The store that holds `run`: it may be named by its path or address alone."""
+    if "://" in run:
+        return run.rstrip("/").rpartition("/")[0]
+    if os.sep in run or run.endswith(".zarr"):
+        return str(Path(run).resolve().parent)
+    return os.fspath(store) if store is not None else os.environ.get("ANCHOR_STORE") or "anchors"
+
+
+def rerun(words: Sequence[str], variables: Mapping[str, str], output: Any) -> None:
+    """Run a command with `variables` in its environment, and wait for it.
+
+    output: where its standard output goes, as for `subprocess.run`.
+    Raises CommandError where it cannot be run, or fails.
+    """
+    shown = escape(shlex.join(words))
+    try:
+        done = subprocess.run(words, env={**os.environ, **variables}, stdout=output, check=False)
+    except OSError as fault:
+        reason = fault.strerror or type(fault).__name__
+        raise CommandError(f"`{shown}` cannot be run: {reason}") from fault
+    if done.returncode:
+        ended = f"exit code {done.returncode}" if done.returncode > 0 else "a signal"
+        under = " ".join(
+            f"{name}={escape(value)}" for name, value in variables.items() if name not in _PLACE
+        )
+        raise CommandError(f"`{shown}` ended with {ended} under {under}")
+
+
+_PLACE = ("ANCHOR_RUN", "ANCHOR_STORE")  # where a rerun records, which is no reason to fail
+
+
+def header_of(name: str, store: str) -> Mapping[str, Any] | None:
+    """The header of a run; None where there is no such run."""
+    try:
+        return dict(open_run(name, store).header())
+    except AnchorError:
+        return None
+
+
+def made_run(
+    name: str, store: str, header: Mapping[str, str], previous: Mapping[str, Any] | None
+) -> str:
+    """`name`, once a rerun has recorded it: its header has these entries.
+
+    previous: the header of the run of that name before the command ran, which is another run.
+    Raises CommandError where there is no such run, or it is that older one.
+    """
+    told = header_of(name, store)
+    if (
+        told is not None
+        and told != previous
+        and all(told.get(key) == value for key, value in header.items())
+    ):
+        return name
+    reason = f"no such run is in {escape(store)}"
+    if told is not None:
+        reason = f"{name} in {escape(store)} is an older run"
+    raise CommandError(
+        f"the command ran, but recorded no {name}: {reason}; does it name another run or store?"
+    )
