@@ -20,6 +20,8 @@ from anchorlib.capture.session import Session
 
 Start = Callable[..., Session]
 KINDS = ("bug", "benign", "equal", "data", "incomplete")
+UPDATES = ("*@updated", "*@delta", "*@opt.*")
+"""The records of an optimizer."""
 
 
 class EndedError(Exception):

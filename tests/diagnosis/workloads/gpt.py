@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 import anchorlib
-from tests.diagnosis.workloads.base import Case, Start, Workload, clear, cut, warmed
-
-_WIDTH, _HEADS, _LENGTH, _TOKENS = 32, 2, 24, 17
+from tests.diagnosis.workloads.base import UPDATES, Case, Start, Workload, clear, cut, warmed
+from tests.diagnosis.workloads.decoder import LENGTH, Decoder
 
 
 @dataclass(frozen=True)
 class GPT(Workload):
-    """norm, attention, mlp_: how they are written; the mathematics is the same.
+    """norm, attention, cross_entropy, packed, checkpointed: how it is written, of one mathematics.
 
     shift: by how many positions the causal mask is off. low_embedding: whether the scale of the
         embedding, which the norm cancels, is rounded to bfloat16.
@@ -71,7 +69,7 @@ class GPT(Workload):
         for step, (images, _) in enumerate(self.images(seed)):
             for group in optimizer.param_groups:
                 group["lr"] = self.lr * warmed(step, self.warmup, 20)
-            tokens = ((images.flatten(1)[:, 8 : 8 + _LENGTH + 1] + 1) * 8).long()
+            tokens = ((images.flatten(1)[:, 8 : 8 + LENGTH + 1] + 1) * 8).long()
             if self.zeroed:
                 clear(optimizer, self)
             share, *rest = tokens.chunk(self.ranks)
@@ -100,8 +98,8 @@ class GPT(Workload):
         return model, optimizer
 
     def _loss(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        logits = model(tokens[:, :_LENGTH]).flatten(0, 1)
-        targets = tokens[:, 1:] if self.label_shift else tokens[:, :_LENGTH]
+        logits = model(tokens[:, :LENGTH]).flatten(0, 1)
+        targets = tokens[:, 1:] if self.label_shift else tokens[:, :LENGTH]
         targets = targets.flatten()
         if self.cross_entropy == "manual":
             scores = torch.logsumexp(logits, -1) - logits.gather(-1, targets[:, None])[:, 0]
@@ -127,110 +125,8 @@ class GPT(Workload):
                 parameter.grad.div_(self.ranks)
 
 
-class RMSNorm(nn.Module):
-    """Root mean square norm, in one of three ways."""
-
-    def __init__(self, how: GPT) -> None:
-        super().__init__()
-        self.eps, self.way = how.eps, how.norm
-        self.weight = nn.Parameter(torch.ones(_WIDTH))
-
-    def forward(self, x):
-        """x over its root mean square."""
-        if self.way == "torch":
-            return functional.rms_norm(x, (_WIDTH,), self.weight, self.eps)
-        square = x.square().mean(-1, keepdim=True) + self.eps
-        return (x / square.sqrt() if self.way == "divide" else x * square.rsqrt()) * self.weight
-
-
-class Attention(nn.Module):
-    """Causal attention with rotary positions."""
-
-    def __init__(self, how: GPT) -> None:
-        super().__init__()
-        self.how = how
-        if how.packed:
-            self.qkv = nn.Linear(_WIDTH, 3 * _WIDTH, bias=False)
-        else:
-            self.q, self.k, self.v = (nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(3))
-        self.out = nn.Linear(_WIDTH, _WIDTH, bias=False)
-
-    def forward(self, x, cos, sin):
-        """Mix positions."""
-        parts = self.qkv(x).chunk(3, -1) if self.how.packed else (self.q(x), self.k(x), self.v(x))
-        q, k, v = (part.unflatten(-1, (_HEADS, -1)).transpose(1, 2) for part in parts)
-        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
-        scale = self.how.scale / math.sqrt(_WIDTH // _HEADS)
-        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(self.how.shift)
-        if self.how.attention == "torch":
-            mixed = functional.scaled_dot_product_attention(q, k, v, seen, scale=scale)
-        else:
-            scores = (q @ k.transpose(-1, -2) * scale).masked_fill(~seen, -math.inf)
-            mixed = scores.softmax(-1) @ v
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-def rotated(x, cos, sin):
-    """Rotary position embedding."""
-    one, two = x.chunk(2, -1)
-    return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
-
-
-class Block(nn.Module):
-    """Attention and MLP, each behind a norm."""
-
-    def __init__(self, how: GPT) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = RMSNorm(how), RMSNorm(how)
-        self.attention = Attention(how)
-        self.up = nn.Linear(_WIDTH, 2 * _WIDTH)
-        self.gelu = nn.GELU(approximate=how.approximate)
-        self.drop = nn.Dropout(how.dropout)
-        self.down = nn.Linear(2 * _WIDTH, _WIDTH)
-
-    def forward(self, x, cos, sin):
-        """One residual block."""
-        x = x + self.attention(self.norm1(x), cos, sin)
-        return x + self.drop(self.down(self.gelu(self.up(self.norm2(x)))))
-
-
-class Decoder(nn.Module):
-    """Embedding, two blocks, norm, head."""
-
-    def __init__(self, how: GPT) -> None:
-        super().__init__()
-        self.how = how
-        self.embed = nn.Embedding(_TOKENS, _WIDTH)
-        self.blocks = nn.ModuleList(Block(replace(how)) for _ in range(2))
-        self.norm, self.head = RMSNorm(how), nn.Linear(_WIDTH, _TOKENS, bias=False)
-        for parameter in self.parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=how.init_std)
-        half = _WIDTH // _HEADS // 2
-        angles = torch.arange(_LENGTH)[:, None] * how.base ** (-torch.arange(half) / half)
-        if how.buffered:
-            self.register_buffer("cos", angles.cos(), persistent=False)
-            self.register_buffer("sin", angles.sin(), persistent=False)
-        else:
-            self.__dict__.update(cos=angles.cos(), sin=angles.sin())
-
-    def forward(self, tokens):
-        """Logits."""
-        scale = torch.tensor(math.sqrt(_WIDTH) * 1.1)
-        x = self.embed(tokens) * (scale.bfloat16().float() if self.how.low_embedding else scale)
-        for block in self.blocks:
-            if self.how.checkpointed:
-                x = torch.utils.checkpoint.checkpoint(
-                    block, x, self.cos, self.sin, use_reentrant=False
-                )
-            else:
-                x = block(x, self.cos, self.sin)
-        return self.head(self.norm(x))
-
-
 _NORM = ("blocks.0.norm1@value",)
 _MIX = ("blocks.0.attention@value", "blocks.0.attention.out*@value")
-_UPDATE = ("*@updated", "*@delta", "*@opt.*")
 CASES = [
     Case("norm eps", "bug", {"eps": 1e-6}, _NORM, r"1e-0?6"),
     Case("large norm eps", "bug", {"eps": 1e-3}, _NORM, r"1e-0?3|0\.001"),
@@ -259,11 +155,11 @@ CASES = [
         ("embed*@value", "blocks.0@*", "blocks.0.norm1*@value", "blocks.0.input*@value"),
         r"ToCopy|to bfloat16|is [\d.]+ times A",
     ),
-    Case("betas", "bug", {"betas": (0.9, 0.999)}, _UPDATE, r"betas?"),
-    Case("adam eps", "bug", {"adam_eps": 1e-5}, _UPDATE, r"\beps\b.*1e-0?[58]"),
-    Case("weight decay", "bug", {"weight_decay": 0.0}, _UPDATE, r"weight_decay"),
+    Case("betas", "bug", {"betas": (0.9, 0.999)}, UPDATES, r"betas?"),
+    Case("adam eps", "bug", {"adam_eps": 1e-5}, UPDATES, r"\beps\b.*1e-0?[58]"),
+    Case("weight decay", "bug", {"weight_decay": 0.0}, UPDATES, r"weight_decay"),
     Case("decay of norms", "bug", {"decays_norms": True}, ("*norm*@*",), r"weight_decay"),
-    Case("adam for adamw", "bug", {"decoupled": False}, _UPDATE, r"decoupled|AdamW"),
+    Case("adam for adamw", "bug", {"decoupled": False}, UPDATES, r"decoupled|AdamW"),
     Case(
         "sum for mean",
         "bug",
@@ -275,7 +171,7 @@ CASES = [
     Case("zero_grad missing", "bug", {"zeroed": False}, ("*@grad",), r"zero_grad", step=1),
     Case("clip", "bug", {"clip": 0.1}, ("*@grad",), r"clip|is [\d.]+ times A"),
     Case("no clip", "bug", {"clip": 0.0}, ("*@grad",), r"clip|is [\d.]+ times A"),
-    Case("warm-up", "bug", {"warmup": 2}, _UPDATE, r"\blr\b"),
+    Case("warm-up", "bug", {"warmup": 2}, UPDATES, r"\blr\b"),
     Case(
         "dropout",
         "bug",
@@ -318,7 +214,7 @@ CASES = [
         "betas behind rounding",
         "bug",
         {"norm": "divide", "betas": (0.9, 0.999)},
-        _UPDATE,
+        UPDATES,
         r"betas?",
     ),
     Case("other init", "data", {"init": 1}, ("*.weight@value",), r""),

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
-from tests.diagnosis.workloads.base import Case, Start, Workload, cut
+from tests.diagnosis.workloads.base import UPDATES, Case, Start, Workload, cut
 
 _HIDDEN = 48
 
@@ -137,7 +137,7 @@ CASES = [
         "not restored",
         "bug",
         {"restores": False},
-        ("*@updated", "*@delta", "*@opt.*"),
+        UPDATES,
         r"updated|restor",
     ),
     Case("not forgotten", "bug", {"forgets": False}, ("*@grad",), r"zero_grad"),
