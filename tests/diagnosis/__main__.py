@@ -1,8 +1,11 @@
-"""What compare finds of planted faults, and how often it raises a false alarm: the table.
+"""What compare finds of known differences, and how often it raises a false alarm: the tables.
 
-python -m tests.diagnosis                       # all of it: make diagnosis
-python -m tests.diagnosis --faults 0:27 --scenes 0:3 --compiled 0
-python -m tests.diagnosis --faults 12           # one seed, with what was said
+python -m tests.diagnosis                       # all that may be tuned by: make diagnosis
+python -m tests.diagnosis --part 1/2            # every second part of it
+python -m tests.diagnosis --only 'gan/*'        # pairs of trainings by name, with what was said
+python -m tests.diagnosis --list                # the names
+python -m tests.diagnosis --held-out            # the pairs that nothing is tuned by: counts alone
+python -m tests.diagnosis --planted --faults 12 # planted faults alone, of one seed
 """
 
 from __future__ import annotations
@@ -11,46 +14,47 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
 
-from tests.diagnosis.controls import KINDS, Alarm, judge_autocast, judge_scene
-from tests.diagnosis.faults import Outcome, draw_fault, judge_fault
-from tests.diagnosis.training import PRECISIONS, SHAPES
+from tests.diagnosis import planted, scores
+from tests.diagnosis.pairs import Judged, Pair, held_out, judge, pairs
 
 
 def main() -> int:
-    """Plant, compare, count; 1 where a target of the table is missed."""
+    """Train, compare, count; 1 where a target is missed."""
+    options = _options()
+    chosen = _chosen(options)
+    if options.list:
+        print("\n".join(f"{pair} {pair.case.kind}" for pair in chosen))
+        return 0
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    one, parts = options.part
+    missed = False
+    if not (options.only or options.held_out):
+        missed |= _planted(options, one, parts)
+    if not options.planted:
+        missed |= _pairs(chosen, tells=not options.held_out)
+    print(f"\ntorch {torch.__version__}, {time.monotonic() - began:.0f} s")
+    return int(missed)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", metavar="PATTERN", help="pairs by name, as gpt/*#1")
+    parser.add_argument("--list", action="store_true", help="names and kinds of the pairs")
+    parser.add_argument("--held-out", action="store_true", help="the pairs that were kept aside")
+    parser.add_argument("--planted", action="store_true", help="planted faults and controls alone")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N")
     parser.add_argument("--faults", type=_seeds, default=range(135), metavar="A[:B]")
     parser.add_argument("--scenes", type=_seeds, default=range(12), metavar="A[:B]")
     parser.add_argument("--autocast", type=_seeds, default=range(6), metavar="A[:B]")
     parser.add_argument("--compiled", type=int, default=3, help="how many scenes are compiled too")
-    options = parser.parse_args()
-    began = time.monotonic()
-    outcomes = list(_outcomes(options.faults))
-    alarms = list(_alarms(options.scenes, options.autocast, options.compiled))
-    print("\n".join(report(outcomes, alarms)))
-    print(
-        f"\nseeds: faults {_span(options.faults)}, scenes {_span(options.scenes)} (the first "
-        f"{options.compiled} compiled too), autocast {_span(options.autocast)}; torch "
-        f"{torch.__version__}, {time.monotonic() - began:.0f} s"
-    )
-    return int(missed(outcomes, alarms))
-
-
-def missed(outcomes: Sequence[Outcome], alarms: Sequence[Alarm]) -> bool:
-    """Whether a target is missed: 95 of 100 origins, 95 of 100 classes, no false alarm."""
-    scored = [outcome for outcome in outcomes if outcome.state == "scored"]
-    least = 0.95 * len(scored)
-    origins, classes = (sum(getattr(o, name) for o in scored) for name in ("origin", "cls"))
-    return origins < least or classes < least or any(alarm.wrong for alarm in alarms)
-
-
-def _span(seeds: range) -> str:
-    return f"{seeds.start}-{seeds.stop - 1}" if seeds else "none"
+    return parser.parse_args()
 
 
 def _seeds(text: str) -> range:
@@ -58,86 +62,56 @@ def _seeds(text: str) -> range:
     return range(int(first), int(stop) if colon else int(first) + 1)
 
 
-def _outcomes(seeds: Iterable[int]) -> Iterable[Outcome]:
-    for seed in seeds:
-        with tempfile.TemporaryDirectory() as store:
-            outcome = judge_fault(draw_fault(seed), Path(store))
-        good = outcome.origin and outcome.cls and outcome.verdict
-        if outcome.state == "scored" and not good:
-            marks = zip(
-                ("origin", "class", "verdict"),
-                (outcome.origin, outcome.cls, outcome.verdict),
-                strict=True,
-            )
-            wrong = " ".join(name for name, right in marks if not right)
-            print(f"wrong {wrong}: {outcome.fault}\n    {outcome.said}", file=sys.stderr)
-        yield outcome
+def _part(text: str) -> tuple[int, int]:
+    one, _, parts = text.partition("/")
+    if not 1 <= int(one) <= int(parts):
+        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 1 to N")
+    return int(one), int(parts)
 
 
-def _alarms(scenes: Sequence[int], autocast: Sequence[int], compiled: int) -> Iterable[Alarm]:
-    for number, seed in enumerate(scenes):
-        kinds = (*KINDS, "compiled") if number < compiled else KINDS
-        with tempfile.TemporaryDirectory() as store:
-            yield from map(_told, judge_scene(seed, Path(store), kinds))
-    for seed in autocast:
-        with tempfile.TemporaryDirectory() as store:
-            yield from map(_told, judge_autocast(seed, Path(store)))
+def _chosen(options: argparse.Namespace) -> list[Pair]:
+    """The pairs that were asked for; those of one workload and seed stay together."""
+    found = [
+        pair
+        for pair in pairs()
+        if held_out(pair) == options.held_out and fnmatchcase(str(pair), options.only or "*")
+    ]
+    groups = list(dict.fromkeys((pair.workload, pair.seed) for pair in found))
+    one, parts = options.part
+    own = set(groups[one - 1 :: parts])
+    return [pair for pair in found if (pair.workload, pair.seed) in own]
 
 
-def _told(alarm: Alarm) -> Alarm:
-    if alarm.wrong:
-        print(f"alarm: {alarm}", file=sys.stderr)
-    return alarm
+def _planted(options: argparse.Namespace, one: int, parts: int) -> bool:
+    found = list(planted.outcomes(options.faults[one - 1 :: parts]))
+    scenes, autocast = (seeds[one - 1 :: parts] for seeds in (options.scenes, options.autocast))
+    raised = list(planted.alarms(scenes, autocast, options.compiled))
+    print("\n".join(planted.report(found, raised)))
+    print(
+        f"\nseeds: faults {_span(options.faults)}, scenes {_span(options.scenes)} (the first "
+        f"{options.compiled} compiled too), autocast {_span(options.autocast)}; part {one} of "
+        f"{parts}\n"
+    )
+    return planted.missed(found, raised)
 
 
-def report(outcomes: Sequence[Outcome], alarms: Sequence[Alarm]) -> Iterable[str]:
-    """The table, in Markdown."""
-    if outcomes:
-        yield from _faults(outcomes)
-    if alarms:
-        yield ""
-        yield "| control | runs compared | wrong | verdicts |"
-        yield "|---|---|---|---|"
-        for kind in dict.fromkeys(alarm.kind for alarm in alarms):
-            own = [alarm for alarm in alarms if alarm.kind == kind]
-            verdicts = {
-                v: sum(a.verdict == v for a in own) for v in sorted({a.verdict for a in own})
-            }
-            told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-            yield f"| {kind} | {len(own)} | {sum(bool(a.wrong) for a in own)} | {told} |"
+def _span(seeds: range) -> str:
+    return f"{seeds.start}-{seeds.stop - 1}" if seeds else "none"
 
 
-def _faults(outcomes: Sequence[Outcome]) -> Iterable[str]:
-    yield "| net | precision | " + " | ".join(SHAPES) + " |"
-    yield "|---|---|" + "---|" * len(SHAPES)
-    nets = dict.fromkeys(outcome.fault.reference.net for outcome in outcomes)
-    for net in nets:
-        for precision in PRECISIONS:
-            cells = []
-            for shape in SHAPES:
-                own = [
-                    o
-                    for o in outcomes
-                    if (o.fault.reference.net, o.fault.reference.precision, o.fault.reference.shape)
-                    == (net, precision, shape)
-                ]
-                cells.append(_cell(own))
-            yield f"| {net} | {precision} | " + " | ".join(cells) + " |"
-    yield ""
-    scored = [o for o in outcomes if o.state == "scored"]
-    for name, right in (("origin", "origin"), ("class", "cls"), ("verdict", "verdict")):
-        count = sum(getattr(o, right) for o in scored)
-        yield f"{name} right: {count} of {len(scored)}"
-    for state in ("no bit", "unclear"):
-        seeds = [o.fault.seed for o in outcomes if o.state == state]
-        yield f"{state}: {len(seeds)} {seeds or ''}".rstrip()
-
-
-def _cell(own: Sequence[Outcome]) -> str:
-    scored = [o for o in own if o.state == "scored"]
-    if not scored:
-        return "–"
-    return f"{sum(o.origin for o in scored)}, {sum(o.cls for o in scored)} of {len(scored)}"
+def _pairs(chosen: Sequence[Pair], *, tells: bool) -> bool:
+    """tells: whether what is wrong is told, pair by pair."""
+    found: list[Judged] = []
+    with tempfile.TemporaryDirectory() as store:
+        for judged in judge(chosen, Path(store)):
+            found.append(judged)
+            if judged.wrong and tells:
+                print("\n".join(scores.wrong(judged)), file=sys.stderr, flush=True)
+    if not found:
+        print("no pair has such a name", file=sys.stderr)
+        return True
+    print("\n".join(scores.report(found)))
+    return any(score.missed for score in scores.scores(found))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from tests.diagnosis.controls import NOISE, ZERO_BY_THEORY, judge_scene
 from tests.diagnosis.faults import draw_fault, judge_fault
 from tests.diagnosis.formulas import BUGS, REFERENCE, ROUNDING
 from tests.diagnosis.nets import NETS, Layer, layers
+from tests.diagnosis.pairs import Judged, answer, held_out, judge, pairs, record
 from tests.diagnosis.planting import distance, gradients
 from tests.diagnosis.training import Training, train
 
@@ -97,3 +100,63 @@ def test_a_scene_of_controls_raises_no_alarm(tmp_path):
     assert len(alarms) == 8
     assert [str(alarm) for alarm in alarms if alarm.wrong] == []
     assert all(anchorlib.open_run(name, tmp_path).header()["perturbed"] for name in NOISE)
+
+
+def the_pair(name):
+    """The pair of this name, which must be one that rules may be made by."""
+    pair = next(pair for pair in pairs() if str(pair) == name)
+    assert not held_out(pair)
+    return pair
+
+
+def test_a_hash_keeps_workloads_and_seeds_aside_that_nothing_is_tuned_by():
+    every = pairs()
+    kinds = Counter(pair.case.kind for pair in every)
+    assert kinds["bug"] >= 78
+    assert kinds["benign"] >= 60
+    assert kinds["equal"] >= 25
+    assert len({str(pair) for pair in every}) == len(every)
+    aside = [pair for pair in every if held_out(pair)]
+    assert 1 / 4 < len(aside) / len(every) < 1 / 2
+    others = [pair for pair in every if not held_out(pair)]
+    apart, used = ({(pair.workload, pair.seed) for pair in some} for some in (aside, others))
+    assert not apart & used
+
+
+def test_every_bug_says_where_an_expert_would_look_and_what_names_its_fix():
+    for pair in pairs():
+        case = pair.case
+        assert bool(case.words) <= (case.kind == "bug"), pair
+        assert bool(case.origin) == (case.kind in ("bug", "data")), pair
+        assert bool(case.changes) or case.kind == "equal", pair
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("sam/norm eps#0", "unexpected"),
+        ("sam/fused backward#0", "suspect"),
+        ("sam/other second batch#0", "suspect"),
+        pytest.param("gpt/gelu approximate#2", "unexpected", marks=pytest.mark.slow),
+        pytest.param("gpt/checkpointed#1", "identical", marks=pytest.mark.slow),
+        pytest.param("resnet/batch norm momentum#1", "unexpected", marks=pytest.mark.slow),
+        pytest.param("vit/port#1", "identical", marks=pytest.mark.slow),
+        pytest.param("vit/port: gelu approximate#0", "unexpected", marks=pytest.mark.slow),
+    ],
+)
+def test_whole_trainings_with_a_known_difference_are_judged_rightly(name, verdict, tmp_path):
+    pair = the_pair(name)
+    record(pair.reference, pair.seed, "a", tmp_path)
+    record(pair.changed, pair.seed, "b", tmp_path)
+    told = answer("a", "b", tmp_path)
+    judged = Judged(pair, told, told)
+    assert told.verdict == verdict, told
+    assert judged.origin(told) == bool(pair.case.origin), told
+    assert judged.named == (pair.case.kind == "bug"), told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gan/own loss#0", "sam/2 threads#1", "gpt/betas#1"])
+def test_noise_runs_settle_what_is_benign_and_no_bug(name, tmp_path):
+    (judged,) = judge([the_pair(name)], tmp_path)
+    assert judged.wrong == (), judged

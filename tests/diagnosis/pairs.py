@@ -1,0 +1,249 @@
+"""Pairs of whole trainings of which the difference is known, and what compare says of them.
+
+Each case of a workload is trained at two of three seeds. A hash of workload and seed keeps about a
+third of the pairs aside: rules and thresholds are made by the others alone (`held_out`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import anchorlib
+from tests.diagnosis.workloads import WORKLOADS
+from tests.diagnosis.workloads.base import Case, EndedError, Workload
+
+SEEDS = 3
+NOISE = (1, 2, 3)
+BAD = ("not_rounding", "nonfinite")
+SETTLED = ("identical", "expected")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One case of one workload at one seed."""
+
+    workload: str
+    seed: int
+    case: Case
+
+    def __str__(self) -> str:
+        return f"{self.workload}/{self.case.name}#{self.seed}"
+
+    @property
+    def reference(self) -> Workload:
+        """What A trains."""
+        return WORKLOADS[self.workload][0].but(self.case.reference)
+
+    @property
+    def changed(self) -> Workload:
+        """What B trains."""
+        return self.reference.but(self.case.changes)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one comparison said: its verdict and sentence, and where an expert would look.
+
+    place: selector and step of the first origin that is no rounding, else of the first one.
+    """
+
+    verdict: str
+    sentence: str
+    place: str
+    step: int
+    origins: tuple[str, ...]
+    told: str
+    complete: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A pair with its two answers: alone, and with noise runs."""
+
+    pair: Pair
+    alone: Answer
+    noise: Answer
+
+    @property
+    def kind(self) -> str:
+        """What the pair is."""
+        return self.pair.case.kind
+
+    def origin(self, answer: Answer) -> bool:
+        """Whether an answer points where an expert would."""
+        case = self.pair.case
+        named = any(fnmatchcase(answer.place, pattern) for pattern in case.origin)
+        return named and case.step in (None, answer.step)
+
+    @property
+    def named(self) -> bool:
+        """Whether either answer names the fix in words."""
+        words = self.pair.case.words
+        told = f"{self.alone.told}\n{self.noise.told}"
+        return bool(words and re.search(words, told, re.IGNORECASE))
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """What is wrong about it; nothing, if all is well."""
+        return tuple(_WRONG[self.kind](self))
+
+
+def pairs() -> list[Pair]:
+    """All of them."""
+    return [
+        Pair(workload, seed, case)
+        for workload, (_, cases) in WORKLOADS.items()
+        for seed in range(SEEDS)
+        for case in cases
+        if _hash(f"{workload} {case.name}") % SEEDS != seed
+    ]
+
+
+def held_out(pair: Pair) -> bool:
+    """Whether nothing may be tuned by it."""
+    return _hash(f"{pair.workload} {pair.seed}") % 3 == 0
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def judge(chosen: Sequence[Pair], store: Path) -> Iterator[Judged]:
+    """Train and compare; pairs with the same A share it, and its noise runs."""
+    groups: dict[Any, list[Pair]] = {}
+    for pair in chosen:
+        groups.setdefault((pair.workload, pair.seed, pair.reference), []).append(pair)
+    for number, ((_, seed, reference), own) in enumerate(groups.items()):
+        run = f"a{number}"
+        record(reference, seed, run, store)
+        for one in NOISE:
+            record(reference, seed, run, store, f"{one}:{reference.eps_of_noise}")
+        for at, pair in enumerate(own):
+            other = f"b{number}.{at}"
+            record(pair.changed, seed, other, store)
+            yield Judged(
+                pair,
+                answer(run, other, store),
+                answer(run, other, store, [f"{run}-noise{one}" for one in NOISE]),
+            )
+
+
+def record(workload: Workload, seed: int, run: str, store: Path, perturb: str = "") -> None:
+    """Train once, recorded as `run`; a training that was told to die did."""
+    start = partial(anchorlib.start, run, store=store)
+    told = warnings.catch_warnings()
+    with _threads(workload.threads), _perturbed(perturb), told, suppress(EndedError):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)  # as in a process of its own: the header tells the seed at start
+        workload.train(start, seed)
+
+
+def answer(a: str, b: str, store: Path, noise: Sequence[str] = ()) -> Answer:
+    """What compare says of two runs."""
+    began = time.perf_counter()
+    found = anchorlib.compare(a, b, store=store, noise=noise)
+    seconds = time.perf_counter() - began
+    bad = [origin for origin in found.origins if origin.cls in BAD]
+    told = next(iter([*bad, *found.origins]), None)
+    place = "" if told is None else f"{told.place.name}@{told.place.kind}"
+    return Answer(
+        found.verdict,
+        found.sentence,
+        place,
+        -1 if told is None else told.place.step,
+        tuple(
+            f"{o.place.name}@{o.place.kind} step {o.place.step} pass {o.place.pass_index}: {o.cls} "
+            f"{o.measure.error_eps:.3g} eps of {', '.join(o.ops[:4])} ({o.why})"
+            for o in found.origins[:4]
+        ),
+        _told(found),
+        found.complete.a and found.complete.b,
+        seconds,
+    )
+
+
+def _told(found: Any) -> str:
+    """All that is said in words."""
+    config = [f"{name} {pair[0]} | {pair[1]}" for name, pair in found.config_diff.items()]
+    return "\n".join([found.sentence, repr(found), *found.notes, *config])
+
+
+def _bug(judged: Judged) -> Iterator[str]:
+    if not judged.origin(judged.alone):
+        yield "origin"
+    if judged.alone.verdict != "unexpected":
+        yield f"{judged.alone.verdict} alone"
+    if judged.noise.verdict != "unexpected":
+        yield f"{judged.noise.verdict} with noise"
+    if not judged.named:
+        yield "fix not named"
+
+
+def _benign(judged: Judged) -> Iterator[str]:
+    if judged.alone.verdict == "unexpected":
+        yield "false alarm alone"
+    if judged.noise.verdict not in SETTLED:
+        yield f"{judged.noise.verdict} with noise"
+
+
+def _equal(judged: Judged) -> Iterator[str]:
+    if judged.alone.verdict != "identical":
+        yield judged.alone.verdict
+
+
+def _data(judged: Judged) -> Iterator[str]:
+    if not judged.origin(judged.alone):
+        yield "origin"
+    if judged.alone.verdict != "suspect":
+        yield f"{judged.alone.verdict} alone"
+
+
+def _incomplete(judged: Judged) -> Iterator[str]:
+    if judged.alone.complete:
+        yield "complete"
+
+
+_WRONG: Mapping[str, Any] = {
+    "bug": _bug,
+    "benign": _benign,
+    "equal": _equal,
+    "data": _data,
+    "incomplete": _incomplete,
+}
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _perturbed(text: str) -> Iterator[None]:
+    before = os.environ.pop("ANCHOR_PERTURB", None)
+    if text:
+        os.environ["ANCHOR_PERTURB"] = text
+    try:
+        yield
+    finally:
+        os.environ.pop("ANCHOR_PERTURB", None)
+        if before is not None:
+            os.environ["ANCHOR_PERTURB"] = before

@@ -1,0 +1,20 @@
+"""Small trainings of the kinds that people compare, each with the cases that are made of it."""
+
+from collections.abc import Mapping, Sequence
+
+from tests.diagnosis.workloads import actor, frozen, gan, gpt, recurrent, resnet, sam, unet, vit
+from tests.diagnosis.workloads.base import Case, Workload
+
+__all__ = ["WORKLOADS"]
+
+WORKLOADS: Mapping[str, tuple[Workload, Sequence[Case]]] = {
+    "gpt": (gpt.GPT(), gpt.CASES),
+    "resnet": (resnet.ResNet(), resnet.CASES),
+    "unet": (unet.UNet(), unet.CASES),
+    "recurrent": (recurrent.Recurrent(), recurrent.CASES),
+    "gan": (gan.GAN(), gan.CASES),
+    "actor": (actor.Actor(), actor.CASES),
+    "sam": (sam.SAM(), sam.CASES),
+    "vit": (vit.ViT(), vit.CASES),
+    "frozen": (frozen.Frozen(), frozen.CASES),
+}
