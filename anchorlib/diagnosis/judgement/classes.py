@@ -15,6 +15,7 @@ from anchorlib.diagnosis.judgement.groups import Segment, segments
 from anchorlib.diagnosis.judgement.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.judgement.reasons import of_b_alone, reason
+from anchorlib.diagnosis.judgement.replay import Replays
 from anchorlib.diagnosis.judgement.severity import severity
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
@@ -52,10 +53,12 @@ class Judge:
     measures: Measures
     noise: Envelope | None = None
     skips: Skips = field(init=False)
+    replays: Replays = field(init=False)
     unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.skips = skips(self.found.alignment)
+        self.replays = Replays(self.found)
 
     def origins(self) -> list[Origin]:
         """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
@@ -298,7 +301,12 @@ class Judge:
             return "rounding", told.note
         if self._is_noise(row, pair):
             return "rounding", "the noise runs differ as much"
-        return self._large(row, measure, told.note)
+        row_b = int(self.found.alignment.b_row[pair])
+        replay = self.replays.of(row, row_b, measure, told.eps)
+        if replay is not None and replay.rounding:
+            return "rounding", replay.note
+        notes = (told.note, replay.note if replay else "")
+        return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """More than rounding, unless something unrecorded came in."""

@@ -21,7 +21,7 @@ from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError
 
-__all__ = ["TOLERANCE", "Severity", "severity"]
+__all__ = ["CONVOLUTION", "MATMUL", "TOLERANCE", "Severity", "severity"]
 
 TOLERANCE = 8.0
 """Eps that count as rounding in float32 and float64."""
@@ -49,12 +49,13 @@ CAST = "ToCopyBackward"
 class Severity(NamedTuple):
     """error: in eps of the compute dtype, relative to what the operation worked on.
 
-    limit: what rounding may be, in the same unit. note: what the scale is where it is not the
-    tensor's own norm, else "".
+    limit: what rounding may be, in the same unit. eps: of the compute dtype. note: what the scale
+    is where it is not the tensor's own norm, else "".
     """
 
     error: float
     limit: float
+    eps: float
     note: str = ""
 
     @property
@@ -80,7 +81,7 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
     scale, note = _scale(found, row, measure.norm, eps)
     low = _low_sum(found, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(found, row, ops)
-    return Severity(absolute / (eps * scale) if scale else math.inf, limit, note)
+    return Severity(absolute / (eps * scale) if scale else math.inf, limit, eps, note)
 
 
 def _low_sum(found: Frontier, row: int, measure: Measure, eps: float) -> float:
