@@ -12,12 +12,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import anchorlib
 from anchorlib.block import block_of
 from anchorlib.diagnosis.pairing.columns import table_of
 from anchorlib.diagnosis.pairing.join import align
@@ -34,6 +36,7 @@ from benchmarks.timing import Ratio, interleaved, ratio
 Array = np.ndarray[Any, Any]
 MIB = 1 << 20
 GIB_ELEMENTS = 256 * MIB
+LONG_STEPS, LONG_RECORDS = 1000, 277
 
 
 def figures() -> Iterator[Figure]:
@@ -44,6 +47,8 @@ def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         yield by_digests(Path(folder))
     yield memory()
+    with tempfile.TemporaryDirectory() as folder:
+        yield from long(Path(folder))
 
 
 def joins() -> Iterator[Figure]:
@@ -188,3 +193,28 @@ def added(folder: Path) -> None:
     before = peak_bytes()
     measure(alignment, alignment.differing)
     print(peak_bytes() - before)
+
+
+def long(folder: Path) -> Iterator[Figure]:
+    """Two trainings of 1,000 steps and 277 records each that part early, told by a process."""
+    path = f"Path({str(folder)!r})"
+    # Compared by another process than trained: torch alone takes half of the memory.
+    for call in (f"drifting.trained({path}, {LONG_STEPS})", f"comparing.told_of_long({path})"):
+        code = f"from pathlib import Path; from benchmarks import {call.split('.')[0]}; {call}"
+        told = subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        )
+    seconds, peak = map(float, told.stdout.split())
+    what = f"compare, {LONG_STEPS * LONG_RECORDS:,} pairs of which most differ"
+    yield figure(f"{what}: CPU", Ratio(seconds, seconds, seconds), "s", at_most=5)
+    yield figure(f"{what}: memory", Ratio(peak, peak, peak), "MiB", at_most=300)
+
+
+def told_of_long(folder: Path) -> None:
+    """Prints the CPU seconds of comparing the two, and this process' peak of memory in MiB."""
+    before = time.process_time()
+    found = anchorlib.compare("a", "b", store=folder)
+    seconds = time.process_time() - before
+    assert found.counts.matched == LONG_STEPS * LONG_RECORDS, found.counts
+    assert found.counts.differing > found.counts.matched / 2, found.counts
+    print(seconds, peak_bytes() / MIB)

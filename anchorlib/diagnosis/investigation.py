@@ -174,7 +174,8 @@ def _first(alignment: Alignment) -> Divergence | None:
 def _roles(found: Frontier, origins: Sequence[Origin]) -> Array:
     """What each pair is: "", "receiver", "origin", or the class of an origin that is listed."""
     alignment = found.alignment
-    status = np.where(alignment.equal, "", "receiver").astype("U16")
+    status = np.full(len(alignment), "", object)  # of few words, each held once
+    status[~alignment.equal] = "receiver"
     pair = np.full(len(alignment.a), -1)
     pair[alignment.a_row] = np.arange(len(alignment))
     status[pair[found.origins]] = "origin"

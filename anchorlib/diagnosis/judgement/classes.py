@@ -15,7 +15,8 @@ from anchorlib.diagnosis.judgement.groups import Segment, segments
 from anchorlib.diagnosis.judgement.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.judgement.reasons import of_b_alone, reason
-from anchorlib.diagnosis.judgement.severity import severity
+from anchorlib.diagnosis.judgement.replay import Replays
+from anchorlib.diagnosis.judgement.severity import severity, size_of_error
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
 from anchorlib.names import escape, join
@@ -52,10 +53,12 @@ class Judge:
     measures: Measures
     noise: Envelope | None = None
     skips: Skips = field(init=False)
+    replays: Replays = field(init=False)
     unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.skips = skips(self.found.alignment)
+        self.replays = Replays(self.found)
 
     def origins(self) -> list[Origin]:
         """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
@@ -108,13 +111,25 @@ class Judge:
     def _origin(self, segment: Segment) -> Origin:
         """It is what its first record is, unless another one of it is worse."""
         cls, note = self._class_of(segment.row)
-        worst = max(segment.rows, key=self._error)
-        if cls not in BAD and worst != segment.row:
+        for worst in self._worst(segment) if cls not in BAD else ():
             other, why = self._class_of(worst)
             if other in BAD:
                 segment = replace(segment, row=worst, ops=self.found.ancestry(worst).ops)
                 cls, note = other, why
+                break
         return self._told(segment, cls, note)
+
+    def _worst(self, segment: Segment) -> list[int]:
+        """The worst record of each kind, worst first, without the segment's first.
+
+        An optimizer makes updates and its state in one: each kind has a measure of its own.
+        """
+        errors = {row: self._error(row) for row in segment.rows}
+        worst: dict[str, int] = {}
+        for row in sorted(errors, key=lambda one: -errors[one]):
+            a = self.found.alignment.a
+            worst.setdefault(a.tensors[a.tensor[row]].kind, row)
+        return [row for row in worst.values() if row != segment.row]
 
     def _class_of(self, row: int) -> tuple[str, str]:
         pair = self._pair(row)
@@ -125,7 +140,8 @@ class Judge:
         measure = self._measure(self._pair(row))
         if measure.nonfinite:
             return np.inf
-        return -1.0 if np.isnan(measure.error_eps) else measure.error_eps
+        error = size_of_error(self.found, row, measure)
+        return -1.0 if np.isnan(error) else error
 
     def _measure(self, pair: int) -> Measure:
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
@@ -299,7 +315,12 @@ class Judge:
             return "rounding", told.note
         if self._is_noise(row, pair):
             return "rounding", "the noise runs differ as much"
-        return self._large(row, measure, told.note)
+        row_b = int(self.found.alignment.b_row[pair])
+        replay = self.replays.of(row, row_b, measure, told.eps)
+        if replay is not None and replay.rounding:
+            return "rounding", replay.note
+        notes = (told.note, replay.note if replay else "")
+        return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """More than rounding, unless something unrecorded came in."""

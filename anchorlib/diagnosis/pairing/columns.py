@@ -99,12 +99,12 @@ class _Making:
         phases = [_code(self.phases, phase) for phase in catalogue.phases]
         part["phase"] = _coded(phases, reader.column("phase")[rows])
         part |= self._shapes(reader, rows)
-        part |= {name: reader.column(name)[rows].astype(np.int64) for name in (*SIGNED, *COUNTS)}
-        part |= {name: reader.column(name)[rows].astype(np.float64) for name in (*SUMS, "scale")}
+        whole = (*SIGNED, *COUNTS)
+        part |= {name: _taken(reader.column(name), rows, np.int64) for name in whole}
+        part |= {name: _taken(reader.column(name), rows, np.float64) for name in (*SUMS, "scale")}
         halves = [reader.column(name)[rows] for name in ("digest_high", "digest_low")]
         part["digest"] = np.stack(halves, axis=1).astype(np.uint64)
-        part["kept"] = reader.kept(rows)
-        part["row"] = rows
+        part |= {"kept": reader.kept(rows), "row": rows}
         part["reader"] = np.full(len(rows), len(self.readers))
         self.parts.append(part)
         self.readers.append((reader, rows))
@@ -162,10 +162,24 @@ class _Making:
         return table
 
     def _column(self, name: str) -> Array:
-        parts = [part[name] for part in self.parts]
+        parts = [part.pop(name) for part in self.parts]
         if parts:
-            return np.concatenate(parts)
+            return _spared(np.concatenate(parts) if len(parts) > 1 else parts[0])
         return np.empty((0, 2) if name == "digest" else 0, np.int64)
+
+
+def _taken(column: Array, rows: Array, dtype: type[np.int64] | type[np.float64]) -> Array:
+    """These rows of a stored column; the reader's own memory where they are all of it."""
+    every = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
+    found: Array = (column if every else column[rows]).astype(dtype, copy=False)
+    return found
+
+
+def _spared(column: Array) -> Array:
+    """The same entries, in the memory of one where all are equal: many columns hold one value."""
+    if len(column) < 2 or column.ndim > 1 or not (column == column[0]).all():
+        return column
+    return np.broadcast_to(column[0].copy(), len(column))
 
 
 def _code(known: dict[Any, int], value: Any) -> int:

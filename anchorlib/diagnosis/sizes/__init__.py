@@ -1,21 +1,31 @@
 """How far the two records of a pair are apart, in units of rounding, and which elements differ."""
 
+from anchorlib.diagnosis.sizes.convolutions import Geometry, convolutions, geometry_of
 from anchorlib.diagnosis.sizes.damage import Seals
 from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.diagnosis.sizes.measures import Measure, Measures
+from anchorlib.diagnosis.sizes.sums import Sum, Task, plain_sums, products, shifted
 from anchorlib.diagnosis.sizes.ulps import max_ulp
 from anchorlib.diagnosis.sizes.whereabouts import EQUAL, NONFINITE, apart, read, where, whereabouts
 
 __all__ = [
     "EQUAL",
     "NONFINITE",
+    "Geometry",
     "Measure",
     "Measures",
     "Seals",
+    "Sum",
+    "Task",
     "apart",
+    "convolutions",
+    "geometry_of",
     "max_ulp",
     "measure",
+    "plain_sums",
+    "products",
     "read",
+    "shifted",
     "where",
     "whereabouts",
 ]

@@ -101,9 +101,8 @@ class _Measuring:
         widths = self._of_dtypes(lambda a, b: a.storage.itemsize + b.storage.itemsize)
         self.total = int((widths[places] * self.numel[places]).sum())
         groups = packed([self.a.dtype[self.row_a], self.b.dtype[self.row_b], self.numel])[places]
-        # Records of one tensor lie side by side in the store.
-        rows = self.row_a[places]
-        order = np.lexsort((rows, self.a.tensor[rows], groups))
+        # Records of one dtype and shape lie side by side in the store, in the order they were made.
+        order = np.lexsort((self.row_a[places], groups))
         for group in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
             if len(group):
                 self._group(places[group])

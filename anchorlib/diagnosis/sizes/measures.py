@@ -98,6 +98,8 @@ class Measures:
 
     def without(self, pairs: Array) -> Measures:
         """All but those of some pairs."""
+        if not len(pairs):
+            return self
         left = ~np.isin(self.pair, pairs)
         columns = {name: column[left] for name, column in self.columns.items()}
         damaged = tuple(one for one in self.damaged if one.pair not in set(pairs.tolist()))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from anchor_server import Collector
 from anchorlib.diagnosis.pairing.columns import table_of
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.sizes.measurement import measure
 from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.reading import open_run
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.store import Writer
+from anchorlib.store import rows as stored_rows
 from tests.anchorlib.diagnosis.strategies import records
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import filled, floats, record
@@ -192,3 +195,29 @@ def test_a_collectors_run_is_the_same_table(shapely: tuple[Path, list[Record]]) 
     with Collector(store, bind="127.0.0.1:0") as collector:
         far = rows(table_of(open_run(f"grpc://{collector.address}/run1")))
     assert far == rows(table_of(open_run("run1", store)))
+
+
+def test_a_column_of_one_value_is_held_once(tmp_path):
+    write(tmp_path, [record("a", step, floats(step)) for step in range(100)])
+    found = table_of(open_run("run1", tmp_path))
+    held = {name: getattr(found, name).strides for name in ("pass_index", "phase", "step")}
+    assert held == {"pass_index": (0,), "phase": (0,), "step": (8,)}
+    assert found.pass_index.tolist() == [0] * 100
+    assert found.figures["nan"].strides == (0,)
+
+
+def test_differing_values_are_read_in_the_order_they_lie_in(tmp_path):
+    """Records of many tensors lie mixed in the chunk files: a read for each would be thousands."""
+    for run, off in (("a", 0.0), ("b", 1e-7)):
+        made = [
+            record(f"t{n}", step, np.full(512, step + n + 1 + off, "<f4"), order=step * 40 + n)
+            for step in range(50)
+            for n in range(40)
+        ]
+        with Writer.open(tmp_path, run, 0) as writer:
+            put(writer, made)
+    pairs = align(*(table_of(open_run(run, tmp_path)) for run in "ab"))
+    with patch.object(stored_rows, "read_into", wraps=stored_rows.read_into) as reads:
+        found = measure(pairs, np.arange(len(pairs)))
+    assert len(found) == 2000
+    assert reads.call_count < 100

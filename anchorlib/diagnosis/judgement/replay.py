@@ -1,0 +1,215 @@
+"""One record computed once more in float64 from its recorded inputs, and what rounding explains.
+
+A sum whose terms cancel differs by many eps of what is left of it: no constant tells how many, the
+terms do (`anchorlib.diagnosis.sizes.sums`). What the record was made of is tried: of its parents,
+and of what its pass was given, those that reproduce one of the two runs were its operands. Where
+values were not kept, or are too many, the norms of the operands bound the terms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.causes import EQUAL, Frontier, Role, module_key
+from anchorlib.diagnosis.judgement.severity import CONVOLUTION, MATMUL
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.sizes import (
+    Geometry,
+    Measure,
+    Sum,
+    Task,
+    convolutions,
+    geometry_of,
+    plain_sums,
+    products,
+    read,
+    shifted,
+)
+from anchorlib.errors import StoreError
+
+__all__ = ["Replay", "Replays"]
+
+Array = np.ndarray[Any, Any]
+WORK = 1 << 32
+"""Multiplications that one comparison spends on all of its replays: a second or two."""
+MOST_ELEMENTS = 1 << 20
+"""Of an operand: bounds memory, as float64 and squared."""
+MOST_OPERANDS = 6
+CLEARLY = 1.1
+"""Times as far from float64 as the other run, from which one is nearer."""
+
+
+class Replay(NamedTuple):
+    """rounding: whether rounding explains the difference. note: what it told, for people."""
+
+    rounding: bool
+    note: str
+
+
+class Replays:
+    """Replays of single records of a comparison, as many as the work allows."""
+
+    def __init__(self, found: Frontier) -> None:
+        self._found = found
+        self._work = WORK
+
+    def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Replay | None:
+        """What float64 says of a record, or the norms of its operands; None for nothing.
+
+        eps: of the precision that it was computed in.
+        """
+        a = self._found.alignment.a
+        summed = len(a.shapes[a.shape[row]]) == 1
+        ops = self._found.ancestry(row).ops
+        if not (summed or any(MATMUL.search(op) or CONVOLUTION.search(op) for op in ops)):
+            return None
+        operands = self._operands(row)
+        return self._replayed(row, row_b, operands, eps) or self._bounded(
+            row, operands, measure, eps
+        )
+
+    def _operands(self, row: int) -> list[int]:
+        """What it may be made of: equal in both runs, nearest first."""
+        found = self._found
+        a, block = found.alignment.a, int(found.block_of[row])
+        rows = found.blocks.rows_of(block)
+        role = found.layouts[int(found.blocks.layout[block])].role
+        before = (a.pass_index[rows] == a.pass_index[row]) & (a.order[rows] < a.order[row])
+        given = [rows[before & (role == one)].tolist() for one in (Role.INPUT, Role.LOOSE)]
+        every = [*found.parents(row, saved=True), *given[0], *given[1]]
+        return [
+            one
+            for one in dict.fromkeys(every)
+            if one != row
+            and self._shape(one)
+            and found.status[one] == EQUAL
+            and dtypes.dtype(a.dtypes[a.dtype[one]]).family == "float"
+        ][:MOST_OPERANDS]
+
+    def _replayed(self, row: int, row_b: int, operands: list[int], eps: float) -> Replay | None:
+        alignment = self._found.alignment
+        a, b = alignment.a, alignment.b
+        if not self._readable(a, row) or not self._readable(b, row_b):
+            return None
+        try:
+            values = {one: _values(a, one) for one in operands if self._readable(a, one)}
+            runs = _values(a, row), _values(b, row_b)
+        except StoreError:
+            return None
+        if runs[0].shape != runs[1].shape or a.scale[row] != b.scale[row_b]:
+            return None
+        for task in self._tasks(row, values):
+            if task.work > self._work:
+                continue
+            self._work -= task.work
+            if told := _told(task.compute(), runs, eps):
+                return told
+        return None
+
+    def _readable(self, table: Table, row: int) -> bool:
+        return bool(table.kept[row]) and int(table.figures["numel"][row]) <= MOST_ELEMENTS
+
+    def _tasks(self, row: int, values: dict[int, Array]) -> Iterator[Task]:
+        """Every sum that has the record's shape, of any of its operands."""
+        shape, gradients = self._shape(row), self._gradients(values)
+        if self._kind(row) == "value":
+            biases = [one for one in values.values() if one.shape == shape[-1:]]
+            for one, two in itertools.permutations(values, 2):
+                for task in products(values[one], values[two], shape):
+                    yield from (shifted(task, bias) for bias in biases)
+                    yield task
+            return
+        for one in gradients:
+            yield from plain_sums(values[one], shape)
+        for one, two in itertools.product(gradients, values):
+            if two in gradients:
+                continue
+            yield from products(values[one], values[two], shape)
+            yield from products(values[two], values[one], shape)
+            yield from convolutions(values[two], values[one], shape, self._geometry(row))
+
+    def _bounded(
+        self, row: int, operands: list[int], measure: Measure, eps: float
+    ) -> Replay | None:
+        """By norms alone, a weight's gradient: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz)."""
+        shape, gradients = self._shape(row), self._gradients(operands)
+        if self._kind(row) == "value" or len(shape) < 2 or len(gradients) != 1 or not measure.norm:
+            return None
+        norm, own = self._found.alignment.a.figures["l2"], self._shape(gradients[0])
+        for one in operands:
+            terms, times = _pairing(self._shape(one), own, shape)
+            if one in gradients or not terms:
+                continue
+            size = math.sqrt(times) * float(norm[one]) * float(norm[gradients[0]])
+            limit = size / measure.norm
+            if eps > 2.0**-23:
+                limit *= 2.0**-23 / eps + 1 / math.sqrt(terms)
+            if measure.error_eps * measure.eps <= limit * eps:
+                return Replay(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
+        return None
+
+    def _gradients(self, operands: Iterable[int]) -> list[int]:
+        return [one for one in operands if self._kind(one) == "grad"]
+
+    def _kind(self, row: int) -> str:
+        a = self._found.alignment.a
+        kind: str = a.tensors[a.tensor[row]].kind
+        return kind
+
+    def _shape(self, row: int) -> tuple[int, ...]:
+        a = self._found.alignment.a
+        shape: tuple[int, ...] = a.shapes[a.shape[row]]
+        return shape
+
+    def _geometry(self, row: int) -> Geometry | None:
+        """What the module says whose weight this is the gradient of."""
+        a = self._found.alignment.a
+        tensor = a.tensors[a.tensor[row]]
+        header = a.header.get(tensor.rank, {})
+        text = header.get(module_key(tensor.name.rpartition(".")[0]))
+        return geometry_of(text, len(self._shape(row)) - 2)
+
+
+def _values(table: Table, row: int) -> Array:
+    shape = table.shapes[table.shape[row]]
+    return read(table, row).astype(np.float64).reshape(shape)
+
+
+def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Replay | None:
+    """What a sum says of two runs; None where it is neither's."""
+    with np.errstate(all="ignore"):
+        errors = [float(np.linalg.norm(run - truth.total)) for run in runs]
+    limit, norm = truth.rounding(eps), float(np.linalg.norm(truth.total))
+    if not norm or not min(errors) <= limit:
+        return None
+    first, second = (error / norm / eps for error in errors)
+    least, most = min(first, second), max(first, second)
+    near = f"both are {most:.3g} eps from float64"
+    if most > CLEARLY * least:
+        which = "A" if first < second else "B"
+        near = f"{which} is nearer to float64: {least:.3g} against {most:.3g} eps"
+    if max(errors) > limit:
+        return Replay(False, near)
+    allowed = f"sums of {truth.terms:,} terms round by {limit / norm / eps:.3g} eps"
+    return Replay(True, f"{allowed}; {near}")
+
+
+def _pairing(
+    x: tuple[int, ...], gradient: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[int, float]:
+    """The terms of a weight's gradient, and how often each element of x is used; 0: no operands."""
+    if len(shape) == 2:
+        fit = x[-1:] == shape[1:] and gradient[-1:] == shape[:1] and x[:-1] == gradient[:-1]
+        return (math.prod(x[:-1]), 1.0) if fit else (0, 0.0)
+    if not len(x) == len(gradient) == len(shape) or x[:1] != gradient[:1]:
+        return 0, 0.0
+    if gradient[1] != shape[0] or not shape[1] or x[1] % shape[1]:
+        return 0, 0.0
+    made, given = math.prod(gradient[2:]), max(math.prod(x[2:]), 1)
+    return gradient[0] * made, math.prod(shape[2:]) * made / given

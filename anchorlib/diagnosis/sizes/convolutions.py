@@ -1,0 +1,119 @@
+"""Gradients of weights of convolutions once more in float64: Σ x·g over samples and positions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.sizes.sums import Task, task_of
+
+__all__ = ["Geometry", "convolutions", "geometry_of"]
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+STRIDES = 4
+"""Strides that are tried where nothing tells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a convolution lies over its input, by axis."""
+
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+
+
+def convolutions(
+    x: Array, gradient: Array, shape: Shape, geometry: Geometry | None
+) -> Iterator[Task]:
+    """Weight gradients of this shape of a convolution that was given x, (N, C, *sizes).
+
+    gradient: of its output, (N, O, *sizes). geometry: None where it has to be found by trying.
+    """
+    if not (x.ndim == gradient.ndim == len(shape) > 2 and x.shape[0] == gradient.shape[0]):
+        return
+    if gradient.shape[1] != shape[0] or not shape[1] or x.shape[1] % shape[1]:
+        return
+    groups = x.shape[1] // shape[1]
+    if shape[0] % groups:
+        return
+    sizes = x.shape[2:], gradient.shape[2:], shape[2:]
+    tried = _geometries(*sizes) if geometry is None else iter([geometry])
+    terms = gradient.size // max(gradient.shape[1], 1)
+    for one in tried:
+        if _fits(one, *sizes):
+
+            def form(p: Array, q: Array, lies: Geometry = one) -> Array:
+                return _weight(p, q, shape, lies, groups)
+
+            yield task_of(form, x, gradient, terms, math.prod(shape))
+
+
+def _geometries(given: Shape, made: Shape, kernel: Shape) -> Iterator[Geometry]:
+    """Those of dilation one that make the given sizes into these, the same along all axes."""
+    ones = (1,) * len(kernel)
+    for stride, padding in itertools.product(range(1, STRIDES + 1), range(max(kernel))):
+        one = Geometry((stride,) * len(ones), (padding,) * len(ones), ones)
+        if _fits(one, given, made, kernel):
+            yield one
+
+
+def _fits(one: Geometry, given: Shape, made: Shape, kernel: Shape) -> bool:
+    if len(one.stride) != len(kernel) or min(one.stride) < 1:
+        return False
+    axes = zip(given, made, kernel, one.stride, one.padding, one.dilation, strict=True)
+    return all((i + 2 * p - d * (k - 1) - 1) // s + 1 == o for i, o, k, s, p, d in axes)
+
+
+def _weight(x: Array, gradient: Array, shape: Shape, lies: Geometry, groups: int) -> Array:
+    """The gradient of the weight, a place of the kernel at a time."""
+    around = [(0, 0), (0, 0), *((one, one) for one in lies.padding)]
+    padded = np.pad(x, around)
+    found = np.empty(shape)
+    left = _by_channel(gradient, groups)
+    for place in np.ndindex(shape[2:]):
+        starts = [at * step for at, step in zip(place, lies.dilation, strict=True)]
+        cut = tuple(
+            slice(start, start + (size - 1) * step + 1, step)
+            for start, size, step in zip(starts, gradient.shape[2:], lies.stride, strict=True)
+        )
+        right = _by_channel(padded[(slice(None), slice(None), *cut)], groups)
+        part = np.matmul(left, right.swapaxes(-1, -2))
+        found[(..., *place)] = part.reshape(shape[:2])
+    return found
+
+
+def _by_channel(values: Array, groups: int) -> Array:
+    """(N, C, *sizes) as (groups, C / groups, N · sizes)."""
+    turned = np.moveaxis(values, 1, 0)
+    found: Array = turned.reshape(groups, values.shape[1] // groups, -1)
+    return found
+
+
+def geometry_of(text: object, axes: int) -> Geometry | None:
+    """What a module says of itself, as "Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))".
+
+    None where it does not tell all.
+    """
+    if not isinstance(text, str) or "stride=" not in text or "padding_mode=" in text:
+        return None
+    told = [_numbers(text, name, axes, usual) for name, usual in _USUAL]
+    return None if any(one is None for one in told) else Geometry(*(one or () for one in told))
+
+
+_USUAL: Sequence[tuple[str, int]] = (("stride", 1), ("padding", 0), ("dilation", 1))
+
+
+def _numbers(text: str, name: str, axes: int, usual: int) -> Shape | None:
+    if f"{name}=" not in text:
+        return (usual,) * axes
+    found = re.search(rf"\b{name}=\(([\d, ]+)\)", text)
+    numbers = tuple(int(one) for one in re.findall(r"\d+", found[1])) if found else ()
+    return numbers if len(numbers) == axes else None

@@ -1,0 +1,116 @@
+"""Sums of products once more in float64, and how far rounding may take them.
+
+    products     Σ p·q over one axis: linear layers, attention, and their gradients
+    plain sums   Σ g over all axes but one: the gradient of a bias
+    convolutions, the gradients of their weights: see `anchorlib.diagnosis.sizes.convolutions`
+
+Each addition rounds by half an eps of the sum so far, at most. After k terms of either sign that
+sum is about √k terms large, so n additions round by about ½ eps·√n·‖t‖, where ‖t‖² is the sum of
+the squares of all terms: however much of them cancels. Weight gradients of convolutions behind
+batch norms, of 512 to 65,536 terms, by one thread and by two, were 0.06 to 0.16 eps·√n·‖t‖ from
+float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Sum", "Task", "plain_sums", "products", "shifted", "task_of"]
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+Form = Callable[[Array, Array], Array]
+EPS32 = 2.0**-23
+
+
+class Sum(NamedTuple):
+    """total: in float64. spread: the root of the sum of the squares of all terms of all elements.
+
+    terms: how many each element has.
+    """
+
+    total: Array
+    spread: float
+    terms: int
+
+    def rounding(self, eps: float) -> float:
+        """‖r − total‖₂ that a result r may have by rounding, computed in a precision of this eps.
+
+        Low precision rounds what is multiplied and the result; kernels add up in float32.
+        """
+        adding = min(eps, EPS32) * math.sqrt(self.terms) * self.spread
+        low = eps * self.spread if eps > EPS32 else 0.0
+        return 0.5 * (adding + low + eps * float(np.linalg.norm(self.total)))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A sum that has yet to be computed. work: multiplications that it takes."""
+
+    work: int
+    compute: Callable[[], Sum]
+
+
+def task_of(form: Form, p: Array, q: Array, terms: int, elements: int) -> Task:
+    """The sum that `form` makes of two operands: it is bilinear, so of squares it sums squares."""
+
+    def compute() -> Sum:
+        return Sum(form(p, q), math.sqrt(float(form(p * p, q * q).sum())), terms)
+
+    return Task(2 * terms * elements, compute)
+
+
+def products(p: Array, q: Array, shape: Shape) -> Iterator[Task]:
+    """The products of two operands that have this shape: as they are, and either transposed."""
+    if min(p.ndim, q.ndim) < 2:
+        return
+    flat, flat_q = (one.reshape(-1, one.shape[-1]) for one in (p, q))
+    ways: list[tuple[Array, Array]] = [(p, q), (p, q.swapaxes(-1, -2)), (p.swapaxes(-1, -2), q)]
+    if max(p.ndim, q.ndim) > 2:
+        ways.append((flat.T, flat_q))
+    for one, two in ways:
+        if _product_shape(one.shape, two.shape) == shape:
+            yield task_of(np.matmul, one, two, one.shape[-1], math.prod(shape))
+
+
+def shifted(task: Task, bias: Array) -> Task:
+    """The same sum with a term of its own for each place of the last axis."""
+
+    def compute() -> Sum:
+        total, spread, terms = task.compute()
+        again = total.size / max(len(bias), 1)
+        own = math.sqrt(again) * float(np.linalg.norm(bias))
+        return Sum(total + bias, math.hypot(spread, own), terms + 1)
+
+    return Task(task.work, compute)
+
+
+def _product_shape(one: Shape, two: Shape) -> Shape | None:
+    if one[-1] != two[-2]:
+        return None
+    try:
+        return (*np.broadcast_shapes(one[:-2], two[:-2]), one[-2], two[-1])
+    except ValueError:
+        return None
+
+
+def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
+    """The sums of one operand over all axes but one of this length: the second, or the last."""
+    if len(shape) != 1 or gradient.ndim < 2:
+        return
+    for axis in dict.fromkeys((1, gradient.ndim - 1)):
+        if gradient.shape[axis] == shape[0]:
+            others = tuple(n for n in range(gradient.ndim) if n != axis)
+            terms = gradient.size // max(shape[0], 1)
+            ones = np.ones(1)
+
+            def form(p: Array, _: Array, over: Shape = others) -> Array:
+                total: Array = p.sum(axis=over)
+                return total
+
+            yield task_of(form, gradient, ones, terms, shape[0])

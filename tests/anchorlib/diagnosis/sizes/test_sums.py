@@ -1,0 +1,119 @@
+"""Sums in float64 are those that torch computes, and rounding stays inside what they allow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from anchorlib.diagnosis.sizes import convolutions, geometry_of, plain_sums, products, shifted
+
+EPS = 2.0**-23
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape)
+
+
+def close(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+@given(
+    axes=st.integers(1, 2),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    groups=st.integers(1, 2),
+)
+def test_a_convolution_is_the_one_that_torch_computes(
+    axes, kernel, stride, padding, dilation, groups
+):
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    module = (torch.nn.Conv1d, torch.nn.Conv2d)[axes - 1](
+        2 * groups, 4, kernel, bias=False, dtype=torch.float64, **options
+    )
+    x = random(3, 2 * groups, *[7] * axes)
+    y = module(torch.from_numpy(x))
+    assume(y.numel())
+    gradient = random(*y.shape, seed=1)
+    y.backward(torch.from_numpy(gradient))
+    told = geometry_of(f"Conv({module.extra_repr()})", axes)
+    (task,) = convolutions(x, gradient, tuple(module.weight.shape), told)
+    assert close(task.compute().total, module.weight.grad.numpy())
+    if dilation == 1 and padding < kernel:
+        tried = convolutions(x, gradient, tuple(module.weight.shape), None)
+        assert any(close(task.compute().total, module.weight.grad.numpy()) for task in tried)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "Linear(in_features=3)",
+        "Conv2d(3, 8, stride=(1, 1), padding=same)",
+        "Conv2d(3, 8, stride=(1, 1), padding=(1, 1), padding_mode=reflect)",
+        "Conv1d(3, 8, stride=(1,))",
+    ],
+)
+def test_a_text_that_does_not_tell_a_geometry_tells_none(text):
+    assert geometry_of(text, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("formula", "p", "q"),
+    [
+        ("nk,km->nm", (3, 4), (4, 5)),
+        ("bnk,mk->bnm", (2, 3, 4), (5, 4)),
+        ("bnk,km->bnm", (2, 3, 4), (4, 5)),
+        ("bhnk,bhmk->bhnm", (2, 3, 4, 5), (2, 3, 6, 5)),
+        ("bkn,bkm->bnm", (2, 4, 3), (2, 4, 5)),
+        ("nbo,nbi->oi", (2, 3, 4), (2, 3, 5)),
+    ],
+)
+def test_products_are_those_of_linear_layers_and_attention(formula, p, q):
+    p, q = random(*p), random(*q, seed=1)
+    wanted = np.einsum(formula, p, q)
+    found = [task.compute() for task in products(p, q, wanted.shape)]
+    assert any(close(one.total, wanted) for one in found)
+    terms = {one.terms: one.spread for one in found if close(one.total, wanted)}
+    spread = math.sqrt(np.einsum(formula, p**2, q**2).sum())
+    assert list(terms.values()) == [pytest.approx(spread)]
+
+
+def test_a_bias_is_one_more_term():
+    p, q, bias = random(3, 4), random(4, 5), random(5)
+    (task,) = products(p, q, (3, 5))
+    found = shifted(task, bias).compute()
+    assert close(found.total, p @ q + bias)
+    squares = (p**2) @ (q**2) + bias**2
+    assert (found.terms, found.spread) == (5, pytest.approx(math.sqrt(squares.sum())))
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((4, 3, 5, 6), (0, 2, 3)), ((4, 5, 3), (0, 1))])
+def test_a_plain_sum_is_over_all_axes_but_one(shape, axes):
+    gradient = random(*shape)
+    found = [task.compute() for task in plain_sums(gradient, (3,))]
+    assert [close(one.total, gradient.sum(axis=axes)) for one in found] == [True]
+    assert found[0].terms == gradient.size // 3
+
+
+@given(st.integers(5, 3000), st.integers(0, 1000), st.floats(0, 1))
+def test_a_float32_sum_in_any_order_stays_inside_what_rounding_may_do(terms, seed, cancels):
+    """From terms of either sign to terms that cancel altogether, one after the other."""
+    draw = np.random.default_rng(seed)
+    p, q = (draw.standard_normal((terms, 4)).astype("<f4") for _ in range(2))
+    half = terms // 2
+    q[half : 2 * half] -= np.float32(cancels) * (q[half : 2 * half] + q[:half])
+    p[half : 2 * half] = p[:half]
+    *_, task = products(p.astype("f8"), q.astype("f8"), (4, 4))
+    truth = task.compute()
+    products_32 = p[:, :, None] * q[:, None, :]
+    order = draw.permutation(terms)
+    run = np.add.accumulate(products_32[order], axis=0)[-1]
+    assert np.linalg.norm(run - truth.total) <= truth.rounding(EPS)
