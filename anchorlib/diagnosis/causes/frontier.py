@@ -38,6 +38,7 @@ class Frontier:
     lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
     orphaned: whether a parent of its own step was recorded in A alone.
     opening: whether the step before its own was not recorded, or in A alone.
+    since: its order; where the same tensor was recorded under another name before, of that.
     """
 
     alignment: Alignment
@@ -50,6 +51,7 @@ class Frontier:
     parameter_lacking: Array
     orphaned: Array
     opening: Array
+    since: Array
     block_of: Array
     place_of: Array
     layouts: dict[int, Layout] = field(default_factory=dict)
@@ -110,6 +112,7 @@ def frontier(alignment: Alignment) -> Frontier:
         parameter_lacking=np.zeros(len(a), bool),
         orphaned=np.zeros(len(a), bool),
         opening=np.zeros(len(a), bool),
+        since=a.order.copy(),
         block_of=block_of,
         place_of=place_of,
     )
@@ -178,11 +181,22 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
         if not len(children):
             continue
         parents = found.status[rows][:, layout.parent]
-        differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
-        unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
+        order = found.alignment.a.order[rows]
+        _hand_on(found.since, rows, layout)
+        # A later pass of the step comes after the step of the optimizer that stepped before it.
+        late = (order[:, layout.parent] > order[:, layout.child]) & layout.timely
+        differs = np.logical_or.reduceat((parents == DIFFERS) & ~late, first, axis=1)
+        unknown = np.logical_or.reduceat((parents == UNMATCHED) & ~late, first, axis=1)
         found.explained[rows[:, children]] |= differs
         found.lacking[rows[:, children]] |= unknown
         found.orphaned[rows[:, children]] |= unknown
+
+
+def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
+    """Let each tensor of several names have been there since the first of them was recorded."""
+    child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
+    while (since[child] < since[parent]).any():
+        np.minimum.at(since, parent, since[child])
 
 
 def _across(found: Frontier, layout: Layout, some: Array) -> None:
@@ -240,5 +254,5 @@ def _scopes(found: Frontier) -> None:
     orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
     orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
     scope[orphaned] |= np.uint8(Scope.EARLIER)
-    reach = Reach(found.alignment.a, found.status == DIFFERS, found.role)
+    reach = Reach(found.alignment.a, found.status == DIFFERS, found.role, found.since)
     found.explained[rows] = reach.any_in(rows, scope)
