@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anchorlib.summary import Summary
 
 __all__ = [
+    "BUFFER",
     "HEADER_DEPTH",
     "KINDS",
     "UNKNOWN",
@@ -167,6 +168,10 @@ class Parent:
     steps_back: int = 0
     pass_index: int | None = None
     phase: str = ""
+
+
+BUFFER: Final = "it is a buffer"
+"""Why nothing is known of what a buffer was computed from, as `Edges.missing` has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry
+from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.copies import copies
 from anchorlib.diagnosis.causes.layouts import Blocks, blocks_of
 from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.parentage import Layout, Role, Scope, layout_of, plain
@@ -38,6 +39,8 @@ class Frontier:
     lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
     orphaned: whether a parent of its own step was recorded in A alone.
     opening: whether the step before its own was not recorded, or in A alone.
+    copies: of values that autograd does not follow and that nothing else explains, the record that
+        has the same bits in one run alone.
     since: its order; where the same tensor was recorded under another name before, of that.
     """
 
@@ -55,6 +58,7 @@ class Frontier:
     block_of: Array
     place_of: Array
     layouts: dict[int, Layout] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
 
     @property
     def shared(self) -> Array:
@@ -70,8 +74,22 @@ class Frontier:
 
     def ancestry(self, row: int) -> Ancestry:
         """The parents of a row that differs."""
+        if row in self.copies:
+            return Ancestry((self._link(row, self.copies[row]),))
         layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
         return layout.ancestry.get(int(self.place_of[row]), Ancestry())
+
+    def _link(self, child: int, parent: int) -> Link:
+        a = self.alignment.a
+        phase = a.phases[a.phase[parent]] if a.phase[parent] != a.phase[child] else ""
+        return Link(
+            a.tensors[a.tensor[parent]].name,
+            a.tensors[a.tensor[parent]].kind,
+            int(a.call[parent]),
+            int(a.pass_index[parent]),
+            int(a.step[child] - a.step[parent]),
+            phase,
+        )
 
     def parents(self, row: int, *, saved: bool = False) -> list[int]:
         """The rows, inside the row's own step, of its parents; `saved`: with those only saved."""
@@ -120,6 +138,7 @@ def frontier(alignment: Alignment) -> Frontier:
         found.layouts[layout] = _layout(found, layout, some)
         _inside(found, found.layouts[layout], some)
         _across(found, found.layouts[layout], some)
+    _copies(found)
     _scopes(found)
     return found
 
@@ -240,6 +259,17 @@ def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None
         status = found.status[blocks.rows[blocks.starts[target] + places[0]]]
         found.explained[child] |= status == DIFFERS
         found.lacking[child] |= status == UNMATCHED
+
+
+def _copies(found: Frontier) -> None:
+    """Values that autograd does not follow hang on the record that has their bits, if one has."""
+    rows = found.origins
+    rows = rows[np.isin(found.role[rows], (Role.LOOSE, Role.INPUT))]
+    for row, source in copies(found.alignment, rows).items():
+        if found.status[source] == DIFFERS:
+            found.explained[row] = True
+        elif found.status[source] == EQUAL:
+            found.copies[row] = source
 
 
 def _scopes(found: Frontier) -> None:

@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from anchorlib.diagnosis.causes.ancestry import Ancestry, Link, Search, Site, between, link_to
-from anchorlib.record import Edges
+from anchorlib.record import BUFFER, Edges
 
 __all__ = ["Lineage", "StepLineage"]
 
@@ -154,6 +154,11 @@ class StepLineage:
             if kind == "value" and not known:
                 found.append(key)
         return found
+
+    @property
+    def buffers(self) -> Collection[str]:
+        """Names of the buffers of watched models."""
+        return {site[0] for site, edges in self._edges.items() if edges.missing == (BUFFER,)}
 
     @property
     def parameters(self) -> Collection[str]:

@@ -8,7 +8,10 @@ so wide that no difference is taken for an origin that may have come another way
     grad of a parameter     its pass_grads; anything that the step's passes computed before, on any
                             rank (clipping by global norm, all-reduction, unscaling)
     updated, delta, opt.*   its own gradient, value and state, and the same as `grad`
-    loose values            what was executed before (buffers, no_grad results), but for inputs
+    loose values            whatever was computed before, loose values of the step that were recorded
+                            before it; of inputs neither. All three, where their bits were recorded
+                            before, that record
+    buffers                 whatever was computed before
     whatever was computed   loose values of the same step that were recorded before
     collectives             the same pass on other ranks
     incomplete ancestry     anything that was executed before
@@ -20,6 +23,7 @@ hangs on the passes before it alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Any
@@ -51,6 +55,7 @@ class Role(IntEnum):
     OPTIMIZER = 2  # what is made at the optimizer's step: grad, updated, delta, opt.*
     LOOSE = 3  # a value of which autograd knows no origin
     INPUT = 4  # a loose value that a watched model was given
+    BUFFER = 5  # a buffer of a watched model, as a pass finds it
 
 
 class Scope(IntFlag):
@@ -170,11 +175,13 @@ def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
         if kind in ("pass_grad", "updated", "delta") or kind.startswith("opt.")
     }
     loose = set(lineage.loose)
-    found = [_role(key, parameters, loose) for key in keys]
+    found = [_role(key, parameters, loose, lineage.buffers) for key in keys]
     return np.array(found, np.uint8)
 
 
-def _role(key: RecordKey, parameters: set[str], loose: set[RecordKey]) -> Role:
+def _role(
+    key: RecordKey, parameters: set[str], loose: set[RecordKey], buffers: Collection[str]
+) -> Role:
     name, kind, _, _ = key
     if kind == "pass_grad":
         return Role.COMPUTED
@@ -184,11 +191,13 @@ def _role(key: RecordKey, parameters: set[str], loose: set[RecordKey]) -> Role:
         return Role.PARAMETER if kind == "value" else Role.OPTIMIZER
     if key not in loose:
         return Role.COMPUTED
+    if name in buffers:
+        return Role.BUFFER
     return Role.INPUT if INPUT.search(name) else Role.LOOSE
 
 
 def _ancestry(layout: Layout, number: int) -> Ancestry:
-    if layout.role[number] in (Role.LOOSE, Role.INPUT):
+    if layout.role[number] in (Role.LOOSE, Role.INPUT, Role.BUFFER):
         return Ancestry()
     name, kind, pass_index, call = layout.keys[number]
     return layout.lineage.parents(name, kind, pass_index, call)
@@ -215,6 +224,8 @@ def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> S
     if role == Role.INPUT:
         return Scope.NONE
     if role == Role.LOOSE:
+        return Scope.STEPS | Scope.COMPUTED | Scope.LOOSE
+    if role == Role.BUFFER:
         return Scope.STEPS | Scope.COMPUTED
     if role == Role.PARAMETER:
         if not train:

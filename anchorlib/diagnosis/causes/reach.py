@@ -40,7 +40,7 @@ class Reach:
         self._began = _Began(self._place(body), table.pass_index[body], table.order[body])
         computed = rows[role[rows] == Role.COMPUTED]
         self._computed = self._earliest(computed, table.order).min(axis=1, initial=NEVER)
-        loose = rows[np.isin(role[rows], (Role.LOOSE, Role.INPUT))]
+        loose = rows[np.isin(role[rows], (Role.LOOSE, Role.INPUT, Role.BUFFER))]
         self._loose = self._earliest(loose, table.order)
 
     def _earliest(self, rows: Array, values: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
+from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.envelope import SATURATED, Envelope
 from anchorlib.diagnosis.judgement.groups import Segment, segments
 from anchorlib.diagnosis.judgement.jumps import Jump, jump
@@ -161,9 +162,13 @@ class Judge:
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         role = Role(int(self.found.role[row]))
+        if row in self.found.copies:
+            return self._computed(row, pair, measure)
         if role == Role.INPUT:
-            return "starts_unequal", "the model was given something else"
-        if role == Role.LOOSE:
+            return self._given(row, pair, measure)
+        if role == Role.BUFFER and self._is_constant(row, pair):
+            return self._computed(row, pair, measure)
+        if role in (Role.LOOSE, Role.BUFFER):
             return self._loose(row, pair, measure)
         if role == Role.PARAMETER and not self.found.alignment.a.pass_index[row]:
             opened = self._opened(row)
@@ -192,6 +197,17 @@ class Judge:
         if found.blocks.attempt[before] != found.blocks.attempt[block]:
             return "window_start", "the run was resumed here"
         return None
+
+    def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """What a model was given: data, unless it is alike and was recorded amidst a pass."""
+        if self._comes_after_computation(row) and measure.cosine_distance < UNRELATED:
+            return self._computed(row, pair, measure)
+        return "starts_unequal", "the model was given something else"
+
+    def _is_constant(self, row: int, pair: int) -> bool:
+        """Whether it is a buffer that code makes, with equal seeds."""
+        row_b = int(self.found.alignment.b_row[pair])
+        return not self._seeds_differ(row) and is_constant(self.found, row, row_b)
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         found = self.found
@@ -230,13 +246,18 @@ class Judge:
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _comes_after_computation(self, row: int) -> bool:
-        """Whether computed values of the same pass were recorded before a loose one."""
+        """Whether a model was at work already: it computed something in the pass, or was given."""
+        given = self.found.role[row] != Role.INPUT and self._inputs_recorded(row)
+        return given or self._recorded_before(row, Role.COMPUTED)
+
+    def _recorded_before(self, row: int, role: Role) -> bool:
+        """Whether records of this role were made before it in the same pass."""
         found = self.found
         a, block = found.alignment.a, int(found.block_of[row])
         rows = found.blocks.rows_of(block)
-        role = found.layouts[int(found.blocks.layout[block])].role
+        roles = found.layouts[int(found.blocks.layout[block])].role
         before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
-        return bool((before & (role == Role.COMPUTED)).any())
+        return bool((before & (roles == role)).any())
 
     def _unseen_window(self, row: int) -> bool:
         """Whether what it depends on may have changed unseen before it."""
@@ -324,13 +345,8 @@ class Judge:
         return None not in seeds and seeds[0] != seeds[1]
 
     def _inputs_recorded(self, row: int) -> bool:
-        """Whether loose values of its pass were recorded before it."""
-        found = self.found
-        a, block = found.alignment.a, int(found.block_of[row])
-        rows = found.blocks.rows_of(block)
-        role = found.layouts[int(found.blocks.layout[block])].role
-        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
-        return bool((before & (role == Role.INPUT)).any())
+        """Whether what the model was given was recorded before it in the same pass."""
+        return self._recorded_before(row, Role.INPUT)
 
     def _is_noise(self, row: int, pair: int) -> bool:
         """Whether the noise runs cover the difference.

@@ -76,6 +76,8 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
     if found.role[row] == Role.OPTIMIZER and not segment.ops:
         parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
+    if row in found.copies:
+        parts.append(_copied(found, row))
     parts += _of_b(found, row, measure) or _seen_before(found, row, measure)
     if ranks := _ranks(found, segment):
         parts.append(ranks)
@@ -94,6 +96,14 @@ def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
     if factor := _factor(measure):
         parts.append(f"B is {factor:.6g} times A")
     return parts
+
+
+def _copied(found: Frontier, row: int) -> str:
+    """In which run a value is a copy of an earlier record."""
+    a, source = found.alignment.a, found.copies[row]
+    name = escape(a.tensors[a.tensor[source]].name)
+    one, other = "AB" if (a.digest[row] == a.digest[source]).all() else "BA"
+    return f"in {one} it is {name} bit for bit, in {other} it is not"
 
 
 def _made_otherwise(found: Frontier, row: int) -> tuple[str, str] | None:
