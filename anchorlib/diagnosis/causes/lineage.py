@@ -136,10 +136,12 @@ class StepLineage:
         """Let `edges` hold for their call in one pass."""
         site = (edges.name, pass_index, edges.call)
         self._edges[site] = edges
+        followed = {-source for sources in edges.inputs for source in sources if source < 0}
         for number, parent in enumerate(edges.parents, 1):
             if parent.call is None:
                 self._parameters.add(parent.name)
-            if parent.pass_index is None:
+            # No gradient comes back to what was handed over without autograd.
+            if parent.pass_index is None and (number in followed or not edges.ops):
                 above = (parent.name, pass_index, parent.call)
                 self._children.setdefault(above, []).append((site, number))
 
@@ -150,7 +152,8 @@ class StepLineage:
         for key in self._there:
             name, kind, pass_index, call = key
             edges = self._edges.get((name, pass_index, call))
-            known = name in self._parameters or (edges is not None and not edges.missing)
+            made = edges is not None and (edges.ops or not edges.missing)
+            known = made or name in self._parameters
             if kind == "value" and not known:
                 found.append(key)
         return found
@@ -181,9 +184,7 @@ class StepLineage:
             search.lack(f"no anchored tensor is known that was made of {name}")
         return search.answer()
 
-    def _parameter(
-        self, name: str, kind: str, pass_index: int, call: int, search: Search
-    ) -> None:
+    def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
         if kind == "pass_grad":
             self._below((name, pass_index, None), (), search)
         elif kind == "grad":

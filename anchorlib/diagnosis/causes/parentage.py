@@ -8,11 +8,10 @@ so wide that no difference is taken for an origin that may have come another way
     grad of a parameter     its pass_grads; anything that the step's passes computed before, on any
                             rank (clipping by global norm, all-reduction, unscaling)
     updated, delta, opt.*   its own gradient, value and state, and the same as `grad`
-    loose values            whatever was computed before, loose values of the step that were recorded
-                            before it; of inputs neither. All three, where their bits were recorded
-                            before, that record
+    loose values            whatever was computed, and loose values that were recorded before; and
+                            the record that had their bits before, which alone explains inputs
     buffers                 whatever was computed before
-    whatever was computed   loose values of the same step that were recorded before
+    whatever was computed   loose values that were recorded before; of the same step inputs, buffers
     collectives             the same pass on other ranks
     incomplete ancestry     anything that was executed before
 
@@ -67,7 +66,7 @@ class Scope(IntFlag):
     BODY = 4  # anything that the step's passes have computed by then, on any rank
     RANKS = 8  # anything that this or an earlier pass of the step computed on other ranks
     EARLIER = 16  # anything that was executed before on the rank
-    LOOSE = 32  # loose values of the step that were recorded before
+    LOOSE = 32  # loose values that were recorded before; inputs and buffers, of the step alone
     COMPUTED = 64  # computed values that were recorded before on the rank
 
 

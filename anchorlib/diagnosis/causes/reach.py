@@ -40,8 +40,10 @@ class Reach:
         self._began = _Began(self._place(body), table.pass_index[body], table.order[body])
         computed = rows[role[rows] == Role.COMPUTED]
         self._computed = self._earliest(computed, table.order).min(axis=1, initial=NEVER)
-        loose = rows[np.isin(role[rows], (Role.LOOSE, Role.INPUT, Role.BUFFER))]
-        self._loose = self._earliest(loose, table.order)
+        given = rows[np.isin(role[rows], (Role.INPUT, Role.BUFFER))]
+        self._given = self._earliest(given, table.order)
+        loose = rows[role[rows] == Role.LOOSE]
+        self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
     def _earliest(self, rows: Array, values: Array) -> Array:
         """The least of the values of these rows, by rank and step."""
@@ -67,7 +69,7 @@ class Reach:
             Scope.BODY: (self._body[rank, step] < order) | (elsewhere <= self._open(rows)),
             Scope.RANKS: elsewhere <= pass_index,
             Scope.EARLIER: steps | (self._any.min(axis=1, initial=NEVER)[rank] < order),
-            Scope.LOOSE: self._loose[rank, step] < order,
+            Scope.LOOSE: np.minimum(self._given[rank, step], self._loose[rank]) < order,
             Scope.COMPUTED: self._computed[rank] < order,
         }
         found = np.zeros(len(rows), bool)

@@ -162,14 +162,8 @@ class Judge:
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         role = Role(int(self.found.role[row]))
-        if row in self.found.copies:
-            return self._computed(row, pair, measure)
-        if role == Role.INPUT:
-            return self._given(row, pair, measure)
-        if role == Role.BUFFER and self._is_constant(row, pair):
-            return self._computed(row, pair, measure)
-        if role in (Role.LOOSE, Role.BUFFER):
-            return self._loose(row, pair, measure)
+        if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.found.copies:
+            return self._unmade(row, pair, measure)
         if role == Role.PARAMETER and not self.found.alignment.a.pass_index[row]:
             opened = self._opened(row)
             if opened:
@@ -181,6 +175,15 @@ class Judge:
         if self._unseen_gradients(row):
             return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
+
+    def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """The class of what nothing recorded is known to have made."""
+        role = self.found.role[row]
+        if role == Role.INPUT:
+            return self._given(row, pair, measure)
+        if role == Role.BUFFER and self._is_constant(row, pair):
+            return self._computed(row, pair, measure)
+        return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
         """The class of a parameter that differs where records begin, None elsewhere."""
@@ -200,7 +203,8 @@ class Judge:
 
     def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """What a model was given: data, unless it is alike and was recorded amidst a pass."""
-        if self._comes_after_computation(row) and measure.cosine_distance < UNRELATED:
+        related = measure.cosine_distance < UNRELATED
+        if related and self._recorded_before(row, Role.COMPUTED):
             return self._computed(row, pair, measure)
         return "starts_unequal", "the model was given something else"
 
@@ -210,20 +214,21 @@ class Judge:
         return not self._seeds_differ(row) and is_constant(self.found, row, row_b)
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        found = self.found
-        if found.opening[row]:
+        if self.found.opening[row]:
             return "window_start", "the step before was not recorded"
-        if self._comes_after_computation(row):
+        if self._recorded_before(row, Role.COMPUTED):
             return self._computed(row, pair, measure)
         before = self._equal_before(row)
-        if before is None:
-            return "starts_unequal", "nothing recorded came before it"
-        if not measure.cosine_distance < UNRELATED:
-            return "starts_unequal", f"it is other data; at step {before} it was equal"
-        if not self._has_lineage(row):
-            return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
+        unrelated = not measure.cosine_distance < UNRELATED
+        if unrelated or not self._recorded_before(row, Role.INPUT):
+            if before is None:
+                return "starts_unequal", "nothing recorded came before it"
+            if unrelated:
+                return "starts_unequal", f"it is other data; at step {before} it was equal"
+            if not self._has_lineage(row):
+                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
         cls, note = self._computed(row, pair, measure)
-        since = f"it was equal at step {before} and has changed since"
+        since = "" if before is None else f"it was equal at step {before} and has changed since"
         return cls, "; ".join(filter(None, (since, note)))
 
     def _has_lineage(self, row: int) -> bool:
@@ -244,11 +249,6 @@ class Judge:
         rows = [one for one in self.found.parents(row) if self.found.status[one] == UNMATCHED]
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
-
-    def _comes_after_computation(self, row: int) -> bool:
-        """Whether a model was at work already: it computed something in the pass, or was given."""
-        given = self.found.role[row] != Role.INPUT and self._inputs_recorded(row)
-        return given or self._recorded_before(row, Role.COMPUTED)
 
     def _recorded_before(self, row: int, role: Role) -> bool:
         """Whether records of this role were made before it in the same pass."""
@@ -327,7 +327,7 @@ class Judge:
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)
         parameters = bool(found.parameter_lacking[row])
-        data = (untracked or parameters) and not self._inputs_recorded(row)
+        data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
         if unknown and (unrelated or (parameters and seeds)):
             return "starts_unequal", f"its {unknown} were not recorded, and may differ"
@@ -343,10 +343,6 @@ class Judge:
             for table in (alignment.a, alignment.b)
         ]
         return None not in seeds and seeds[0] != seeds[1]
-
-    def _inputs_recorded(self, row: int) -> bool:
-        """Whether what the model was given was recorded before it in the same pass."""
-        return self._recorded_before(row, Role.INPUT)
 
     def _is_noise(self, row: int, pair: int) -> bool:
         """Whether the noise runs cover the difference.
