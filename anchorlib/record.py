@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUFFER",
+    "DETACHED",
     "HEADER_DEPTH",
     "KINDS",
     "UNKNOWN",
@@ -172,6 +173,9 @@ class Parent:
 
 BUFFER: Final = "it is a buffer"
 """Why nothing is known of what a buffer was computed from, as `Edges.missing` has it."""
+
+DETACHED: Final = "detach"
+"""The operation of a tensor that holds what an anchored one held, without its graph."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,24 +48,8 @@ _OPAQUE: Final = "CheckpointFunctionBackward"
 Owner = tuple[object, str, At]  # whose mark, the tensor's name, where it was observed
 Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
 Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
-
-
-class Given(NamedTuple):
-    """A module that was called, with what it was given."""
-
-    module: torch.nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no other module works inside it."""
-        return next(self.module.children(), None) is None
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Every tensor in it."""
-        leaves = named_leaves("", [*self.args, *self.kwargs.values()])
-        return [tensor for _, tensor in leaves]
+# A module that was called, and what it was given. A plain tuple: one is made at every call.
+Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Found(NamedTuple):
@@ -275,7 +259,7 @@ class _Walk:
         if _OPAQUE in ops:
             self._missing[f"{_OPAQUE} hides what is inside"] = None
         given = self._given
-        for tensor in given.tensors() if given is not None and given.is_leaf else ():
+        for tensor in _tensors(given) if given is not None and _is_leaf(given) else ():
             if not tensor.requires_grad and (held := self._held(tensor)) is not None:
                 self._parents.setdefault(held[0], len(self._parents) + 1)
         return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
@@ -300,19 +284,19 @@ class _Walk:
 
     def _made_by(self, given: Given) -> Found:
         """What a module made of what it was given and of its parameters."""
-        for tensor in given.tensors():
+        for tensor in _tensors(given):
             parent = self._parent_of(tensor)
             if parent is None:
                 self._missing["what it was given is not anchored"] = None
             else:
                 self._parents.setdefault(parent, len(self._parents) + 1)
-        for parameter in given.module.parameters(recurse=False):
+        for parameter in given[0].parameters(recurse=False):
             name = self._tracker.parameters.get(id(parameter))
             if name is not None:
                 self._parents.setdefault(Parent(name, None), len(self._parents) + 1)
-        if not given.is_leaf:
+        if not _is_leaf(given):
             self._missing["what happens inside is not followed"] = None
-        op = f"{type(given.module).__name__}.forward"
+        op = f"{type(given[0]).__name__}.forward"
         return Found(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
 
     def _parent_of(self, x: torch.Tensor) -> Parent | None:
@@ -378,6 +362,16 @@ class _Walk:
             return Parent(name, None)
         phase = "" if there.phase == here.phase else there.phase
         return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
+
+
+def _tensors(given: Given) -> list[torch.Tensor]:
+    _, args, kwargs = given
+    return [tensor for _, tensor in named_leaves("", [*args, *kwargs.values()])]
+
+
+def _is_leaf(given: Given) -> bool:
+    """Whether no other module works inside it."""
+    return next(given[0].children(), None) is None
 
 
 def _key(number: int) -> object:

@@ -19,6 +19,7 @@ from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
 from anchorlib.capture.hooks import recording
 from anchorlib.capture.lineage import Given
 from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradient
+from anchorlib.capture.module_modes import ModuleModes
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside, tensor_parts
 from anchorlib.capture.snapshot import plain, skip_reason, undisturbed
@@ -49,6 +50,7 @@ class ModelWatch:
         self._hooked: set[str] = set()
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
+        self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
         # The step and phase in whose forward, which is running now, modules need not be observed.
         self._resting: tuple[int, str] | None = None
 
@@ -159,7 +161,7 @@ class ModelWatch:
         if self._observer.closed:
             return
         # An exception inside the forward arrives here as an output of None.
-        self._see(self._root_name, output, Given(root, args, kwargs))
+        self._see(self._root_name, output, (root, args, kwargs))
         if not recomputing():
             self._resting = None
             self.leave()
@@ -192,7 +194,7 @@ class ModelWatch:
             elif (
                 self._resting is None or self._resting != self._now()
             ) and not self._observer.closed:
-                self._see(name, output, Given(module, args, kwargs))
+                self._see(name, output, (module, args, kwargs))
 
         return hook
 
@@ -233,6 +235,7 @@ class ModelWatch:
         """Record the values that a pass starts with: the first of a step, or changed ones."""
         if self._observer.closed or self.rests(at.step, at.phase):
             return
+        self._modes.look(at.step)
         for name, tensor in self._state():
             try:
                 streams = self.plan(name).streams("value", at.phase)

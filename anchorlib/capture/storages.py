@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-__all__ = ["DETACH", "Storages"]
+from anchorlib.record import DETACHED
 
-DETACH, VIEW = "detach", "view"
+__all__ = ["Storages"]
+
+VIEW = "view"
 _PRUNE_AT = 1024
 
 
@@ -54,7 +56,7 @@ class Storages:
         if mark is None or mark.storage.expired() or mark.version != _version(x):
             return None
         if mark.followed and not x.requires_grad:
-            return mark.owner, DETACH
+            return mark.owner, DETACHED
         return mark.owner, "" if mark.geometry == _geometry(x) else VIEW
 
     def clear(self) -> None:
