@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from anchorlib.summary import Summary
 
 __all__ = [
+    "BUFFER",
+    "DETACHED",
     "HEADER_DEPTH",
     "KINDS",
     "UNKNOWN",
@@ -169,6 +171,13 @@ class Parent:
     phase: str = ""
 
 
+BUFFER: Final = "it is a buffer"
+"""Why nothing is known of what a buffer was computed from, as `Edges.missing` has it."""
+
+DETACHED: Final = "detach"
+"""The operation of a tensor that holds what an anchored one held, without its graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edges:
     """What the value of `name` was computed from, as autograd saw it at one forward call.
@@ -177,10 +186,12 @@ class Edges:
     statement for that place; and for places of which nothing is said, if they are the first of
     their (attempt, name, phase, call): see `anchorlib.diagnosis.causes.Lineage`, which reads them.
 
-    parents: the nearest anchored tensors and parameters. Only what autograd follows can be among
-        them: not data, indices, masks, buffers, random numbers.
+    parents: the nearest anchored tensors and parameters that autograd follows. Behind them those
+        that it does not follow, as far as they are known: what a module was given without a graph,
+        or what was detached. No operation has them for an input.
     ops: names of the autograd nodes between, in the order in which backward runs them; the first
-        made `name`. With none, the one parent is the same tensor under another name.
+        made `name`. With none, the one parent is the same tensor under another name. Without a
+        graph "detach", "view", or what a module does, as "LayerNorm.forward".
     inputs: for each op where its inputs come from: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and
         0 something that autograd does not follow.
     missing: why parents may be missing, empty where none are.

@@ -10,6 +10,9 @@ So that a walk knows an anchored tensor when it meets one, each leaves a mark on
 in the dict that torch keeps there for anomaly mode: the mark goes when the node goes, and nothing
 here holds a tensor or a graph. A leaf has no node that lasts: its mark is a hook on the leaf.
 
+What autograd does not follow is known by its memory (see `storages`) and by the module that made
+it: a frozen layer, or one under `no_grad`, made its output of what it was given.
+
 Only forward edges are told. What gradients, updates and optimizer state depend on follows from
 them: see `anchorlib.diagnosis.causes.Lineage`.
 """
@@ -24,10 +27,12 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.nodes import leaf_of, node_name, sequence_number
+from anchorlib.capture.storages import Storages
 from anchorlib.capture.streams import Plan
-from anchorlib.record import Edges, Parent
+from anchorlib.capture.structure import named_leaves
+from anchorlib.record import BUFFER, Edges, Parent
 
-__all__ = ["LineageTracker"]
+__all__ = ["Given", "LineageTracker"]
 
 _log = logging.getLogger("anchorlib")
 _wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
@@ -43,6 +48,8 @@ _OPAQUE: Final = "CheckpointFunctionBackward"
 Owner = tuple[object, str, At]  # whose mark, the tensor's name, where it was observed
 Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
 Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
+# A module that was called, and what it was given. A plain tuple: one is made at every call.
+Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Found(NamedTuple):
@@ -62,9 +69,11 @@ class LineageTracker:
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
-        self._token = object()  # marks of other sessions are not ours
+        self.token = object()  # marks of other sessions are not ours
         self._names: set[str] = set()
         self.parameters: dict[int, str] = {}
+        self.storages = Storages()
+        self._buffers: set[tuple[str, str]] = set()
         self._held: list[Mapping[str, torch.Tensor]] = []  # an id means nothing once it is free
         self._generation = 0  # of what is anchored: sites seen before are looked at once more
         self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
@@ -78,7 +87,7 @@ class LineageTracker:
         self.parameters |= {id(tensor): name for name, tensor in parameters.items()}
         self._generation += 1
 
-    def see(
+    def see(  # noqa: PLR0913  # one call an observation
         self,
         plan: Plan,
         x: torch.Tensor,
@@ -87,25 +96,42 @@ class LineageTracker:
         *,
         grad: bool = True,
         shape: torch.Size | None = None,
+        given: Given | None = None,
     ) -> None:
         """`x`, made by `node`, was observed at `at`; `grad`: its gradient is asked for.
 
-        shape: that of `x`, where somebody has asked it for that. Raises nothing.
+        shape: that of `x`, where somebody has asked it for that. given: the module whose output it
+        is, with what that was given. Raises nothing.
         """
         try:
             here = (at[1:], x.shape if shape is None else shape)
             known = plan.sites.get(here) == self._generation
-            if not (known or self._visit(plan, x, at, here, grad=grad)):
+            if not (known or self._visit(plan, x, at, here, given, grad=grad)):
                 return
             if node is not None:
                 number = x.output_nr
-                node.metadata[(_MARK, number) if number else _MARK] = (self._token, plan.name, at)
+                node.metadata[(_MARK, number) if number else _MARK] = (self.token, plan.name, at)
             elif x.requires_grad:
-                self._mark_leaf(x, (self._token, plan.name, at))
+                self._mark_leaf(x, (self.token, plan.name, at))
         except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
             self._warn(plan.name, fault)
 
-    def _visit(self, plan: Plan, x: torch.Tensor, at: At, here: Here, *, grad: bool) -> bool:
+    def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
+        """A buffer of a model is recorded as a pass finds it."""
+        if (name, at.phase) not in self._buffers:
+            self._buffers.add((name, at.phase))
+            self._tell(Edges(name, at.phase, 0, 0, shape, at.step, missing=(BUFFER,)))
+
+    def _visit(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        at: At,
+        here: Here,
+        given: Given | None,
+        *,
+        grad: bool,
+    ) -> bool:
         """Look at a place that is not known for good yet; whether `x` is to be marked."""
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, tuple(x.shape))
@@ -116,10 +142,13 @@ class LineageTracker:
         follows = grad and bool(plan.streams("grad", phase))
         if _wrapped(x) or not (follows or plan.streams("value", phase)):
             return False
-        self._look(site, x, at, follows=follows)
+        self._look(site, x, at, given, follows=follows)
+        self.storages.note(x, (self.token, plan.name, at))
         return True
 
-    def _look(self, site: Site, x: torch.Tensor, at: At, *, follows: bool) -> None:
+    def _look(
+        self, site: Site, x: torch.Tensor, at: At, given: Given | None, *, follows: bool
+    ) -> None:
         name = site[0]
         if name not in self._names:
             self._names.add(name)
@@ -131,7 +160,7 @@ class LineageTracker:
             return
         # Looked at in two steps: what is carried from step to step does not show in the first.
         self._seen[site] = (_NEVER if seen is None else self._generation, at.step)
-        found = _Walk(self, name, at).back_from(x)
+        found = _Walk(self, name, at, given).back_from(x)
         self._tell_new(site, at.step, found, follows=follows)
 
     def _tell_new(self, site: Site, step: int, found: Found, *, follows: bool) -> None:
@@ -152,7 +181,7 @@ class LineageTracker:
         return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
 
     def _ours(self, owner: Owner | None) -> Owner | None:
-        return owner if owner is not None and owner[0] is self._token else None
+        return owner if owner is not None and owner[0] is self.token else None
 
     def _mark_leaf(self, leaf: torch.Tensor, owner: Owner) -> None:
         for mark in _leaf_marks(leaf):
@@ -173,6 +202,7 @@ class LineageTracker:
             handle.remove()
         self._leaves.clear()
         self._held.clear()
+        self.storages.clear()
 
 
 class _LeafMark:
@@ -192,10 +222,16 @@ class _LeafMark:
 
 
 class _Walk:
-    """One walk from a tensor back to the nearest marked ones and parameters."""
+    """One walk from a tensor back to the nearest marked ones and parameters.
 
-    def __init__(self, tracker: LineageTracker, name: str, at: At) -> None:
+    given: the module whose output the tensor is.
+    """
+
+    def __init__(
+        self, tracker: LineageTracker, name: str, at: At, given: Given | None = None
+    ) -> None:
         self._tracker = tracker
+        self._given = given
         self._own = (name, at)
         self._parents: dict[Parent, int] = {}
         self._missing: dict[str, None] = {}
@@ -204,7 +240,7 @@ class _Walk:
         """What `x` was computed from."""
         root: Any = x.grad_fn
         if root is None:
-            return self._leaf(x)
+            return self._leaf(x) if x.requires_grad else self._unfollowed(x)
         same = self._marked(root, x.output_nr)
         if same is not None:
             return Found((same,))
@@ -222,18 +258,67 @@ class _Walk:
         ops = tuple(map(node_name, ordered))
         if _OPAQUE in ops:
             self._missing[f"{_OPAQUE} hides what is inside"] = None
+        given = self._given
+        for tensor in _tensors(given) if given is not None and _is_leaf(given) else ():
+            if not tensor.requires_grad and (held := self._held(tensor)) is not None:
+                self._parents.setdefault(held[0], len(self._parents) + 1)
         return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
 
     def _leaf(self, x: torch.Tensor) -> Found:
         """A leaf was computed from nothing, but it may have other names."""
-        if not x.requires_grad:
-            return Found(missing=("it has no graph",))
         owner = self._tracker.leaf_owner(x)
         parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
         name = self._tracker.parameters.get(id(x))
         if parent is None and name is not None:
             parent = Parent(name, None)
         return Found(() if parent is None else (parent,))
+
+    def _unfollowed(self, x: torch.Tensor) -> Found:
+        """What autograd knows nothing of: another name, a detached tensor, or a module's output."""
+        held = self._held(x)
+        if held is None:
+            given = self._given
+            return Found(missing=("it has no graph",)) if given is None else self._made_by(given)
+        same, how = held
+        return Found((same,), (how,), ((0,),)) if how else Found((same,))
+
+    def _made_by(self, given: Given) -> Found:
+        """What a module made of what it was given and of its parameters."""
+        for tensor in _tensors(given):
+            parent = self._parent_of(tensor)
+            if parent is None:
+                self._missing["what it was given is not anchored"] = None
+            else:
+                self._parents.setdefault(parent, len(self._parents) + 1)
+        for parameter in given[0].parameters(recurse=False):
+            name = self._tracker.parameters.get(id(parameter))
+            if name is not None:
+                self._parents.setdefault(Parent(name, None), len(self._parents) + 1)
+        if not _is_leaf(given):
+            self._missing["what happens inside is not followed"] = None
+        op = f"{type(given[0]).__name__}.forward"
+        return Found(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
+
+    def _parent_of(self, x: torch.Tensor) -> Parent | None:
+        """The anchored tensor or parameter that `x` is."""
+        if x.grad_fn is not None:
+            return self._marked(x.grad_fn, x.output_nr)
+        if x.requires_grad:
+            return next(iter(self._leaf(x).parents), None)
+        held = self._held(x)
+        return None if held is None else held[0]
+
+    def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
+        """The anchored tensor in whose memory `x` lies, and how it is another than that."""
+        known = None if _wrapped(x) else self._tracker.storages.owner(x)
+        if known is None or known[0][0] is not self._tracker.token:
+            return None
+        (_, name, there), how = known
+        own, here = self._own
+        # What is given anew in each pass, as one batch, comes from nowhere else.
+        if name == own and (there == here or there[:2] != here[:2]):
+            return None
+        return self._parent((known[0][0], name, there), None), how
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
         """Each node between, with its inputs: nodes, or numbers as in `Edges.inputs`."""
@@ -277,6 +362,16 @@ class _Walk:
             return Parent(name, None)
         phase = "" if there.phase == here.phase else there.phase
         return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
+
+
+def _tensors(given: Given) -> list[torch.Tensor]:
+    _, args, kwargs = given
+    return [tensor for _, tensor in named_leaves("", [*args, *kwargs.values()])]
+
+
+def _is_leaf(given: Given) -> bool:
+    """Whether no other module works inside it."""
+    return next(given[0].children(), None) is None
 
 
 def _key(number: int) -> object:

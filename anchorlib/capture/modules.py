@@ -17,7 +17,9 @@ from anchorlib.capture.choice import Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
 from anchorlib.capture.hooks import recording
+from anchorlib.capture.lineage import Given
 from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradient
+from anchorlib.capture.module_modes import ModuleModes
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.parts import plain_inside, tensor_parts
 from anchorlib.capture.snapshot import plain, skip_reason, undisturbed
@@ -48,6 +50,7 @@ class ModelWatch:
         self._hooked: set[str] = set()
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
+        self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
         # The step and phase in whose forward, which is running now, modules need not be observed.
         self._resting: tuple[int, str] | None = None
 
@@ -64,7 +67,7 @@ class ModelWatch:
             if module is not self.parts.root and name not in self._hooked and self._any(name):
                 self._hooked.add(name)
                 hook = ModuleHook(module, self._output_hook(name))
-                self._handles.append(module.register_forward_hook(hook))
+                self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
         for name, parameter in self.parts.parameters.items():
             if parameter.requires_grad and self._chosen(name, "pass_grad"):
                 self._hook_parameter(name, parameter)
@@ -123,7 +126,7 @@ class ModelWatch:
         before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
         self._handles += [
             root.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-            root.register_forward_hook(after, always_call=True),
+            root.register_forward_hook(after, with_kwargs=True, always_call=True),
         ]
 
     def _before_root(
@@ -147,7 +150,9 @@ class ModelWatch:
             for leaf, tensor in named_leaves(name, dict(kwargs)):
                 self._observe(leaf, tensor)
 
-    def _after_root(self, _root: nn.Module, _args: Any, output: Any) -> None:
+    def _after_root(
+        self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
         if torch.compiler.is_compiling():
             if recording():
                 self._trace(self._root_name, output, root=True)
@@ -156,7 +161,7 @@ class ModelWatch:
         if self._observer.closed:
             return
         # An exception inside the forward arrives here as an output of None.
-        self._see(self._root_name, output)
+        self._see(self._root_name, output, (root, args, kwargs))
         if not recomputing():
             self._resting = None
             self.leave()
@@ -179,15 +184,17 @@ class ModelWatch:
     def _root_name(self) -> str:
         return next(reversed(self.parts.modules))
 
-    def _output_hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+    def _output_hook(self, name: str) -> Callable[..., None]:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+        ) -> None:
             if torch.compiler.is_compiling():
                 if recording():
                     self._trace(name, output)
             elif (
                 self._resting is None or self._resting != self._now()
             ) and not self._observer.closed:
-                self._see(name, output)
+                self._see(name, output, (module, args, kwargs))
 
         return hook
 
@@ -195,18 +202,18 @@ class ModelWatch:
         clock = self._observer.clock
         return clock.step, clock.phase
 
-    def _see(self, name: str, output: Any) -> None:
+    def _see(self, name: str, output: Any, given: Given) -> None:
         """Observe what a module gave."""
         if type(output) is torch.Tensor:
-            self._observe(name, output)
+            self._observe(name, output, given)
             return
         for leaf, tensor in named_leaves(name, output):
-            self._observe(leaf, tensor)
+            self._observe(leaf, tensor, given)
 
-    def _observe(self, name: str, tensor: torch.Tensor) -> None:
+    def _observe(self, name: str, tensor: torch.Tensor, given: Given | None = None) -> None:
         plan = self.plan(name)
         try:
-            self._observer.value(plan, tensor)
+            self._observer.value(plan, tensor, given=given)
         except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
             self._observer.fault(name, "value", fault)
 
@@ -228,6 +235,7 @@ class ModelWatch:
         """Record the values that a pass starts with: the first of a step, or changed ones."""
         if self._observer.closed or self.rests(at.step, at.phase):
             return
+        self._modes.look(at.step)
         for name, tensor in self._state():
             try:
                 streams = self.plan(name).streams("value", at.phase)
@@ -252,6 +260,8 @@ class ModelWatch:
         if self._values.get((name, at.phase)) == now:
             return
         self._values[name, at.phase] = now
+        if name in self.parts.buffers:
+            self._observer.lineage.see_buffer(name, at, tuple(tensor.shape))
         self._observer.recorder.observe(streams, at, tensor)
         if self._observer.graft is not None:
             self._observer.graft.in_place(name, "value", at, tensor, NO_NOTE)

@@ -17,7 +17,7 @@ from anchorlib.capture.clock import At, Clock
 from anchorlib.capture.forwards import Forwards
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.grafting import Graft
-from anchorlib.capture.lineage import LineageTracker
+from anchorlib.capture.lineage import Given, LineageTracker
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.streams import NO_NOTE, REACHED, Note, Plan, Stream
 from anchorlib.capture.surroundings import COMPILED_NODE
@@ -117,9 +117,9 @@ class Observer:
         self._logged: set[str] = set()
 
     def value(  # noqa: C901, PLR0912, PLR0915  # the common case without calls that it does not need
-        self, plan: Plan, x: torch.Tensor, *, grad: bool = True
+        self, plan: Plan, x: torch.Tensor, *, grad: bool = True, given: Given | None = None
     ) -> None:
-        """Observe `x` in the forward pass.
+        """Observe `x` in the forward pass; `given`: the module that made it, of what.
 
         Raises UnsupportedError alone: for a tensor that no anchor can record.
         """
@@ -140,7 +140,7 @@ class Observer:
                 register_hook(x, node, GradientHook(self, plan, at))
             elif (node is not None or x.requires_grad) and at[3] != NO_GRAD:
                 self._follow(plan, x, at, node, grads if grad else ())
-            self.lineage.see(plan, x, at, node, grad=grad, shape=shape)
+            self.lineage.see(plan, x, at, node, grad=grad, shape=shape, given=given)
             if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
                 self.outside(node, plan.name)
             if self.graft is not None:

@@ -25,6 +25,7 @@ from anchorlib.diagnosis.judgement import (
     leaves_noise,
     losses,
     only_dead_ends,
+    preceding,
     scores,
     verdict,
 )
@@ -98,7 +99,10 @@ def compare_tables(
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
     settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
-    beside = Beside(alike.lines(), parted, told, leaving, complete, ends)
+    before = preceding(found, first.place, origins[0]) if first and origins else ""
+    beside = Beside(
+        alike.lines(), parted, told, leaving, complete, ends, alignment.eval_since, before
+    )
     return Comparison(
         a=alignment.a.run,
         b=alignment.b.run,

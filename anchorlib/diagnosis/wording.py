@@ -32,7 +32,8 @@ class Beside(NamedTuple):
     benign: what differs in no value, a clause each. losses: where the losses part; None without
     any. drift: how the noise runs judge; None without any. leaving: the first record that leaves
     the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
-    follows from.
+    follows from. eval_since: the steps from which A, and B, trained in eval mode alone. preceding:
+    why the first record that differs is not the origin that is told first, "" where it is.
     """
 
     benign: Sequence[str]
@@ -41,6 +42,14 @@ class Beside(NamedTuple):
     leaving: Leaving | None
     complete: Completeness
     ends: bool = False
+    eval_since: tuple[int | None, int | None] = (None, None)
+    preceding: str = ""
+
+    @property
+    def modes(self) -> list[str]:
+        """Which run trained in eval mode, a clause each."""
+        told = zip("AB", self.eval_since, strict=True)
+        return [f"{run} runs in eval mode from step {at}" for run, at in told if at is not None]
 
 
 def sentence(
@@ -59,10 +68,14 @@ def sentence(
         return "The runs have no record in common."
     if answer == "identical":
         equal = f"The runs are bit-identical in all {matched} records that both have"
-        return "; but ".join(filter(None, (equal, lacking))) + "."
+        return "; but ".join(filter(None, (equal, *beside.modes, lacking))) + "."
     if first is None:
-        return "; ".join(filter(None, ("No value differs", *beside.benign, lacking))) + "."
+        told = ("No value differs", *beside.benign, *beside.modes, lacking)
+        return "; ".join(filter(None, told)) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
+    if beside.preceding:
+        parts.append(f"{_name(first.place)}, which differs before it, {beside.preceding}")
+    parts += beside.modes
     bad = next((origin for origin in origins if origin.cls in BAD), None)
     if bad is not None and bad is not origins[0]:
         parts.append(f"at {_what(bad)}")

@@ -2,7 +2,13 @@
 
 from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
 from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, frontier
-from anchorlib.diagnosis.causes.headers import MODULE, config_diff, made_otherwise, module_key
+from anchorlib.diagnosis.causes.headers import (
+    MODULE,
+    config_diff,
+    made_otherwise,
+    mode_since,
+    module_key,
+)
 from anchorlib.diagnosis.causes.lineage import Lineage, StepLineage
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
@@ -21,6 +27,7 @@ __all__ = [
     "config_diff",
     "frontier",
     "made_otherwise",
+    "mode_since",
     "module_key",
     "plain",
     "skips",

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry
+from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.copies import copies
 from anchorlib.diagnosis.causes.grafted import carried
 from anchorlib.diagnosis.causes.layouts import Blocks, blocks_of
 from anchorlib.diagnosis.causes.lineage import Lineage
@@ -41,6 +42,9 @@ class Frontier:
     lacking: whether its ancestry is incomplete; parameter_lacking: for want of a parameter alone.
     orphaned: whether a parent of its own step was recorded in A alone.
     opening: whether the step before its own was not recorded, or in A alone.
+    copies: of values that autograd does not follow and that nothing else explains, the record that
+        has the same bits in one run alone.
+    since: its order; where the same tensor was recorded under another name before, of that.
     """
 
     alignment: Alignment
@@ -54,9 +58,11 @@ class Frontier:
     parameter_lacking: Array
     orphaned: Array
     opening: Array
+    since: Array
     block_of: Array
     place_of: Array
     layouts: dict[int, Layout] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
 
     @property
     def shared(self) -> Array:
@@ -72,8 +78,22 @@ class Frontier:
 
     def ancestry(self, row: int) -> Ancestry:
         """The parents of a row that differs."""
+        if row in self.copies:
+            return Ancestry((self._link(row, self.copies[row]),))
         layout = self.layouts[int(self.blocks.layout[self.block_of[row]])]
         return layout.ancestry.get(int(self.place_of[row]), Ancestry())
+
+    def _link(self, child: int, parent: int) -> Link:
+        a = self.alignment.a
+        phase = a.phases[a.phase[parent]] if a.phase[parent] != a.phase[child] else ""
+        return Link(
+            a.tensors[a.tensor[parent]].name,
+            a.tensors[a.tensor[parent]].kind,
+            int(a.call[parent]),
+            int(a.pass_index[parent]),
+            int(a.step[child] - a.step[parent]),
+            phase,
+        )
 
     def parents(self, row: int, *, saved: bool = False) -> list[int]:
         """The rows, inside the row's own step, of its parents; `saved`: with those only saved."""
@@ -115,6 +135,7 @@ def frontier(alignment: Alignment) -> Frontier:
         parameter_lacking=np.zeros(len(a), bool),
         orphaned=np.zeros(len(a), bool),
         opening=np.zeros(len(a), bool),
+        since=a.order.copy(),
         block_of=block_of,
         place_of=place_of,
     )
@@ -122,6 +143,7 @@ def frontier(alignment: Alignment) -> Frontier:
         found.layouts[layout] = _layout(found, layout, some)
         _inside(found, found.layouts[layout], some)
         _across(found, found.layouts[layout], some)
+    _copies(found)
     _scopes(found)
     return found
 
@@ -183,11 +205,22 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
         if not len(children):
             continue
         parents = found.carried[rows][:, layout.parent]
-        differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
-        unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
+        order = found.alignment.a.order[rows]
+        _hand_on(found.since, rows, layout)
+        # A later pass of the step comes after the step of the optimizer that stepped before it.
+        late = (order[:, layout.parent] > order[:, layout.child]) & layout.timely
+        differs = np.logical_or.reduceat((parents == DIFFERS) & ~late, first, axis=1)
+        unknown = np.logical_or.reduceat((parents == UNMATCHED) & ~late, first, axis=1)
         found.explained[rows[:, children]] |= differs
         found.lacking[rows[:, children]] |= unknown
         found.orphaned[rows[:, children]] |= unknown
+
+
+def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
+    """Let each tensor of several names have been there since the first of them was recorded."""
+    child, parent = rows[:, layout.child[layout.named]], rows[:, layout.parent[layout.named]]
+    while (since[child] < since[parent]).any():
+        np.minimum.at(since, parent, since[child])
 
 
 def _across(found: Frontier, layout: Layout, some: Array) -> None:
@@ -233,6 +266,17 @@ def _away(found: Frontier, links: list[Any], some: Array, target: Array) -> None
         found.lacking[child] |= status == UNMATCHED
 
 
+def _copies(found: Frontier) -> None:
+    """Values that autograd does not follow hang on the record that has their bits, if one has."""
+    rows = found.origins
+    rows = rows[np.isin(found.role[rows], (Role.LOOSE, Role.INPUT))]
+    for row, source in copies(found.alignment, rows).items():
+        if found.status[source] == DIFFERS:
+            found.explained[row] = True
+        elif found.status[source] == EQUAL:
+            found.copies[row] = source
+
+
 def _scopes(found: Frontier) -> None:
     """What the scopes of the rows that no parent explains hold."""
     rows = found.origins
@@ -245,5 +289,5 @@ def _scopes(found: Frontier) -> None:
     orphaned = found.lacking[rows] & (found.role[rows] == Role.COMPUTED)
     orphaned &= (scope & np.uint8(Scope.STEPS | Scope.EARLIER)) == 0
     scope[orphaned] |= np.uint8(Scope.EARLIER)
-    reach = Reach(found.alignment.a, found.carried == DIFFERS, found.role)
+    reach = Reach(found.alignment.a, found.carried == DIFFERS, found.role, found.since)
     found.explained[rows] = reach.any_in(rows, scope)

@@ -7,7 +7,7 @@ from typing import Any
 
 from anchorlib.diagnosis.pairing import Alignment, compiled
 
-__all__ = ["MODULE", "config_diff", "made_otherwise", "module_key"]
+__all__ = ["MODULE", "config_diff", "made_otherwise", "mode_since", "module_key"]
 
 PASSING = (
     "pid",
@@ -45,6 +45,12 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
         and one.get(name) != two.get(name)
         and (not name.startswith(MODULE) or (name in one and name in two))
     }
+
+
+def mode_since(header: Mapping[str, Any], name: str) -> int | None:
+    """From which step on the layer of this name was in eval mode while its model trained."""
+    step = header.get(f"eval.{name}")
+    return step if isinstance(step, int) else None
 
 
 def module_key(name: str) -> str:

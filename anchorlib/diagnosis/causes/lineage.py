@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from anchorlib.diagnosis.causes.ancestry import Ancestry, Link, Search, Site, between, link_to
-from anchorlib.record import Edges
+from anchorlib.record import BUFFER, Edges
 
 __all__ = ["Lineage", "StepLineage"]
 
@@ -136,10 +136,12 @@ class StepLineage:
         """Let `edges` hold for their call in one pass."""
         site = (edges.name, pass_index, edges.call)
         self._edges[site] = edges
+        followed = {-source for sources in edges.inputs for source in sources if source < 0}
         for number, parent in enumerate(edges.parents, 1):
             if parent.call is None:
                 self._parameters.add(parent.name)
-            if parent.pass_index is None:
+            # No gradient comes back to what was handed over without autograd.
+            if parent.pass_index is None and (number in followed or not edges.ops):
                 above = (parent.name, pass_index, parent.call)
                 self._children.setdefault(above, []).append((site, number))
 
@@ -150,10 +152,16 @@ class StepLineage:
         for key in self._there:
             name, kind, pass_index, call = key
             edges = self._edges.get((name, pass_index, call))
-            known = name in self._parameters or (edges is not None and not edges.missing)
+            made = edges is not None and (edges.ops or not edges.missing)
+            known = made or name in self._parameters
             if kind == "value" and not known:
                 found.append(key)
         return found
+
+    @property
+    def buffers(self) -> Collection[str]:
+        """Names of the buffers of watched models."""
+        return {site[0] for site, edges in self._edges.items() if edges.missing == (BUFFER,)}
 
     @property
     def parameters(self) -> Collection[str]:
@@ -167,7 +175,7 @@ class StepLineage:
         site = (name, pass_index, call)
         search = Search()
         if name in self._parameters and site not in self._edges:
-            self._parameter(name, kind, pass_index, search)
+            self._parameter(name, kind, pass_index, call, search)
         elif kind == "value":
             self._above(site, (), search)
         elif kind == "grad":
@@ -176,18 +184,33 @@ class StepLineage:
             search.lack(f"no anchored tensor is known that was made of {name}")
         return search.answer()
 
-    def _parameter(self, name: str, kind: str, pass_index: int, search: Search) -> None:
+    def _parameter(self, name: str, kind: str, pass_index: int, call: int, search: Search) -> None:
         if kind == "pass_grad":
             self._below((name, pass_index, None), (), search)
         elif kind == "grad":
             self._consumed(name, search)
         elif kind == "value" and pass_index:
             self._reach_state(Link(name, "value", None), search)
+            self._stepped(name, search)
             search.lack("what changed it between passes is not known")
         elif kind == "value":
             self._reach_state(Link(name, "updated", None, steps_back=1), search)
+        elif call:
+            self._update_again(name, call, search)
         else:
             self._update(name, search)
+
+    def _stepped(self, name: str, search: Search) -> None:
+        """What optimizers that have stepped inside this step left of a parameter."""
+        for call in sorted(key[3] for key in self._there if key[:2] == (name, "updated")):
+            search.reach(Link(name, "updated", call))
+
+    def _update_again(self, name: str, call: int, search: Search) -> None:
+        """A further step of the optimizer inside this step: from what the one before it left."""
+        search.reach(Link(name, "grad", call))
+        states = {kind for one, kind, _, _ in self._there if one == name and kind[:4] == "opt."}
+        for kind in ("updated", *sorted(states)):
+            search.reach(Link(name, kind, call - 1))
 
     def _reach_state(self, link: Link, search: Search) -> None:
         if (link.name, link.kind) in self._recorded:

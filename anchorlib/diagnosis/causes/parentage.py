@@ -5,18 +5,24 @@ so wide that no difference is taken for an origin that may have come another way
 
     value of a parameter    what its step before left of it; anything in earlier steps; and in a
                             later pass, anything in earlier passes of the step (SAM)
-    grad of a parameter     its pass_grads; anything that the step's passes computed, on any rank
-                            (clipping by global norm, all-reduction, unscaling)
+    grad of a parameter     its pass_grads; anything that the step's passes computed before, on any
+                            rank (clipping by global norm, all-reduction, unscaling)
     updated, delta, opt.*   its own gradient, value and state, and the same as `grad`
-    loose values            what was executed before (buffers, no_grad results), but for inputs
-    whatever was computed   loose values of the same step that were recorded before
+    loose values            whatever was computed, and loose values that were recorded before; and
+                            the record that had their bits before, which alone explains inputs
+    buffers                 whatever was computed before
+    whatever was computed   loose values that were recorded before; of the same step inputs, buffers
     collectives             the same pass on other ranks
     incomplete ancestry     anything that was executed before
+
+Nothing explains what was recorded before it: of two optimizers in one step, the first one's update
+hangs on the passes before it alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Any
@@ -48,6 +54,7 @@ class Role(IntEnum):
     OPTIMIZER = 2  # what is made at the optimizer's step: grad, updated, delta, opt.*
     LOOSE = 3  # a value of which autograd knows no origin
     INPUT = 4  # a loose value that a watched model was given
+    BUFFER = 5  # a buffer of a watched model, as a pass finds it
 
 
 class Scope(IntFlag):
@@ -56,10 +63,10 @@ class Scope(IntFlag):
     NONE = 0
     STEPS = 1  # anything in an earlier step
     PASSES = 2  # anything that an earlier pass of the step computed, on any rank
-    BODY = 4  # anything that the step's passes computed, on any rank
+    BODY = 4  # anything that the step's passes have computed by then, on any rank
     RANKS = 8  # anything that this or an earlier pass of the step computed on other ranks
     EARLIER = 16  # anything that was executed before on the rank
-    LOOSE = 32  # loose values of the step that were recorded before
+    LOOSE = 32  # loose values that were recorded before; inputs and buffers, of the step alone
     COMPUTED = 64  # computed values that were recorded before on the rank
 
 
@@ -85,6 +92,9 @@ class Layout:
     """The parents of the records of one layout; places count its records.
 
     child, parent: links inside the block, ascending by child.
+    timely: of each link, whether a parent that was recorded later cannot be one: a child that
+        optimizers make, where both were recorded at once.
+    named: of each link, whether child and parent are one tensor under two names.
     away: links to other blocks, by how many steps back and phase code (-1: the same).
     role, scope: of each place. lacking: its ancestry is incomplete.
     parameter_lacking: an unrecorded parameter is what is missing, nothing else.
@@ -99,6 +109,8 @@ class Layout:
     parameter_lacking: Array
     child: Array = field(default_factory=lambda: np.empty(0, np.int64))
     parent: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    timely: Array = field(default_factory=lambda: np.empty(0, bool))
+    named: Array = field(default_factory=lambda: np.empty(0, bool))
     away: dict[tuple[int, str], list[Away]] = field(default_factory=dict)
     ancestry: dict[int, Ancestry] = field(default_factory=dict)
 
@@ -132,7 +144,7 @@ def layout_of(
         lacking=np.zeros(count, bool),
         parameter_lacking=np.zeros(count, bool),
     )
-    links: list[tuple[int, int]] = []
+    links: list[tuple[int, int, bool]] = []
     for number in wanted.tolist():
         ancestry = found.ancestry[number] = _ancestry(found, number)
         for link in ancestry.parents:
@@ -143,8 +155,12 @@ def layout_of(
             scope |= Scope.EARLIER
         found.scope[number] = scope
     links.sort()
-    pairs = np.array(links, np.int64).reshape(-1, 2)
-    found.child, found.parent = pairs[:, 0], pairs[:, 1]
+    columns = np.array(links, np.int64).reshape(-1, 3)
+    found.child, found.parent, found.named = columns[:, 0], columns[:, 1], columns[:, 2] > 0
+    # What a mode folds is recorded when its window ends; names of one tensor have their turns.
+    at_once = np.array([plain(mode) for mode in modes], bool)
+    stepped = np.isin(found.role, (Role.OPTIMIZER, Role.PARAMETER))
+    found.timely = at_once[found.child] & at_once[found.parent] & stepped[found.child]
     return found
 
 
@@ -158,11 +174,13 @@ def roles(lineage: StepLineage, keys: list[RecordKey]) -> Array:
         if kind in ("pass_grad", "updated", "delta") or kind.startswith("opt.")
     }
     loose = set(lineage.loose)
-    found = [_role(key, parameters, loose) for key in keys]
+    found = [_role(key, parameters, loose, lineage.buffers) for key in keys]
     return np.array(found, np.uint8)
 
 
-def _role(key: RecordKey, parameters: set[str], loose: set[RecordKey]) -> Role:
+def _role(
+    key: RecordKey, parameters: set[str], loose: set[RecordKey], buffers: Collection[str]
+) -> Role:
     name, kind, _, _ = key
     if kind == "pass_grad":
         return Role.COMPUTED
@@ -172,17 +190,19 @@ def _role(key: RecordKey, parameters: set[str], loose: set[RecordKey]) -> Role:
         return Role.PARAMETER if kind == "value" else Role.OPTIMIZER
     if key not in loose:
         return Role.COMPUTED
+    if name in buffers:
+        return Role.BUFFER
     return Role.INPUT if INPUT.search(name) else Role.LOOSE
 
 
 def _ancestry(layout: Layout, number: int) -> Ancestry:
-    if layout.role[number] in (Role.LOOSE, Role.INPUT):
+    if layout.role[number] in (Role.LOOSE, Role.INPUT, Role.BUFFER):
         return Ancestry()
     name, kind, pass_index, call = layout.keys[number]
     return layout.lineage.parents(name, kind, pass_index, call)
 
 
-def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int]]) -> None:
+def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int, bool]]) -> None:
     key = (link.name, link.kind, link.pass_index, link.call or 0)
     latest = link.call is None and link.kind == "value"
     if link.steps_back or link.phase:
@@ -194,7 +214,8 @@ def _resolve(layout: Layout, number: int, link: Link, links: list[tuple[int, int
         layout.lacking[number] = True
         layout.parameter_lacking[number] = latest
     elif parent != number:
-        links.append((number, parent))
+        named = not (link.ops or link.saved) and layout.role[number] == Role.COMPUTED
+        links.append((number, parent, named))
 
 
 def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> Scope:
@@ -202,6 +223,8 @@ def _scope(layout: Layout, number: int, ancestry: Ancestry, *, train: bool) -> S
     if role == Role.INPUT:
         return Scope.NONE
     if role == Role.LOOSE:
+        return Scope.STEPS | Scope.COMPUTED | Scope.LOOSE
+    if role == Role.BUFFER:
         return Scope.STEPS | Scope.COMPUTED
     if role == Role.PARAMETER:
         if not train:

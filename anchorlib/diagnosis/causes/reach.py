@@ -1,4 +1,8 @@
-"""Whether anything differs in the scope of a record."""
+"""Whether anything differs in the scope of a record.
+
+Only what was made before a record explains it. On its own rank the order of records says what that
+is; on other ranks, whose records are counted apart, steps and passes do.
+"""
 
 from __future__ import annotations
 
@@ -18,49 +22,70 @@ NEVER = np.iinfo(np.int64).max
 class Reach:
     """The earliest difference of each sort, by rank and step: all that scopes ask for.
 
-    differs, role: of each row of the table; roles hold for rows that differ.
+    differs, role, since: of each row of the table; roles hold for rows that differ. since: its
+        order, or an earlier one from which on it was there under another name.
     """
 
-    def __init__(self, table: Table, differs: Array, role: Array) -> None:
+    def __init__(self, table: Table, differs: Array, role: Array, since: Array) -> None:
         ranks = np.array([tensor.rank for tensor in table.tensors] or [0])
         self._ranks, self._rank = np.unique(ranks[table.tensor], return_inverse=True)
         self._steps, self._step = np.unique(table.step, return_inverse=True)
-        self._table = table
+        self._table, self._since = table, since
         rows = np.flatnonzero(differs)
-        self._first_step = table.step[rows].min() if len(rows) else NEVER
+        self._any = self._earliest(rows, table.order)
         body = rows[role[rows] != Role.OPTIMIZER]
-        # The earliest pass with a difference, by step and rank.
-        self._passes = self._earliest(body, table.pass_index, by_step=True)
-        self._orders = self._earliest(rows, table.order)[:, 0]
+        self._body = self._earliest(body, table.order)
+        # The earliest pass with a difference, and when each pass had its first.
+        self._passes = self._earliest(body, table.pass_index)
+        self._began = _Began(self._place(body), table.pass_index[body], table.order[body])
         computed = rows[role[rows] == Role.COMPUTED]
-        self._computed = self._earliest(computed, table.order)[:, 0]
-        loose = rows[np.isin(role[rows], (Role.LOOSE, Role.INPUT))]
-        self._loose = self._earliest(loose, table.order, by_step=True)
+        self._computed = self._earliest(computed, table.order).min(axis=1, initial=NEVER)
+        given = rows[np.isin(role[rows], (Role.INPUT, Role.BUFFER))]
+        self._given = self._earliest(given, table.order)
+        loose = rows[role[rows] == Role.LOOSE]
+        self._loose = self._earliest(loose, table.order).min(axis=1, initial=NEVER)
 
-    def _earliest(self, rows: Array, values: Array, *, by_step: bool = False) -> Array:
-        found = np.full((len(self._ranks), len(self._steps) if by_step else 1), NEVER)
-        step = self._step[rows] if by_step else np.zeros(len(rows), np.int64)
-        np.minimum.at(found, (self._rank[rows], step), values[rows])
+    def _earliest(self, rows: Array, values: Array) -> Array:
+        """The least of the values of these rows, by rank and step."""
+        found = np.full((len(self._ranks), len(self._steps)), NEVER)
+        np.minimum.at(found, (self._rank[rows], self._step[rows]), values[rows])
+        return found
+
+    def _place(self, rows: Array) -> Array:
+        """One number for the rank and step of each row."""
+        found: Array = self._rank[rows] * len(self._steps) + self._step[rows]
         return found
 
     def any_in(self, rows: Array, scope: Array) -> Array:
         """Whether anything differs in the scope of each of these rows."""
         rank, step = self._rank[rows], self._step[rows]
-        pass_index, order = self._table.pass_index[rows], self._table.order[rows]
-        everywhere = self._passes.min(axis=0, initial=NEVER)[step]
-        steps = self._first_step < self._table.step[rows]
+        pass_index, order = self._table.pass_index[rows], self._since[rows]
+        elsewhere = self._elsewhere(rank, step)
+        steps = self._in_steps_before(rows)
+        earlier = self._began.before(self._place(rows), pass_index) < order
         answers = {
             Scope.STEPS: steps,
-            Scope.PASSES: everywhere < pass_index,
-            Scope.BODY: everywhere < NEVER,
-            Scope.RANKS: self._elsewhere(rank, step) <= pass_index,
-            Scope.EARLIER: steps | (self._orders[rank] < order),
-            Scope.LOOSE: self._loose[rank, step] < order,
+            Scope.PASSES: earlier | (elsewhere < pass_index),
+            Scope.BODY: (self._body[rank, step] < order) | (elsewhere <= self._open(rows)),
+            Scope.RANKS: elsewhere <= pass_index,
+            Scope.EARLIER: steps | (self._any.min(axis=1, initial=NEVER)[rank] < order),
+            Scope.LOOSE: np.minimum(self._given[rank, step], self._loose[rank]) < order,
             Scope.COMPUTED: self._computed[rank] < order,
         }
         found = np.zeros(len(rows), bool)
         for one, answer in answers.items():
             found |= ((scope & np.uint8(one)) != 0) & answer
+        return found
+
+    def _in_steps_before(self, rows: Array) -> Array:
+        """Whether anything differs in a step before: on the own rank, before the record too."""
+        before = np.full((len(self._ranks), len(self._steps)), NEVER)
+        before[:, 1:] = np.minimum.accumulate(self._any, axis=1)[:, :-1]
+        rank, step = self._rank[rows], self._step[rows]
+        # A gradient may arrive when later steps have begun: its own number is the older.
+        own = before[rank, step] < self._since[rows]
+        others = (before < NEVER).sum(axis=0)[step] > (before[rank, step] < NEVER)
+        found: Array = own | others
         return found
 
     def _elsewhere(self, rank: Array, step: Array) -> Array:
@@ -72,3 +97,44 @@ class Reach:
         # Where the rank itself is the earliest, the second earliest is another's.
         found: Array = np.where(own == ordered[0, step], ordered[1, step], ordered[0, step])
         return found
+
+    def _open(self, rows: Array) -> Array:
+        """The last pass of its step that had begun on its rank when each row was recorded."""
+        if len(self._ranks) < 2:
+            return np.zeros(len(rows), np.int64)
+        every = np.arange(len(self._table))
+        order = np.lexsort((self._table.order, self._place(every)))
+        found = np.empty(len(every), np.int64)
+        found[order] = -_least(self._place(order), -self._table.pass_index[order])
+        return found[rows]
+
+
+class _Began:
+    """When the passes of each place first had a difference."""
+
+    def __init__(self, place: Array, pass_index: Array, order: Array) -> None:
+        self._span = int(pass_index.max(initial=0)) + 1
+        keys, which = np.unique(place * self._span + pass_index, return_inverse=True)
+        first = np.full(len(keys), NEVER)
+        np.minimum.at(first, which.reshape(-1), order)
+        self._keys, self._first = keys, _least(keys // self._span, first)
+
+    def before(self, place: Array, pass_index: Array) -> Array:
+        """The order of the earliest difference in the passes before, `NEVER` without one."""
+        if not len(self._keys):
+            return np.full(len(place), NEVER)
+        at = np.searchsorted(self._keys, place * self._span + np.minimum(pass_index, self._span))
+        known = (at > 0) & (self._keys[at - 1] // self._span == place)
+        return np.where(known, self._first[at - 1], NEVER)
+
+
+def _least(group: Array, values: Array) -> Array:
+    """The least of each value and those before it in its group; groups ascend."""
+    if not len(values):
+        return values
+    low = values.min()
+    span = int(values.max() - low) + 1
+    # Groups take turns below one another, so that each begins anew.
+    lowered = (values - low) - group * span
+    found: Array = np.minimum.accumulate(lowered) + group * span + low
+    return found

@@ -8,6 +8,7 @@ from anchorlib.diagnosis.judgement.growth import Growth, growth
 from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
 from anchorlib.diagnosis.judgement.origins import Origin, Replay
+from anchorlib.diagnosis.judgement.preceding import preceding
 from anchorlib.diagnosis.judgement.reasons import computing
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
 
@@ -32,6 +33,7 @@ __all__ = [
     "leaves_noise",
     "losses",
     "only_dead_ends",
+    "preceding",
     "scores",
     "verdict",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
+from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.envelope import SATURATED, Envelope
 from anchorlib.diagnosis.judgement.groups import Segment, segments
 from anchorlib.diagnosis.judgement.jumps import Jump, jump
@@ -178,10 +179,8 @@ class Judge:
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         role = Role(int(self.found.role[row]))
-        if role == Role.INPUT:
-            return "starts_unequal", "the model was given something else"
-        if role == Role.LOOSE:
-            return self._loose(row, pair, measure)
+        if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.found.copies:
+            return self._unmade(row, pair, measure)
         if role == Role.PARAMETER and not self.found.alignment.a.pass_index[row]:
             opened = self._opened(row)
             if opened:
@@ -193,6 +192,15 @@ class Judge:
         if self._unseen_gradients(row):
             return "window_start", "the gradients that changed parameters were not recorded"
         return self._computed(row, pair, measure)
+
+    def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """The class of what nothing recorded is known to have made."""
+        role = self.found.role[row]
+        if role == Role.INPUT:
+            return self._given(row, pair, measure)
+        if role == Role.BUFFER and self._is_constant(row, pair):
+            return self._computed(row, pair, measure)
+        return self._loose(row, pair, measure)
 
     def _opened(self, row: int) -> tuple[str, str] | None:
         """The class of a parameter that differs where records begin, None elsewhere."""
@@ -210,21 +218,34 @@ class Judge:
             return "window_start", "the run was resumed here"
         return None
 
+    def _given(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
+        """What a model was given: data, unless it is alike and was recorded amidst a pass."""
+        related = measure.cosine_distance < UNRELATED
+        if related and self._recorded_before(row, Role.COMPUTED):
+            return self._computed(row, pair, measure)
+        return "starts_unequal", "the model was given something else"
+
+    def _is_constant(self, row: int, pair: int) -> bool:
+        """Whether it is a buffer that code makes, with equal seeds."""
+        row_b = int(self.found.alignment.b_row[pair])
+        return not self._seeds_differ(row) and is_constant(self.found, row, row_b)
+
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        found = self.found
-        if found.opening[row]:
+        if self.found.opening[row]:
             return "window_start", "the step before was not recorded"
-        if self._comes_after_computation(row):
+        if self._recorded_before(row, Role.COMPUTED):
             return self._computed(row, pair, measure)
         before = self._equal_before(row)
-        if before is None:
-            return "starts_unequal", "nothing recorded came before it"
-        if not measure.cosine_distance < UNRELATED:
-            return "starts_unequal", f"it is other data; at step {before} it was equal"
-        if not self._has_lineage(row):
-            return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
+        unrelated = not measure.cosine_distance < UNRELATED
+        if unrelated or not self._recorded_before(row, Role.INPUT):
+            if before is None:
+                return "starts_unequal", "nothing recorded came before it"
+            if unrelated:
+                return "starts_unequal", f"it is other data; at step {before} it was equal"
+            if not self._has_lineage(row):
+                return "starts_unequal", f"nothing says what made it; at step {before} it was equal"
         cls, note = self._computed(row, pair, measure)
-        since = f"it was equal at step {before} and has changed since"
+        since = "" if before is None else f"it was equal at step {before} and has changed since"
         return cls, "; ".join(filter(None, (since, note)))
 
     def _has_lineage(self, row: int) -> bool:
@@ -246,14 +267,14 @@ class Judge:
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
-    def _comes_after_computation(self, row: int) -> bool:
-        """Whether computed values of the same pass were recorded before a loose one."""
+    def _recorded_before(self, row: int, role: Role) -> bool:
+        """Whether records of this role were made before it in the same pass."""
         found = self.found
         a, block = found.alignment.a, int(found.block_of[row])
         rows = found.blocks.rows_of(block)
-        role = found.layouts[int(found.blocks.layout[block])].role
+        roles = found.layouts[int(found.blocks.layout[block])].role
         before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
-        return bool((before & (role == Role.COMPUTED)).any())
+        return bool((before & (roles == role)).any())
 
     def _unseen_window(self, row: int) -> bool:
         """Whether what it depends on may have changed unseen before it."""
@@ -328,7 +349,7 @@ class Judge:
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)
         parameters = bool(found.parameter_lacking[row])
-        data = (untracked or parameters) and not self._inputs_recorded(row)
+        data = (untracked or parameters) and not self._recorded_before(row, Role.INPUT)
         unknown = " and ".join(["parameters"] * parameters + ["data"] * data)
         if unknown and (unrelated or (parameters and seeds)):
             return "starts_unequal", f"its {unknown} were not recorded, and may differ"
@@ -344,15 +365,6 @@ class Judge:
             for table in (alignment.a, alignment.b)
         ]
         return None not in seeds and seeds[0] != seeds[1]
-
-    def _inputs_recorded(self, row: int) -> bool:
-        """Whether loose values of its pass were recorded before it."""
-        found = self.found
-        a, block = found.alignment.a, int(found.block_of[row])
-        rows = found.blocks.rows_of(block)
-        role = found.layouts[int(found.blocks.layout[block])].role
-        before = (a.order[rows] < a.order[row]) & (a.pass_index[rows] == a.pass_index[row])
-        return bool((before & (role == Role.INPUT)).any())
 
     def _is_noise(self, row: int, pair: int) -> bool:
         """Whether the noise runs cover the difference.

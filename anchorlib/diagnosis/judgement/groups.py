@@ -73,7 +73,7 @@ def _segment(found: Frontier, row: int) -> Any:
     a = found.alignment.a
     role = Role(int(found.role[row]))
     where = (int(a.step[row]), int(a.pass_index[row]), int(a.phase[row]))
-    if role in (Role.PARAMETER, Role.LOOSE, Role.INPUT):
+    if role in (Role.PARAMETER, Role.LOOSE, Role.INPUT, Role.BUFFER) and row not in found.copies:
         return (*where, role)
     kind = a.tensors[a.tensor[row]].kind
     if role == Role.OPTIMIZER:

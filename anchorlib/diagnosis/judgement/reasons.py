@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Role, made_otherwise, module_key
+from anchorlib.diagnosis.causes import Frontier, Role, made_otherwise, mode_since, module_key
+from anchorlib.diagnosis.judgement.detaching import detached
 from anchorlib.diagnosis.judgement.groups import Segment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -19,6 +20,8 @@ __all__ = ["computing", "of_b_alone", "reason", "unrounding"]
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
 CLEAR = 1e-3  # from which two factors are told from one another
+
+MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
 
 UNROUNDING = re.compile(
     r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Cat|Stack|Transpose|Permute|Expand"
@@ -76,6 +79,8 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
     if found.role[row] == Role.OPTIMIZER and not segment.ops:
         parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
+    if row in found.copies:
+        parts.append(_copied(found, row))
     parts += _of_b(found, row, measure) or _seen_before(found, row, measure)
     if ranks := _ranks(found, segment):
         parts.append(ranks)
@@ -87,6 +92,7 @@ def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
     parts = []
     if made := _made_otherwise(found, row):
         parts.append(" | ".join(map(escape, made)))
+    parts += _in_eval_mode(found, row) + detached(found, row)
     if other := _otherwise(found, row):
         parts.append(f"B computes it by {other}")
     if other := of_b_alone(found, row):
@@ -94,6 +100,14 @@ def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
     if factor := _factor(measure):
         parts.append(f"B is {factor:.6g} times A")
     return parts
+
+
+def _copied(found: Frontier, row: int) -> str:
+    """In which run a value is a copy of an earlier record."""
+    a, source = found.alignment.a, found.copies[row]
+    name = escape(a.tensors[a.tensor[source]].name)
+    one, other = "AB" if (a.digest[row] == a.digest[source]).all() else "BA"
+    return f"in {one} it is {name} bit for bit, in {other} it is not"
 
 
 def _made_otherwise(found: Frontier, row: int) -> tuple[str, str] | None:
@@ -108,6 +122,23 @@ def _made_otherwise(found: Frontier, row: int) -> tuple[str, str] | None:
         if key_a in told_a:
             return made_otherwise(told_a[key_a], told_b.get(key_b))
     return None
+
+
+def _in_eval_mode(found: Frontier, row: int) -> list[str]:
+    """Which run had the layer in eval mode by then, where the other had not."""
+    alignment = found.alignment
+    tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
+    names = {one.a: one.b for one in alignment.renamed}
+    sides = (
+        (alignment.a, tensor.name, step),
+        (alignment.b, names.get(tensor.name, tensor.name), step + alignment.step_offset),
+    )
+    since = [mode_since(t.header.get(tensor.rank, {}), name) for t, name, _ in sides]
+    there = [one is not None and one <= at for one, (_, _, at) in zip(since, sides, strict=True)]
+    if there[0] == there[1]:
+        return []
+    run, at = ("A", since[0]) if there[0] else ("B", since[1])
+    return [f"{run} has it in eval mode from step {at} on"]
 
 
 def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:
@@ -164,7 +195,8 @@ def _otherwise(found: Frontier, row: int) -> str:
     other = _ops(
         alignment.b.edges.get(tensor.rank, ()), [(names.get(n, n), call) for n, call in sites]
     )
-    if not own or not other or own == other or compiled(own) or compiled(other):
+    hidden = any(compiled(ops) or any(op.endswith(MODULE) for op in ops) for ops in (own, other))
+    if not own or not other or own == other or hidden:
         return ""
     return escape(", ".join(op for op in other if op not in own)) if set(other) - set(own) else ""
 

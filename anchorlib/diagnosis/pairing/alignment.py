@@ -37,6 +37,8 @@ class Alignment:
     equal: whether dtype, shape and digest of a pair are the same.
     only_a, only_b: rows that found no partner.
     step_offset: a record of A at step s stands for one of B at step s + step_offset.
+    eval_since: the step, as it counts them, from which A, and B, trained in eval mode where the
+        other did not; None where it never did.
     """
 
     a: Table
@@ -48,6 +50,7 @@ class Alignment:
     only_b: Array
     renamed: tuple[Renaming, ...] = ()
     step_offset: int = 0
+    eval_since: tuple[int | None, int | None] = (None, None)
 
     def __len__(self) -> int:
         return len(self.a_row)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.keys import occurrences, packed
+from anchorlib.diagnosis.pairing.modes import modes
 from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["Identities", "same_bits", "series_codes", "shared_codes"]
@@ -22,13 +23,17 @@ class Identities:
     row_a, row_b: the rows that have a key, ascending. Where a run holds one observation in two
         modes, the record with values has it, and the other none.
     key_a, key_b: their keys.
+    eval_since: the step from which A, and B, trained in eval mode where the other did not.
     """
 
     def __init__(self, a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> None:
         series_a, series_b = series_codes(a, b, to_b)
         phase_a, phase_b = shared_codes(a.phases, b.phases)
-        columns_a = [series_a[a.tensor], phase_a[a.phase], *(getattr(a, name) for name in PLACE)]
-        columns_b = [series_b[b.tensor], phase_b[b.phase], *(getattr(b, name) for name in PLACE)]
+        told = modes((a, b), (series_a, series_b), (phase_a, phase_b), offset)
+        self.eval_since = told.since
+        rows_a, rows_b = told.phases
+        columns_a = [series_a[a.tensor], rows_a, *(getattr(a, name) for name in PLACE)]
+        columns_b = [series_b[b.tensor], rows_b, *(getattr(b, name) for name in PLACE)]
         columns_a[2] = columns_a[2] + offset
         again = [_repeats(table) for table in (a, b)]
         both = zip((*columns_a, again[0]), (*columns_b, again[1]), strict=True)

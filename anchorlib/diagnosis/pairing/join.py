@@ -57,6 +57,7 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
         only_b=np.setdiff1d(found.row_b, b_row, assume_unique=True),
         renamed=tuple(naming.renamed),
         step_offset=offset,
+        eval_since=found.eval_since,
     )
 
 

@@ -77,6 +77,7 @@ def test_parameters_and_a_layer():
     assert truth(run, "0") == {
         "0.bias": ["AddmmBackward0"],
         "0.weight": ["AddmmBackward0", "TBackward0"],
+        "input": [],
     }
     assert told(run, "0").inputs == ((-1, 0, 1), (-2,))  # bias, data, weight transposed
     assert truth(run, "1") == {"0": ["TanhBackward0"]}
@@ -123,7 +124,7 @@ def test_a_shared_layer_that_is_called_twice():
 
     run = watched(Twice(), torch.randn(2, 4))
     weights = {"fc.bias": ["AddmmBackward0"], "fc.weight": ["AddmmBackward0", "TBackward0"]}
-    assert truth(run, "fc") == weights
+    assert truth(run, "fc") == {**weights, "input": []}
     assert truth(run, "fc", call=1) == {**weights, "fc": ["AddmmBackward0", "ReluBackward0"]}
     assert truth(run, "output") == {"fc#1": []}
 
@@ -141,7 +142,7 @@ def test_attention():
 
     run = watched(Attention(), torch.randn(3, 4))
     for name in "qkv":
-        assert truth(run, name) == {f"{name}.weight": ["MmBackward0", "TBackward0"]}
+        assert truth(run, name) == {f"{name}.weight": ["MmBackward0", "TBackward0"], "input": []}
     assert truth(run, "scores") == {
         "q": ["DivBackward0", "MmBackward0"],
         "k": ["DivBackward0", "MmBackward0", "TransposeBackward0"],
@@ -165,7 +166,7 @@ def test_tied_weights_are_one_parameter():
             return self.head(self.embed(tokens))
 
     run = watched(Tied(), torch.tensor([1, 2]))
-    assert truth(run, "embed") == {"embed.weight": ["EmbeddingBackward0"]}
+    assert truth(run, "embed") == {"embed.weight": ["EmbeddingBackward0"], "input": []}
     assert truth(run, "head") == {
         "embed": ["MmBackward0"],
         "embed.weight": ["MmBackward0", "TBackward0"],
@@ -308,7 +309,7 @@ def test_a_checkpointed_region_is_walked_through_unless_it_is_reentrant():
             assert truth(run, "y") == {"input": ["MulBackward0", hidden]}
             assert truth(run, "input") == {"x": ["ExpBackward0"]}
             assert told(run, "y").missing == (f"{hidden} hides what is inside",)
-            assert told(run, "inside").missing == ("it has no graph",)
+            assert truth(run, "inside") == {"output": []}, "the same tensor under another name"
         else:
             assert truth(run, "y") == {"also": ["MulBackward0"]}
             assert truth(run, "also") == {"inside": ["TanhBackward0"]}
@@ -326,9 +327,110 @@ def test_without_gradients_nothing_is_known_and_that_is_said():
             anchor(torch.ones(2), "a")
         with torch.inference_mode():
             anchor(torch.ones(2), "b")
-    for name in ("0", "1", "a", "b"):
+    for name in ("a", "b"):
         assert told(run, name).missing == ("it has no graph",)
         assert told(run, name).parents == ()
+    assert told(run, "0").missing == ("what it was given is not anchored",)
+
+
+def without_graph(forward, *, model=None, tensors="*", steps=1):
+    """A model recorded in steps that `forward(model)` makes."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh()) if model is None else model
+    with recording() as run:
+        run.session.watch(model, tensors=tensors)
+        for _ in range(steps):
+            forward(model)
+            run.session.step()
+    return run
+
+
+def made(run, name, **where):
+    """What an output was made of without a graph, and how."""
+    edges = told(run, name, **where)
+    assert edges.inputs == ((0,),), "no gradient comes back to any of these"
+    return edges.ops, [parent.name for parent in edges.parents], edges.missing
+
+
+def test_without_a_graph_a_module_made_its_output_of_what_it_was_given():
+    @torch.no_grad()
+    def forward(model):
+        model(torch.randn(2, 3))
+
+    run = without_graph(forward)
+    assert made(run, "0") == (("Linear.forward",), ["input", "0.weight", "0.bias"], ())
+    assert made(run, "1") == (("Tanh.forward",), ["0"], ())
+    assert truth(run, "output") == {"1": []}, "the same tensor under another name"
+
+
+def test_a_frozen_layer_made_its_output_of_what_it_was_given_by_keyword_too():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.head(input=torch.relu(anchor(self.body(input=x) * 2, "twice")))
+
+    run = without_graph(lambda model: model(torch.randn(2, 3)).sum().backward(), model=Frozen())
+    assert made(run, "body") == (("Linear.forward",), ["input", "body.weight", "body.bias"], ())
+    assert told(run, "twice").missing == ("it has no graph",)
+    assert [parent.name for parent in told(run, "head").parents] == ["head.bias", "head.weight"]
+
+
+def test_a_module_that_holds_others_may_have_made_its_output_of_theirs():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return x + self.fc(x)
+
+    @torch.no_grad()
+    def forward(model):
+        model(torch.randn(2, 3))
+
+    run = without_graph(forward, model=Block())
+    hidden = ("what happens inside is not followed",)
+    assert made(run, "output") == (("Block.forward",), ["input"], hidden)
+
+
+def test_a_detached_tensor_is_known_by_its_memory_until_something_writes_there():
+    def forward(model):
+        y = model(torch.randn(2, 3))
+        anchor(y.detach()[0], "row")
+        copy = y.detach().clone()
+        anchor(copy.view(-1), "copy")
+        anchor(copy.view(6).detach(), "flat")
+        anchor(copy.add_(1), "written")
+        y.sum().backward()
+
+    run = without_graph(forward)
+    assert made(run, "row") == (("detach",), ["output"], ())
+    assert told(run, "copy").missing == ("it has no graph",)
+    assert truth(run, "flat") == {"copy": []}, "the same tensor under another name"
+    assert told(run, "written").missing == ("it has no graph",)
+
+
+def test_what_is_carried_through_detach_is_known_from_the_second_step_on():
+    cell, state = nn.RNNCell(3, 3), [torch.zeros(2, 3)]
+
+    def forward(model):
+        new = model(torch.randn(2, 3), state[0])
+        new.sum().backward()
+        state[0] = new.detach()
+
+    run = without_graph(forward, model=cell, steps=3)
+    assert told(run, "input:1").missing == ("it has no graph",)
+    edges = told(run, "input:1", step=1)
+    assert (edges.ops, edges.inputs) == (("detach",), ((0,),))
+    assert edges.parents == (Parent("output", 0, 1, 0),)
+
+
+def test_a_batch_that_is_given_again_is_no_copy_of_itself():
+    x = torch.randn(2, 3)
+    run = without_graph(lambda model: model(x).sum().backward(), steps=3)
+    assert [edges.name for edges in run.sink.lineage].count("input") == 1
 
 
 def test_evaluation_does_not_speak_for_training():
@@ -340,7 +442,7 @@ def test_evaluation_does_not_speak_for_training():
             model(torch.randn(2, 2))
         model.train()
         model(torch.randn(2, 2)).sum().backward()
-    assert told(run, "1", phase="eval").missing == ("it has no graph",)
+    assert made(run, "1", phase="eval") == (("Tanh.forward",), ["0"], ())
     assert truth(run, "1", phase="train") == {"0": ["TanhBackward0"]}
 
 

@@ -310,9 +310,8 @@ def test_what_autograd_does_not_follow_is_named():
     names = {name for name, *_ in step.loose}
     assert names == {"input", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
     assert step.parents("input", "value").missing == ("it has no graph",)
-    assert step.parents("1.running_mean", "value").missing == (
-        "how 1.running_mean was made is not known",
-    )
+    assert step.parents("1.running_mean", "value").missing == ("it is a buffer",)
+    assert step.buffers == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
 def test_the_statement_that_holds_is_the_one_of_that_place_and_time():

@@ -1,0 +1,40 @@
+"""Buffers that code makes and nothing changes: rotary tables, masks, frequencies.
+
+They are no state that one run brought from elsewhere. Where parameters, inputs and seeds are equal,
+another table is another formula.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import EQUAL, Frontier, Role
+from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["is_constant"]
+
+Array = np.ndarray[Any, Any]
+SET = (Role.PARAMETER, Role.INPUT)
+
+
+def is_constant(found: Frontier, row: int, row_b: int) -> bool:
+    """Whether a buffer stays as it is in both runs, while all that was set from outside is equal.
+
+    row, row_b: its record in A and in B. Of a single record nobody knows whether it stays.
+    """
+    alignment, block = found.alignment, int(found.block_of[row])
+    if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):
+        return False
+    rows = found.blocks.rows_of(block)
+    roles = found.layouts[int(found.blocks.layout[block])].role
+    outside = rows[np.isin(roles, SET)]
+    return bool((found.status[outside] == EQUAL).all())
+
+
+def _stays(table: Table, row: int) -> bool:
+    """Whether a tensor has the same bits in each of its records, of several steps."""
+    rows = np.flatnonzero(table.tensor == table.tensor[row])
+    same = (table.digest[rows] == table.digest[row]).all(axis=1)
+    return bool(same.all()) and len(np.unique(table.step[rows])) > 1

@@ -1,0 +1,42 @@
+"""What differs before the origin that is told first, and why it is not the origin itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.pairing import Place, Table
+from anchorlib.names import escape, join
+
+__all__ = ["preceding"]
+
+
+def preceding(found: Frontier, first: Place, origin: Origin) -> str:
+    """Why the first record that differs is not told as the origin; "" where it is.
+
+    first: its place. origin: the one that is told first.
+    """
+    if first == origin.place:
+        return ""
+    a = found.alignment.a
+    row, told = _row(a, first), _row(a, origin.place)
+    if a.step[told] == a.step[row] and found.since[told] <= a.order[row]:
+        return "is the same tensor under another name"
+    if not found.explained[row]:
+        return "is made by the same operation"
+    follows = [one for one in found.parents(row, saved=True) if found.status[one] == 1]
+    if follows:
+        tensor = a.tensors[a.tensor[follows[0]]]
+        return f"follows from {escape(join(tensor.name, tensor.kind))}"
+    return "follows from what another rank computed, whose records are counted apart"
+
+
+def _row(table: Table, place: Place) -> int:
+    """The row of a record by its coordinates."""
+    names = [(one.rank, one.name, one.kind) for one in table.tensors]
+    same = np.array([one == (place.rank, place.name, place.kind) for one in names], bool)
+    there = same[table.tensor] & (table.phase == list(table.phases).index(place.phase))
+    for name in ("step", "pass_index", "call"):
+        there &= getattr(table, name) == getattr(place, name)
+    return int(np.flatnonzero(there)[0])
