@@ -19,8 +19,8 @@ class Renaming:
     """Tensors that bear different names in the two runs, and why they are taken for the same.
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
-        "operations" (the same place in the same sequence of operations), "digest" (equal bits at
-        the first step), "guess" (same shapes and like norms, and no other name would do as well:
+        "operations" (the same place among what is computed of what), "digest" (equal bits at the
+        first step), "guess" (same shapes and like norms, and no other name would do as well:
         for people to look at, nothing is to be concluded from it; see `Alignment.guessed`).
     """
 

@@ -18,7 +18,7 @@ from anchorlib.diagnosis.pairing.identity import Identities, same_bits
 from anchorlib.diagnosis.pairing.keys import joined
 from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
 from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
-from anchorlib.diagnosis.pairing.sequences import match_operations
+from anchorlib.diagnosis.pairing.positions import match_positions
 from anchorlib.diagnosis.pairing.statements import compiled
 from anchorlib.diagnosis.pairing.steps import step_offset
 from anchorlib.diagnosis.pairing.table import Table
@@ -36,13 +36,15 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
         passed over, and of several names for one the last holds.
     """
     naming = by_name(_shapes(a), _shapes(b), names, (_made(a), _made(b)))
-    match_operations(naming, a, b)
+    match_bits(naming, a, b, 0)
+    match_positions(naming, a, b)
     found = Identities(a, b, naming.to_b, 0)
     offset = step_offset(a, b, naming.to_b, found)
     before = len(naming.to_b)
-    if naming.left_a and naming.left_b:
+    if offset:
         match_bits(naming, a, b, offset)
-        match_figures(naming, a, b, offset)
+    naming.match_equal()
+    match_figures(naming, a, b, offset)
     if offset or len(naming.to_b) > before:
         found = Identities(a, b, naming.to_b, offset)
     one, two = joined(found.key_a, found.key_b)
