@@ -93,7 +93,8 @@ def compare_tables(
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
     settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
-    beside = Beside(alike.lines(), parted, told, leaving, complete, ends)
+    merged = [one.clause for one in alignment.merged]
+    beside = Beside(alike.lines(), parted, told, leaving, complete, ends, merged)
     return Comparison(
         a=alignment.a.run,
         b=alignment.b.run,

@@ -32,7 +32,7 @@ class Beside(NamedTuple):
     benign: what differs in no value, a clause each. losses: where the losses part; None without
     any. drift: how the noise runs judge; None without any. leaving: the first record that leaves
     the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
-    follows from.
+    follows from. merged: what is compared as one, a clause each.
     """
 
     benign: Sequence[str]
@@ -41,6 +41,7 @@ class Beside(NamedTuple):
     leaving: Leaving | None
     complete: Completeness
     ends: bool = False
+    merged: Sequence[str] = ()
 
 
 def sentence(
@@ -59,9 +60,11 @@ def sentence(
         return "The runs have no record in common."
     if answer == "identical":
         equal = f"The runs are bit-identical in all {matched} records that both have"
-        return "; but ".join(filter(None, (equal, lacking))) + "."
+        told = "; but ".join(filter(None, (equal, lacking)))
+        return "; ".join((told, *beside.merged)) + "."
     if first is None:
-        return "; ".join(filter(None, ("No value differs", *beside.benign, lacking))) + "."
+        parts = ["No value differs", *beside.benign, lacking, *beside.merged]
+        return "; ".join(filter(None, parts)) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
     bad = next((origin for origin in origins if origin.cls in BAD), None)
     if bad is not None and bad is not origins[0]:
@@ -69,6 +72,7 @@ def sentence(
     if beside.ends:
         parts += ["nothing that differs follows from it: the gradients of its step are equal"]
     parts += [_loss(beside.losses, first.place.step), _noise(beside, answer), lacking]
+    parts += beside.merged
     return "; ".join(part for part in parts if part) + "."
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.pairing.merging import Merged
 from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["Alignment", "Counts", "Renaming"]
@@ -37,6 +38,7 @@ class Alignment:
     equal: whether dtype, shape and digest of a pair are the same.
     only_a, only_b: rows that found no partner.
     step_offset: a record of A at step s stands for one of B at step s + step_offset.
+    merged: what of either run is compared as one, where the two split their work differently.
     """
 
     a: Table
@@ -48,6 +50,7 @@ class Alignment:
     only_b: Array
     renamed: tuple[Renaming, ...] = ()
     step_offset: int = 0
+    merged: tuple[Merged, ...] = ()
 
     def __len__(self) -> int:
         return len(self.a_row)

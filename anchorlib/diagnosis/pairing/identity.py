@@ -10,7 +10,7 @@ import numpy as np
 from anchorlib.diagnosis.pairing.keys import occurrences, packed
 from anchorlib.diagnosis.pairing.table import Table
 
-__all__ = ["Identities", "same_bits", "series_codes", "shared_codes"]
+__all__ = ["Identities", "repeats", "same_bits", "series_codes", "shared_codes"]
 
 Array = np.ndarray[Any, Any]
 PLACE = ("step", "pass_index", "call")
@@ -30,7 +30,7 @@ class Identities:
         columns_a = [series_a[a.tensor], phase_a[a.phase], *(getattr(a, name) for name in PLACE)]
         columns_b = [series_b[b.tensor], phase_b[b.phase], *(getattr(b, name) for name in PLACE)]
         columns_a[2] = columns_a[2] + offset
-        again = [_repeats(table) for table in (a, b)]
+        again = [repeats(table) for table in (a, b)]
         both = zip((*columns_a, again[0]), (*columns_b, again[1]), strict=True)
         keys = packed([np.concatenate(columns) for columns in both])
         self.row_a, self.key_a = _chosen(a, keys[: len(a)])
@@ -74,7 +74,7 @@ def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
     return same
 
 
-def _repeats(table: Table) -> Array:
+def repeats(table: Table) -> Array:
     """How many records of the same series and coordinates were made before each."""
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))
