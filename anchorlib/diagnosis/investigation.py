@@ -100,8 +100,9 @@ def compare_tables(
     settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
     before = preceding(found, first.place, origins[0]) if first and origins else ""
+    merged = [one.clause for one in alignment.merged]
     beside = Beside(
-        alike.lines(), parted, told, leaving, complete, ends, alignment.eval_since, before
+        alike.lines(), parted, told, leaving, complete, ends, alignment.eval_since, before, merged
     )
     return Comparison(
         a=alignment.a.run,

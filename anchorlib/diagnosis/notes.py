@@ -31,6 +31,8 @@ def notes(
     for table in (alignment.a, alignment.b):
         told += _modes(table)
         told += _gaps(table)
+    for one in alignment.merged:
+        told += [one.clause, *one.lines]
     told += _strangers(alignment)
     told += _guesses(alignment)
     told += _steps(alignment)

@@ -33,7 +33,8 @@ class Beside(NamedTuple):
     any. drift: how the noise runs judge; None without any. leaving: the first record that leaves
     the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
     follows from. eval_since: the steps from which A, and B, trained in eval mode alone. preceding:
-    why the first record that differs is not the origin that is told first, "" where it is.
+    why the first record that differs is not the origin that is told first, "" where it is. merged:
+    what is compared as one, a clause each.
     """
 
     benign: Sequence[str]
@@ -44,6 +45,7 @@ class Beside(NamedTuple):
     ends: bool = False
     eval_since: tuple[int | None, int | None] = (None, None)
     preceding: str = ""
+    merged: Sequence[str] = ()
 
     @property
     def modes(self) -> list[str]:
@@ -68,10 +70,11 @@ def sentence(
         return "The runs have no record in common."
     if answer == "identical":
         equal = f"The runs are bit-identical in all {matched} records that both have"
-        return "; but ".join(filter(None, (equal, *beside.modes, lacking))) + "."
+        told = "; but ".join(filter(None, (equal, *beside.modes, lacking)))
+        return "; ".join((told, *beside.merged)) + "."
     if first is None:
-        told = ("No value differs", *beside.benign, *beside.modes, lacking)
-        return "; ".join(filter(None, told)) + "."
+        parts = ["No value differs", *beside.benign, *beside.modes, lacking, *beside.merged]
+        return "; ".join(filter(None, parts)) + "."
     parts = [f"The runs part at {_begin(first, origins)}"]
     if beside.preceding:
         parts.append(f"{_name(first.place)}, which differs before it, {beside.preceding}")
@@ -82,6 +85,7 @@ def sentence(
     if beside.ends:
         parts += ["nothing that differs follows from it: the gradients of its step are equal"]
     parts += [_loss(beside.losses, first.place.step), _noise(beside, answer), lacking]
+    parts += beside.merged
     return "; ".join(part for part in parts if part) + "."
 
 

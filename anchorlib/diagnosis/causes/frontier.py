@@ -271,7 +271,7 @@ def _copies(found: Frontier) -> None:
     rows = found.origins
     rows = rows[np.isin(found.role[rows], (Role.LOOSE, Role.INPUT))]
     for row, source in copies(found.alignment, rows).items():
-        if found.status[source] == DIFFERS:
+        if found.carried[source] == DIFFERS:
             found.explained[row] = True
         elif found.status[source] == EQUAL:
             found.copies[row] = source

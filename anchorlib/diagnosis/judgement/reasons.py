@@ -76,12 +76,12 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
         )
     if found.lacking[row] and not segment.ops and not note:
         parts.append("how it was made was not recorded")
-    if found.role[row] == Role.OPTIMIZER and not segment.ops:
-        parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
     if row in found.copies:
         parts.append(_copied(found, row))
     parts += _of_b(found, row, measure) or _seen_before(found, row, measure)
+    if found.role[row] == Role.OPTIMIZER and not segment.ops:
+        parts.append(_after_backward(found, a.tensors[a.tensor[row]].kind))
     if ranks := _ranks(found, segment):
         parts.append(ranks)
     return "; ".join(parts)
@@ -158,10 +158,13 @@ def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:
     ]
 
 
-def _after_backward(kind: str) -> str:
-    if kind == "grad":
-        return "after backward: clipping, scaling or reduction"
-    return "the optimizer itself"
+def _after_backward(found: Frontier, kind: str) -> str:
+    if kind != "grad":
+        return "the optimizer itself"
+    # Where ranks or passes are taken together, what was made of them is known: this remains.
+    for one in found.alignment.merged:
+        return f"after backward: {'reduction' if one.ranks > 1 else 'accumulation'}"
+    return "after backward: clipping, scaling or reduction"
 
 
 def _stretch(segment: Segment) -> list[str]:

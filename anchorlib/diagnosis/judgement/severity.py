@@ -83,7 +83,8 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
-    scale, note = _scale(found, row, measure.norm, eps)
+    norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
+    scale, note = _scale(found, row, norm, eps)
     low = _low_sum(found, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(found, row, ops)
     error = absolute / (eps * scale) if scale else math.inf
@@ -163,6 +164,11 @@ def _scale(found: Frontier, row: int, norm: float, eps: float) -> tuple[float, s
     if norm < CANCELLED * eps * parents:
         return parents, "its terms cancel; judged against them"
     return norm, ""
+
+
+def _summed(table: Table, row: int) -> float:
+    """How large what a record was summed of is, where comparing made it of several."""
+    return 0.0 if table.summed is None else float(table.summed[row])
 
 
 def _is_sum(table: Table, row: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.pairing.merging import Merged
 from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["Alignment", "Counts", "Renaming"]
@@ -19,8 +20,8 @@ class Renaming:
     """Tensors that bear different names in the two runs, and why they are taken for the same.
 
     how: "map" (the user's file), "wrapper" (a prefix that a wrapper or a `prefix=` added),
-        "operations" (the same place in the same sequence of operations), "digest" (equal bits at
-        the first step), "guess" (same shapes and like norms, and no other name would do as well:
+        "operations" (the same place among what is computed of what), "digest" (equal bits at the
+        first step), "guess" (same shapes and like norms, and no other name would do as well:
         for people to look at, nothing is to be concluded from it; see `Alignment.guessed`).
     """
 
@@ -39,6 +40,7 @@ class Alignment:
     step_offset: a record of A at step s stands for one of B at step s + step_offset.
     eval_since: the step, as it counts them, from which A, and B, trained in eval mode where the
         other did not; None where it never did.
+    merged: what of either run is compared as one, where the two split their work differently.
     """
 
     a: Table
@@ -51,6 +53,7 @@ class Alignment:
     renamed: tuple[Renaming, ...] = ()
     step_offset: int = 0
     eval_since: tuple[int | None, int | None] = (None, None)
+    merged: tuple[Merged, ...] = ()
 
     def __len__(self) -> int:
         return len(self.a_row)

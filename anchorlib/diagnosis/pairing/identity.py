@@ -11,7 +11,7 @@ from anchorlib.diagnosis.pairing.keys import occurrences, packed
 from anchorlib.diagnosis.pairing.modes import modes
 from anchorlib.diagnosis.pairing.table import Table
 
-__all__ = ["Identities", "same_bits", "series_codes", "shared_codes"]
+__all__ = ["Identities", "repeats", "same_bits", "series_codes", "shared_codes"]
 
 Array = np.ndarray[Any, Any]
 PLACE = ("step", "pass_index", "call")
@@ -35,7 +35,7 @@ class Identities:
         columns_a = [series_a[a.tensor], rows_a, *(getattr(a, name) for name in PLACE)]
         columns_b = [series_b[b.tensor], rows_b, *(getattr(b, name) for name in PLACE)]
         columns_a[2] = columns_a[2] + offset
-        again = [_repeats(table) for table in (a, b)]
+        again = [repeats(table) for table in (a, b)]
         both = zip((*columns_a, again[0]), (*columns_b, again[1]), strict=True)
         keys = packed([np.concatenate(columns) for columns in both])
         self.row_a, self.key_a = _chosen(a, keys[: len(a)])
@@ -79,7 +79,7 @@ def same_bits(a: Table, b: Table, a_row: Array, b_row: Array) -> Array:
     return same
 
 
-def _repeats(table: Table) -> Array:
+def repeats(table: Table) -> Array:
     """How many records of the same series and coordinates were made before each."""
     places = (getattr(table, name) for name in PLACE)
     return occurrences(packed([table.tensor, table.phase, *places]))

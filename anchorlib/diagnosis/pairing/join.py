@@ -8,6 +8,7 @@ of the same window. What finds no partner is a result.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,10 @@ from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import Identities, same_bits
 from anchorlib.diagnosis.pairing.keys import joined
 from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
+from anchorlib.diagnosis.pairing.merging import merged
 from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
-from anchorlib.diagnosis.pairing.sequences import match_operations
+from anchorlib.diagnosis.pairing.positions import match_positions
+from anchorlib.diagnosis.pairing.splits import splits
 from anchorlib.diagnosis.pairing.statements import compiled
 from anchorlib.diagnosis.pairing.steps import step_offset
 from anchorlib.diagnosis.pairing.table import Table
@@ -35,14 +38,33 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
     names: A's name -> B's, where they are known to differ; names that a run does not have are
         passed over, and of several names for one the last holds.
     """
+    found = _aligned(a, b, names)
+    for split in splits(a, b):
+        to_a = {one.b: one.a for one in found.renamed}
+        to_b = {one.a: one.b for one in found.renamed}
+        offset = found.step_offset
+        if split.side == "b":
+            made = merged(b, a, split, to_a, -offset)
+            sides = (a, made[0]) if made else None
+        else:
+            made = merged(a, b, split, to_b, offset)
+            sides = (made[0], b) if made else None
+        if made and sides:
+            return replace(_aligned(*sides, names), merged=(made[1],))
+    return found
+
+
+def _aligned(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
     naming = by_name(_shapes(a), _shapes(b), names, (_made(a), _made(b)))
-    match_operations(naming, a, b)
+    match_bits(naming, a, b, 0)
+    match_positions(naming, a, b)
     found = Identities(a, b, naming.to_b, 0)
     offset = step_offset(a, b, naming.to_b, found)
     before = len(naming.to_b)
-    if naming.left_a and naming.left_b:
+    if offset:
         match_bits(naming, a, b, offset)
-        match_figures(naming, a, b, offset)
+    naming.match_equal()
+    match_figures(naming, a, b, offset)
     if offset or len(naming.to_b) > before:
         found = Identities(a, b, naming.to_b, offset)
     one, two = joined(found.key_a, found.key_b)

@@ -12,6 +12,9 @@ from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["match_bits", "match_figures"]
 
+STEPPED, MANY = ("updated", "delta"), 64
+"""Kinds of which the first step tells little: Adam's first step has one size everywhere, and two
+tensors of few elements may well have the same signs."""
 LIKE = 0.02  # of the norms of what may be the same tensor, by how much they may differ
 
 
@@ -105,4 +108,6 @@ def _records(table: Table, names: set[str], step: int) -> Iterator[_Record]:
         high, low = table.digest[row].tolist()
         single = table.figures["numel"][row] == 1 and figure["l2"] not in (0.0, 1.0)
         telling = bool(single or figure["min"] < figure["max"])
+        if tensor.kind in STEPPED or tensor.kind.startswith("opt."):
+            telling &= bool(table.figures["numel"][row] >= MANY)
         yield _Record(tensor.name, place, (high, low), telling, figure["l2"])

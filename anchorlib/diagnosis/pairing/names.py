@@ -1,10 +1,10 @@
 """Which name of one run stands for which of the other.
 
 The user's word first; then equal names; names that differ by what wrappers add; names that have a
-prefix in one run. Equal names of tensors that cannot be the same come last: `0` of a model is not
-the `0` of `Sequential(model)`, where that is the model itself, and `0.0` is what is meant. What is
-left is for `sequences` (the same place in the same operations) and `likeness` (equal bits, then a
-guess).
+prefix in one run. What is left is for `likeness` (equal bits) and `positions` (the same place among
+the operations). Equal names of tensors that cannot be the same come after these: `0` of a model is
+not the `0` of `Sequential(model)`, where that is the model itself, and `0.0` is what is meant. At
+last comes a guess (`likeness`).
 """
 
 from __future__ import annotations
@@ -70,6 +70,13 @@ class Naming:
             if of_a[a] == of_b[b] == 1:
                 self.match(a, b, how)
 
+    def match_equal(self) -> None:
+        """Let equal names that are left stand for each other, whatever is recorded of them."""
+        free = set(self.left_b)
+        for name in self.left_a:
+            if name in free:
+                self.match(name, name)
+
     def alike(self, a: str, b: str) -> bool:
         """Whether the two have a kind in common, and the same shape in all they have in common."""
         one, two = self.a[a], self.b[b]
@@ -100,10 +107,6 @@ def by_name(
             naming.match(name, name)
     _match_wrapped(naming)
     _match_prefixed(naming)
-    free = set(naming.left_b)
-    for name in naming.left_a:
-        if name in doubtful and name in free:
-            naming.match(name, name)
     return naming
 
 

@@ -46,6 +46,7 @@ class Table:
     gaps: how many records were not recorded or lost their values, by (name, kind).
     state: "closed"; "died" where the process that wrote it has; "open" where it writes still, or
         nothing is known of it.
+    summed: how large that is which comparing made each record of, as a sum; 0 where it did not.
     flags: what else is true of each record (`anchorlib.record.Flag`); None where nothing is known.
     gaps_from: the first step of any gap; None without gaps, or where it is not known.
     read: the raw storage of one record whose values are kept, in C order, in blocks of at most
@@ -80,6 +81,7 @@ class Table:
     stack: Callable[[Array], Array] | None = None
     gaps_from: int | None = None
     flags: Array | None = None
+    summed: Array | None = None
     state: State = "closed"
 
     def __len__(self) -> int:

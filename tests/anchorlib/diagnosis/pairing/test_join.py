@@ -242,15 +242,32 @@ def test_names_are_found_again_by_the_sequence_of_operations() -> None:
     check(found)
 
 
-def test_a_sequence_that_is_told_in_two_ways_tells_nothing() -> None:
+def test_what_is_beside_a_missing_layer_stays_with_its_neighbours() -> None:
     ops = ["AddmmBackward0"] * 3
     old, new = ["fc0", "fc1", "fc2"], ["a", "b", "c"]
     weights = [[f"{name}.w" for name in names] for names in (old, new[1:])]
     one = table(run([*weights[0], *old]), edges=chain(old, ops))
     two = table(run([*weights[1], *new[1:]], seed=1), edges=chain(new[1:], ops[1:]))
     renamed = {(one.a, one.b) for one in align(one, two).renamed}
-    # The first and the last are told by what they lack; the weight of c may be fc1's or fc2's.
-    assert renamed == {("fc0", "b"), ("fc0.w", "b.w"), ("fc2", "c")}
+    # The first and the last are told by what they lack, and their weights by them.
+    assert renamed == {("fc0", "b"), ("fc0.w", "b.w"), ("fc2", "c"), ("fc2.w", "c.w")}
+
+
+def test_what_several_names_fit_alike_tells_nothing() -> None:
+    def heads(names: list[str]) -> dict[int, list[Edges]]:
+        return {
+            0: [
+                Edges(n, "train", 0, 0, (3,), 0, (Parent("x"),), ("TBackward0",), ((-1,),))
+                for n in names
+            ]
+        }
+
+    old, new = ["q", "k", "v"], ["one", "two"]
+    one = table(run(["x", *old]), edges=heads(old))
+    assert align(one, table(run(["x", *new], seed=1), edges=heads(new))).renamed == ()
+    three = ["one", "two", "three"]
+    found = align(one, table(run(["x", *three], seed=1), edges=heads(three)))
+    assert [(r.a, r.b) for r in found.renamed] == list(zip(old, three, strict=True))
 
 
 def test_equal_bits_at_the_first_step_tell_a_name() -> None:

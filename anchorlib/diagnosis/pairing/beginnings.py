@@ -1,0 +1,92 @@
+"""Names of two runs that are told by themselves, where no matched name stands beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from anchorlib.diagnosis.pairing.graph import Graph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.names import Shapes
+
+__all__ = ["Side", "beginnings"]
+
+Pairs = list[tuple[str, str]]
+DEPTHS = (4, 1, 0)  # neighbours of neighbours that tell a name
+MOST = 20_000_000  # comparisons of names told alike, beyond which difflib takes minutes
+
+
+class Side(NamedTuple):
+    """One run: what is matched, by B's name, and the names that are free."""
+
+    graph: Graph
+    shapes: Shapes
+    known: Mapping[str, str]
+    free: Mapping[str, int]
+
+
+def beginnings(a: Side, b: Side) -> Pairs:
+    """Names that are told alone in both runs, else those that their order tells."""
+    if not a.free or not b.free:
+        return []
+    for depth in DEPTHS:
+        one, two = _classes(a, depth), _classes(b, depth)
+        alone = [
+            (names[0], two[colour][0])
+            for colour, names in one.items()
+            if len(names) == len(two.get(colour, ())) == 1
+        ]
+        if alone:
+            return alone
+    return _in_order(a, b)
+
+
+def _classes(side: Side, depth: int) -> dict[Hashable, list[str]]:
+    """The free names by what they are told by, in order of execution."""
+
+    def first(name: str, node: Node) -> Hashable:
+        return (node.parameter, node.ops, kinds_of(side.shapes, name))
+
+    found: dict[Hashable, list[str]] = {}
+    for name, colour in colours(side.graph, first, side.known, depth)[-1].items():
+        if name in side.free:
+            found.setdefault(colour, []).append(name)
+    return found
+
+
+def _in_order(a: Side, b: Side) -> Pairs:
+    """Computed names told alike, as many in both runs, where one order of execution pairs all.
+
+    What is matched already holds the two sequences together.
+    """
+    told_a, told_b = _sequence(a), _sequence(b)
+    counts = Counter(told_a.values()), Counter(told_b.values())
+    if sum(count * counts[1][one] for one, count in counts[0].items()) > MOST:
+        return []
+    pairs = [(one, two) for one, two in _common(told_a, told_b) if one in a.free]
+    paired = Counter(told_a[one] for one, _ in pairs)
+    whole = {one for one, n in paired.items() if n == counts[0][one] == counts[1][one]}
+    return [(one, two) for one, two in pairs if told_a[one] in whole]
+
+
+def _sequence(side: Side) -> dict[str, Hashable]:
+    """What each computed name is told by, in order of execution; a known one by B's name."""
+    return {
+        name: (node.holds, kinds_of(side.shapes, name)) if name in side.free else side.known[name]
+        for name, node in side.graph.nodes.items()
+        if node.ops
+    }
+
+
+def _common(a: Mapping[str, Hashable], b: Mapping[str, Hashable]) -> Pairs:
+    """The names at the same places of a longest common subsequence."""
+    one: Sequence[Hashable] = list(a.values())
+    two: Sequence[Hashable] = list(b.values())
+    names_a, names_b = list(a), list(b)
+    matcher = SequenceMatcher(None, one, two, autojunk=False)
+    return [
+        (names_a[block.a + n], names_b[block.b + n])
+        for block in matcher.get_matching_blocks()
+        for n in range(block.size)
+    ]

@@ -1,0 +1,194 @@
+"""Which records of the run that splits its work are one of the other's, and how they become it.
+
+What was computed of a batch is put together along the axis on which the parts are smaller; what is
+summed over the batch (a parameter's gradient of a pass) is added up; what every part has once more
+is taken once. Losses are means of parts or sums of them, whichever is nearer to the other run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.identity import mode_class, repeats
+from anchorlib.diagnosis.pairing.splits import Split
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["Group", "Groups", "grouped"]
+
+Array = np.ndarray[Any, Any]
+Way = Literal["first", "concatenated", "summed", "left out"]
+Key = tuple[Hashable, ...]
+
+
+class Group(NamedTuple):
+    """Rows that are one record.
+
+    partner: the other run's row, -1 where it has none. axis: along which parts are put together.
+    gradient: whether it is one, which carries the parts' own scale of the loss.
+    """
+
+    rows: tuple[int, ...]
+    partner: int
+    way: Way
+    axis: int = 0
+    gradient: bool = False
+    factor: float = 1.0
+
+
+@dataclass(slots=True)
+class Groups:
+    """All of them, in the finer run's order of their first rows.
+
+    replicas: rows of ranks that should hold the same and do not: the first, and one that differs.
+    """
+
+    found: list[Group] = field(default_factory=list)
+    replicas: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def split(self) -> bool:
+        """Whether shapes say that work is split so, more often than that it is not."""
+        parts = sum(one.way == "concatenated" for one in self.found)
+        others = sum(one.way == "left out" for one in self.found)
+        return parts > others
+
+
+def grouped(
+    fine: Table, coarse: Table, split: Split, names: Mapping[str, str], offset: int
+) -> Groups:
+    """The groups of a run's records.
+
+    names: the finer run's names -> the other's. offset: what to add to its steps.
+    """
+    partners: dict[Key, int] = {}
+    for row, key in enumerate(_keys(coarse)):
+        partners.setdefault(key[:-1], row)
+    members: dict[Key, list[int]] = {}
+    for row, key in enumerate(_keys(fine)):
+        rank, name, kind, phase, step, pass_index, *rest = key
+        own = (
+            *(split.ranks[rank], names.get(name, name), kind, phase, step + offset),
+            *(split.pass_of(phase, pass_index), *rest),
+        )
+        members.setdefault(own, []).append(row)
+    grouping = _Grouping(fine, coarse, split, _parameters(fine))
+    for key, rows in members.items():
+        grouping.add(rows, partners.get(key[:-1], -1))
+    return grouping.groups
+
+
+def _keys(table: Table) -> Iterator[Any]:
+    """Coordinates of each row, its rank, name and kind first, its mode last."""
+    columns = (table.step, table.pass_index, table.call, repeats(table))
+    lists = zip(*(column.tolist() for column in columns), strict=True)
+    whose = zip(table.tensor.tolist(), table.phase.tolist(), strict=True)
+    for (number, phase), (step, pass_index, call, again) in zip(whose, lists, strict=True):
+        one = table.tensors[number]
+        place = (one.rank, one.name, one.kind, table.phases[phase], step, pass_index, call, again)
+        yield (*place, mode_class(one.mode), one.mode)
+
+
+def _parameters(table: Table) -> set[str]:
+    found = {
+        tensor.name
+        for tensor in table.tensors
+        if tensor.kind in ("pass_grad", "updated", "delta") or tensor.kind.startswith("opt.")
+    }
+    for told in table.edges.values():
+        found |= {one.name for edges in told for one in edges.parents if one.call is None}
+    return found
+
+
+@dataclass(slots=True)
+class _Grouping:
+    """Groups in the making."""
+
+    fine: Table
+    coarse: Table
+    split: Split
+    parameters: set[str]
+    groups: Groups = field(default_factory=Groups)
+
+    def add(self, rows: list[int], partner: int) -> None:
+        tensor = self.fine.tensors[self.fine.tensor[rows[0]]]
+        group = Group(tuple(rows), partner, "first")
+        if len(rows) > 1 and partner >= 0:
+            whole = tensor.name in self.parameters and tensor.kind != "pass_grad"
+            group = self._whole(group) if whole else self._part(group, tensor.kind)
+        self.groups.found.append(group)
+
+    def _whole(self, group: Group) -> Group:
+        """What belongs to a step: replicas of it, or shards."""
+        if (axis := self._axis(group)) is not None:
+            return self._kept(group._replace(way="concatenated", axis=axis))
+        digests = self.fine.digest[list(group.rows)]
+        other = np.flatnonzero((digests != digests[0]).any(axis=1))
+        ranks = {self.fine.tensors[self.fine.tensor[row]].rank for row in group.rows}
+        if len(other) and len(ranks) == len(group.rows):
+            row = group.rows[int(other[0])]
+            self.groups.replicas.append((group.rows[0], row))
+            # A replica that has gone astray is what is to be seen.
+            return group._replace(rows=(row,))
+        return group
+
+    def _part(self, group: Group, kind: str) -> Group:
+        """What belongs to a pass: parts of a batch, or what each part has."""
+        gradient = kind != "value"
+        complete = self.split.together * self._passes(group) == len(group.rows)
+        axis = self._axis(group)
+        if axis is not None:
+            return self._kept(group._replace(way="concatenated", axis=axis, gradient=gradient))
+        rows = list(group.rows)
+        alike = (self.fine.shape[rows] == self.fine.shape[rows[0]]).all()
+        shapes = (self.fine.shapes[self.fine.shape[rows[0]]], self._target(group))
+        if not complete or not alike or shapes[0] != shapes[1]:
+            return group._replace(way="left out")
+        if not shapes[0]:
+            return self._number(group)
+        if gradient:
+            return self._kept(group._replace(way="summed", gradient=True))
+        equal = (self.fine.digest[rows] == self.fine.digest[rows[0]]).all()
+        return group if equal else group._replace(way="left out")
+
+    def _passes(self, group: Group) -> int:
+        phase = self.fine.phases[self.fine.phase[group.rows[0]]]
+        return self.split.passes if phase in self.split.phases else 1
+
+    def _number(self, group: Group) -> Group:
+        """A scalar: the parts' mean or sum, whichever is nearer to the other run's."""
+        rows = list(group.rows)
+        if (self.fine.digest[rows] == self.coarse.digest[group.partner]).all():
+            return group
+        values = self.fine.figures["sum"][rows]
+        goal = float(self.coarse.figures["sum"][group.partner])
+        mean = abs(values.mean() - goal) <= abs(values.sum() - goal)
+        factor = 1 / len(rows) if mean else 1.0
+        return self._kept(group._replace(way="summed", factor=factor))
+
+    def _kept(self, group: Group) -> Group:
+        """Left out, unless all parts have values and one element type."""
+        rows = list(group.rows)
+        kept = self.fine.kept[rows].astype(bool).all()
+        kept &= (self.fine.dtype[rows] == self.fine.dtype[rows[0]]).all()
+        kept &= (self.fine.scale[rows] == self.fine.scale[rows[0]]).all()
+        return group if kept else group._replace(way="left out")
+
+    def _target(self, group: Group) -> tuple[int, ...]:
+        found: tuple[int, ...] = self.coarse.shapes[self.coarse.shape[group.partner]]
+        return found
+
+    def _axis(self, group: Group) -> int | None:
+        """The axis along which the parts make up the whole; None where there is not one."""
+        target = self._target(group)
+        shapes = [self.fine.shapes[code] for code in self.fine.shape[list(group.rows)].tolist()]
+        if any(len(shape) != len(target) for shape in shapes):
+            return None
+        sizes = np.array(shapes, np.int64).reshape(len(shapes), len(target))
+        axes = np.flatnonzero((sizes != np.array(target, np.int64)).any(axis=0))
+        if len(axes) != 1 or sizes[:, axes[0]].sum() != target[axes[0]]:
+            return None
+        return int(axes[0])

@@ -1,0 +1,81 @@
+"""Values of several records, made one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.groups import Group
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["LAYOUTS", "joined", "norm_of_parts", "summable"]
+
+Array = np.ndarray[Any, Any]
+LAYOUTS = ("block", "strided")
+"""How a batch may be dealt out: in blocks, or one sample after the other in turn."""
+BFLOAT16 = "bfloat16"
+
+
+def summable(dtype: str) -> bool:
+    """Whether sums can be rounded to this element type."""
+    kind = dtypes.dtype(dtype)
+    return dtype == BFLOAT16 or (kind.storage == kind.decoded and kind.family != "bool")
+
+
+def joined(table: Table, group: Group, layout: str = "block") -> Array:
+    """The raw storage of the one record that these rows are, flat.
+
+    Sums are those of float64 numbers, rounded once.
+    """
+    name = table.dtypes[table.dtype[group.rows[0]]]
+    parts = [_whole(table, row) for row in group.rows]
+    if group.way == "concatenated":
+        found = _together(parts, group.axis, layout).reshape(-1)
+        return found if group.factor == 1.0 else _encoded(_wide(found, name) * group.factor, name)
+    total = sum((_wide(part, name) for part in parts[1:]), start=_wide(parts[0], name))
+    return _encoded(np.asarray(total * group.factor), name).reshape(-1)
+
+
+def norm_of_parts(table: Table, group: Group) -> float:
+    """How large what was summed is, whatever of it cancels; 0 where nothing was."""
+    if group.way != "summed":
+        return 0.0
+    norms = table.figures["l2"][list(group.rows)]
+    return float(np.sqrt(np.square(norms).sum())) * group.factor
+
+
+def _whole(table: Table, row: int) -> Array:
+    shape = table.shapes[table.shape[row]]
+    storage = dtypes.dtype(table.dtypes[table.dtype[row]]).storage
+    size = max(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, 1)
+    blocks = list(table.read(row, size))
+    return (np.concatenate(blocks) if blocks else np.empty(0, storage)).reshape(shape)
+
+
+def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
+    if layout == "strided" and len({part.shape for part in parts}) == 1:
+        stacked = np.stack(parts, axis=axis + 1)
+        shape = parts[0].shape
+        return stacked.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+    return np.concatenate(parts, axis=axis)
+
+
+def _wide(raw: Array, name: str) -> Array:
+    values = dtypes.decode(np.ascontiguousarray(raw), name)
+    whole = dtypes.dtype(name).family
+    wide = {"complex": np.complex128, "float": np.float64}.get(whole)
+    return values if wide is None else values.astype(wide)
+
+
+def _encoded(values: Array, name: str) -> Array:
+    kind = dtypes.dtype(name)
+    with np.errstate(over="ignore"):
+        if name != BFLOAT16:
+            return values.astype(kind.storage)
+        bits = np.ascontiguousarray(values.astype("<f4")).view("<u4")
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype("<u2")

@@ -1,0 +1,170 @@
+"""A run whose passes or ranks are taken together, as a table like any other.
+
+The rows of several passes or ranks become one, whose values are computed when they are read. How
+values were computed is what the first of them says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.groups import Group
+from anchorlib.diagnosis.pairing.joining import joined, norm_of_parts
+from anchorlib.diagnosis.pairing.splits import Split
+from anchorlib.diagnosis.pairing.table import Table, Tensor
+from anchorlib.record import Edges
+from anchorlib.summary import summarise
+
+__all__ = ["JointTable", "halves_of"]
+
+Array = np.ndarray[Any, Any]
+FIGURES = ("zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2")
+COLUMNS = (
+    *("step", "call", "phase", "attempt", "order", "count", "scale", "dtype", "shape", "digest"),
+    "kept",
+)
+READ = 1 << 24  # bytes of one record that are read at once
+
+
+class JointTable:
+    """The table in the making.
+
+    layout: how the batch was dealt out to the parts.
+    """
+
+    def __init__(
+        self, fine: Table, coarse: Table, split: Split, groups: Sequence[Group], layout: str
+    ) -> None:
+        self.fine, self.coarse, self.split, self.layout = fine, coarse, split, layout
+        first = np.array([group.rows[0] for group in groups], np.int64)
+        ranks = np.array([self._rank(row) for row in first.tolist()], np.int64)
+        order = np.lexsort((fine.order[first], ranks))
+        self.groups = [groups[number] for number in order.tolist()]
+        self.first = first[order]
+
+    def _rank(self, row: int) -> int:
+        return self.split.ranks[self.fine.tensors[self.fine.tensor[row]].rank]
+
+    def made(self) -> Table:
+        """It, with the digests and figures of what was put together."""
+        fine, first = self.fine, self.first
+        columns = {name: getattr(fine, name)[first] for name in COLUMNS}
+        figures = {name: column[first] for name, column in fine.figures.items()}
+        shapes = {shape: number for number, shape in enumerate(fine.shapes)}
+        summed = np.zeros(len(first))
+        for number, group in enumerate(self.groups):
+            if group.way == "first":
+                continue
+            shape = self.coarse.shapes[int(self.coarse.shape[group.partner])]
+            columns["shape"][number] = shapes.setdefault(shape, len(shapes))
+            told = summarise(self._raw(number), fine.dtypes[fine.dtype[group.rows[0]]])
+            columns["digest"][number] = halves_of(told.digest)
+            for name in FIGURES:
+                figures[name][number] = getattr(told, name)
+            figures["numel"][number] = int(np.prod(shape, dtype=np.int64))
+            summed[number] = norm_of_parts(fine, group)
+        columns["pass_index"] = np.array([self._pass(row) for row in first.tolist()], np.int64)
+        columns["tensor"], tensors = self._tensors()
+        return replace(
+            fine,
+            tensors=tensors,
+            shapes=list(shapes),
+            figures=figures,
+            edges=_edges(fine, self.split),
+            header=_first_of(fine.header, self.split),
+            read=self._reader(),
+            stack=self._stacker(),
+            flags=None if fine.flags is None else fine.flags[first],
+            summed=summed,
+            **columns,
+        )
+
+    def _tensors(self) -> tuple[Array, list[Tensor]]:
+        """The tensor of each row, of those that there are once ranks are one."""
+        known: dict[Tensor, int] = {}
+        found = []
+        for row in self.first.tolist():
+            tensor = self.fine.tensors[self.fine.tensor[row]]
+            joint = tensor._replace(rank=self.split.ranks[tensor.rank])
+            found.append(known.setdefault(joint, len(known)))
+        return np.array(found, np.int64), list(known)
+
+    def _pass(self, row: int) -> int:
+        fine = self.fine
+        return self.split.pass_of(fine.phases[fine.phase[row]], int(fine.pass_index[row]))
+
+    def _raw(self, number: int) -> Array:
+        return joined(self.fine, self.groups[number], self.layout)
+
+    def _reader(self) -> Callable[[int, int], Iterator[Array]]:
+        def read(row: int, nbytes: int) -> Iterator[Array]:
+            group = self.groups[row]
+            if group.way == "first":
+                yield from self.fine.read(group.rows[0], nbytes)
+                return
+            raw = self._raw(row)
+            count = max(nbytes // raw.itemsize, 1)
+            for start in range(0, len(raw), count):
+                yield raw[start : start + count]
+
+        return read
+
+    def _stacker(self) -> Callable[[Array], Array] | None:
+        inner = self.fine.stack
+        if inner is None:
+            return None
+
+        def stack(rows: Array) -> Array:
+            found = [self.groups[row] for row in rows.tolist()]
+            if all(group.way == "first" for group in found):
+                return inner(np.array([group.rows[0] for group in found], np.int64))
+            return np.stack([np.concatenate(list(self._whole(row))) for row in rows.tolist()])
+
+        return stack
+
+    def _whole(self, row: int) -> Iterator[Array]:
+        group = self.groups[row]
+        if group.way == "first":
+            return self.fine.read(group.rows[0], READ)
+        return iter([self._raw(row)])
+
+
+def _first_of(told: Mapping[int, Any], split: Split) -> dict[int, Any]:
+    """Of the ranks that are one, what the first of them says."""
+    found: dict[int, Any] = {}
+    for rank in sorted(told):
+        found.setdefault(split.ranks.get(rank, rank), told[rank])
+    return found
+
+
+def _edges(fine: Table, split: Split) -> dict[int, list[Edges]]:
+    """What the first of the passes that are one say."""
+    told = _first_of(fine.edges, split)
+    return {
+        rank: [_told(one, split) for one in edges if _is_first(one, split)]
+        for rank, edges in told.items()
+    }
+
+
+def _is_first(edges: Edges, split: Split) -> bool:
+    return edges.phase not in split.phases or edges.pass_index % split.passes == 0
+
+
+def _told(edges: Edges, split: Split) -> Edges:
+    phase = edges.phase
+    parents = tuple(
+        parent
+        if parent.pass_index is None
+        else replace(parent, pass_index=split.pass_of(parent.phase or phase, parent.pass_index))
+        for parent in edges.parents
+    )
+    return replace(edges, pass_index=split.pass_of(phase, edges.pass_index), parents=parents)
+
+
+def halves_of(digest: bytes) -> tuple[int, int]:
+    """A digest as a table holds it."""
+    return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])

@@ -1,0 +1,148 @@
+"""Passes or ranks of one run taken together, where the other run does their work at once.
+
+Two losses can be meant: each part's own mean, or its share of the whole batch's. Gradients of the
+parts are scaled so that they are nearer to the other run's; what is made of them afterwards, by
+accumulation or reduction, is not, and says whether that scale was kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.groups import Group, Groups, grouped
+from anchorlib.diagnosis.pairing.joining import LAYOUTS, joined, summable
+from anchorlib.diagnosis.pairing.joint_table import JointTable, halves_of
+from anchorlib.diagnosis.pairing.splits import Split
+from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.names import escape, join
+from anchorlib.summary import summarise
+
+__all__ = ["Merged", "merged"]
+
+Array = np.ndarray[Any, Any]
+SAMPLE = 64  # gradients whose size is looked at
+LOOKED_AT = 8  # records whose order of samples is looked at
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What of a run is compared as one.
+
+    side: "a" or "b". passes, ranks: how many are one. all: whether there are no more than these.
+    lines: what else is to be said, a line each.
+    """
+
+    side: str
+    passes: int
+    ranks: int
+    all: bool = True
+    lines: tuple[str, ...] = ()
+
+    @property
+    def clause(self) -> str:
+        """For people, a part of a sentence."""
+        counts = ((self.ranks, "ranks"), (self.passes, "passes"))
+        parts = [f"{count} {what}" for count, what in counts if count > 1]
+        whose = f"{self.side.upper()}'s {' and '.join(parts)}"
+        return f"{whose} are compared as one" if self.all else f"{whose} each are compared as one"
+
+
+def merged(
+    fine: Table, coarse: Table, split: Split, names: Mapping[str, str], offset: int
+) -> tuple[Table, Merged] | None:
+    """The finer run as the other one splits its work; None where the shapes do not say so."""
+    groups = grouped(fine, coarse, split, names, offset)
+    if not groups.split:
+        return None
+    for number, group in enumerate(groups.found):
+        if group.way == "summed" and not summable(fine.dtypes[fine.dtype[group.rows[0]]]):
+            groups.found[number] = group._replace(way="left out")
+    factor = _scale(fine, coarse, groups)
+    layout = _layout(fine, coarse, groups)
+    kept = [
+        group._replace(factor=group.factor * factor) if group.gradient else group
+        for group in groups.found
+        if group.way != "left out"
+    ]
+    single = len({tensor.rank for tensor in coarse.tensors}) == 1
+    single &= split.passes == 1 or not coarse.pass_index.any()
+    lines = tuple(_lines(fine, groups, factor))
+    told = Merged(split.side, split.passes, split.together, single, lines)
+    return JointTable(fine, coarse, split, kept, layout).made(), told
+
+
+def _scale(fine: Table, coarse: Table, groups: Groups) -> float:
+    """What gradients of the parts are multiplied by: 1, or 1 over their number.
+
+    Each part's loss is a mean of its own, or already the part of the whole batch's.
+    """
+    ratios, counts = [], []
+    for group in groups.found:
+        if not group.gradient or group.way == "left out":
+            continue
+        norm = float(np.sqrt(np.square(fine.figures["l2"][list(group.rows)]).sum()))
+        if group.way == "summed":
+            norm = float(np.linalg.norm(_values(fine, group)))
+        other = float(coarse.figures["l2"][group.partner])
+        if norm > 0 and other > 0 and np.isfinite(norm / other):
+            ratios.append(norm / other)
+            counts.append(len(group.rows))
+        if len(ratios) >= SAMPLE:
+            break
+    if not ratios:
+        return 1.0
+    ratio, count = float(np.median(ratios)), float(np.median(counts))
+    return 1 / count if abs(np.log(ratio / count)) < abs(np.log(ratio)) else 1.0
+
+
+def _values(table: Table, group: Group) -> Array:
+    raw = joined(table, group)
+    return dtypes.decode(raw, table.dtypes[table.dtype[group.rows[0]]]).astype(np.complex128)
+
+
+def _layout(fine: Table, coarse: Table, groups: Groups) -> str:
+    """How the batch was dealt out: as makes most of the values of the other run."""
+    some = [
+        group
+        for group in groups.found
+        if group.way == "concatenated" and not group.gradient and fine.kept[group.rows[0]]
+    ][:LOOKED_AT]
+    hits = dict.fromkeys(LAYOUTS, 0)
+    for group in some:
+        name = fine.dtypes[fine.dtype[group.rows[0]]]
+        goal = tuple(coarse.digest[group.partner].tolist())
+        for layout in LAYOUTS:
+            hits[layout] += halves_of(summarise(joined(fine, group, layout), name).digest) == goal
+    return max(LAYOUTS, key=lambda layout: hits[layout])
+
+
+def _lines(fine: Table, groups: Groups, factor: float) -> Iterator[str]:
+    run = escape(fine.run)
+    if factor != 1.0:
+        yield f"gradients of the parts of {run} are taken times {factor:.6g}, as means of parts are"
+    left = [group for group in groups.found if group.way == "left out"]
+    if left:
+        names = dict.fromkeys(_name(fine, group.rows[0]) for group in left)
+        more = ", …" * (len(names) > SHOWN)
+        yield (
+            f"{len(left)} records of {run} could not be put together and are left out (a part's "
+            f"own, or without values): {', '.join(list(names)[:SHOWN])}{more}"
+        )
+    if groups.replicas:
+        first, other = groups.replicas[0]
+        ranks = [fine.tensors[fine.tensor[row]].rank for row in (first, other)]
+        yield (
+            f"ranks {ranks[0]} and {ranks[1]} of {run} hold different values of "
+            f"{_name(fine, other)} at step {int(fine.step[other])}"
+        )
+
+
+def _name(table: Table, row: int) -> str:
+    tensor = table.tensors[table.tensor[row]]
+    return escape(join(tensor.name, tensor.kind))

@@ -1,0 +1,185 @@
+"""Matches that spread from names that are matched to those beside them.
+
+Two free names that stand beside matched names in the same way are a candidate, the more such
+neighbours the better, and the best that has no rival is taken. A difference that was planted in one
+place therefore costs its neighbours some votes, not the matches of all that lies behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from anchorlib.diagnosis.pairing.beginnings import Side
+from anchorlib.diagnosis.pairing.graph import Graph, Node, colours, kinds_of
+from anchorlib.diagnosis.pairing.names import Naming, Shapes
+
+__all__ = ["HOW", "Spreading"]
+
+HOW = "operations"
+NEAR = 3  # neighbours of neighbours whose likeness speaks for a pair
+MOSTLY = 0.6
+"""The share of what could speak for two names that must, where they are made otherwise."""
+CROWD = 4096  # candidates that one pair may propose; more say nothing of any
+SAME, OTHER = 2.0, 1.0
+"""Votes of a neighbour at the same place among the operands, and at another."""
+
+
+@dataclass(slots=True)
+class Spreading:
+    """Free names of two graphs, and what speaks for pairs of them.
+
+    strict: whether two names must be made of parameters of the same shapes, by operations of which
+        one at least is the same; else most of their neighbours must be.
+    around: what the names of both graphs are told by with their neighbours, near and farther.
+    """
+
+    naming: Naming
+    a: Graph
+    b: Graph
+    strict: bool
+    votes: dict[tuple[str, str], float] = field(default_factory=dict)
+    around: tuple[list[dict[str, Hashable]], ...] = field(init=False)
+    free_a: dict[str, int] = field(init=False)
+    free_b: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        taken = set(self.naming.to_b.values())
+        sides = (self.a, self.naming.a), (self.b, self.naming.b)
+        self.around = tuple(_around(*side) for side in sides)
+        self.free_a = {n: at for at, n in enumerate(self.a.nodes) if n not in self.naming.to_b}
+        self.free_b = {n: at for at, n in enumerate(self.b.nodes) if n not in taken}
+
+    def begin(self) -> None:
+        """Let all that is matched speak for its neighbours."""
+        for one, two in list(self.naming.to_b.items()):
+            x, y = self.a.again.get(one, ""), self.b.again.get(two, "")
+            if x in self.free_a and y in self.free_b and self._fit(x, y):
+                self.take(x, y)
+            self._propose(one, two)
+
+    def take(self, one: str, two: str) -> None:
+        """Let two free names stand for each other, and speak for their neighbours."""
+        self.naming.match(one, two, HOW)
+        del self.free_a[one], self.free_b[two]
+        self._propose(one, two)
+
+    def sides(self) -> tuple[Side, Side]:
+        """Both runs as far as they are matched."""
+        known = {two: two for two in self.naming.to_b.values()}
+        return (
+            Side(self.a, self.naming.a, self.naming.to_b, self.free_a),
+            Side(self.b, self.naming.b, known, self.free_b),
+        )
+
+    def _propose(self, one: str, two: str) -> None:
+        """Lets a matched pair speak for the neighbours that both have in the same way."""
+        if one not in self.a.nodes or two not in self.b.nodes:
+            return
+        near_a, near_b = (
+            _near(node, free)
+            for node, free in (
+                (self.a.nodes[one], self.free_a),
+                (self.b.nodes[two], self.free_b),
+            )
+        )
+        if len(near_a) * len(near_b) > CROWD:
+            return
+        for (way, x), numbers in near_a.items():
+            for (other, y), places in near_b.items():
+                if way == other and self._fit(x, y):
+                    vote = OTHER if numbers.isdisjoint(places) else SAME
+                    self.votes[x, y] = self.votes.get((x, y), self._alike(x, y)) + vote
+
+    def _fit(self, one: str, two: str) -> bool:
+        """Whether the two may be the same tensor."""
+        x, y = self.a.nodes[one], self.b.nodes[two]
+        if x.parameter != y.parameter or not self.naming.alike(one, two):
+            return False
+        if not self.strict:
+            return True
+        return x.holds == y.holds and (x.ops == y.ops or not set(x.ops).isdisjoint(y.ops))
+
+    def _alike(self, one: str, two: str) -> float:
+        """What speaks for the two beside their neighbours: their operations and surroundings."""
+        x, y = Counter(self.a.nodes[one].ops), Counter(self.b.nodes[two].ops)
+        share = (x & y).total() / max((x | y).total(), 1)
+        near = zip(*self.around, strict=True)
+        around = sum(1 for mine, other in near if mine[one] == other[two])
+        return around + 0.4 * share + 0.4 * (_last(one) == _last(two)) + 0.1 * (one == two)
+
+    def spread(self) -> None:
+        """Takes candidates, the surest first, until there is none that is better than others."""
+        while True:
+            self.votes = {
+                pair: votes
+                for pair, votes in self.votes.items()
+                if pair[0] in self.free_a and pair[1] in self.free_b
+            }
+            best = self._best() or (self._first_of_ties() if self.strict else [])
+            if not best:
+                return
+            for one, two in best:
+                self.take(one, two)
+
+    def _best(self) -> list[tuple[str, str]]:
+        """The pairs without a rival of which the largest share of neighbours speaks."""
+        ranked: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
+        for pair, votes in self.votes.items():
+            for name, side in zip(pair, ranked, strict=True):
+                side.setdefault(name, []).append(votes)
+        rivals = [
+            {name: sorted(votes)[-2:] for name, votes in side.items() if len(votes) > 1}
+            for side in ranked
+        ]
+        found: dict[tuple[str, str], float] = {}
+        for pair, votes in self.votes.items():
+            if all(
+                name not in side or (side[name][0] < votes == side[name][1])
+                for name, side in zip(pair, rivals, strict=True)
+            ):
+                found[pair] = self._share(pair, votes)
+        most = max(found.values(), default=0.0)
+        if not self.strict and most < MOSTLY:
+            return []
+        return [pair for pair, share in found.items() if share >= most]
+
+    def _share(self, pair: tuple[str, str], votes: float) -> float:
+        """How much of all that could speak for the two does."""
+        sides = (self.a.nodes[pair[0]], self.b.nodes[pair[1]])
+        most = max(len({(one.way, one.name) for one in node.beside}) for node in sides)
+        return votes / (SAME * max(most, 1))
+
+    def _first_of_ties(self) -> list[tuple[str, str]]:
+        """Of names for which the same speaks, as many in both runs, the first of each."""
+        for one in sorted({pair[0] for pair in self.votes}, key=self.free_a.__getitem__):
+            group_b = self._tied(one, 0)
+            group_a = self._tied(group_b[0], 1)
+            if len(group_a) == len(group_b) and one == group_a[0]:
+                return [(one, group_b[0])]
+        return []
+
+    def _tied(self, name: str, side: int) -> list[str]:
+        """The partners for which most speaks, in their order of execution."""
+        found = {pair[1 - side]: votes for pair, votes in self.votes.items() if pair[side] == name}
+        most = max(found.values())
+        order = self.free_a if side else self.free_b
+        return sorted((two for two, votes in found.items() if votes == most), key=order.__getitem__)
+
+
+def _near(node: Node, free: Mapping[str, int]) -> dict[tuple[str, str], set[int]]:
+    """The free neighbours and the way in which they are, with their places among the operands."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for one in node.beside:
+        if one.name in free:
+            found.setdefault((one.way, one.name), set()).add(one.number)
+    return found
+
+
+def _around(graph: Graph, shapes: Shapes) -> list[dict[str, Hashable]]:
+    return colours(graph, lambda name, node: (node.parameter, kinds_of(shapes, name)), {}, NEAR)[1:]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
