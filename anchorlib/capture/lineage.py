@@ -24,6 +24,7 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.nodes import leaf_of, node_name, sequence_number
+from anchorlib.capture.saved_arguments import arguments
 from anchorlib.capture.streams import Plan
 from anchorlib.record import Edges, Parent
 
@@ -52,6 +53,7 @@ class Found(NamedTuple):
     ops: tuple[str, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     missing: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 class LineageTracker:
@@ -141,7 +143,8 @@ class LineageTracker:
         if self._told.get(site, self._told.get(first)) == content:
             return
         self._told[site if first in self._told else first] = content
-        self._tell(Edges(name, phase, pass_index, call, shape, step, *found, grad=follows))
+        told = found._asdict()
+        self._tell(Edges(name, phase, pass_index, call, shape, step, **told, grad=follows))
 
     def owner(self, node: Any, number: int) -> Owner | None:
         """Which anchored tensor output `number` of `node` is, if it is one of this session."""
@@ -222,7 +225,14 @@ class _Walk:
         ops = tuple(map(node_name, ordered))
         if _OPAQUE in ops:
             self._missing[f"{_OPAQUE} hides what is inside"] = None
-        return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
+        told = tuple(map(arguments, ordered))
+        return Found(
+            tuple(self._parents),
+            ops,
+            tuple(inputs),
+            tuple(self._missing),
+            told if any(told) else (),
+        )
 
     def _leaf(self, x: torch.Tensor) -> Found:
         """A leaf was computed from nothing, but it may have other names."""

@@ -53,7 +53,8 @@ def module_key(name: str) -> str:
 def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
     """What two modules say otherwise of themselves; None where they say the same, or nothing.
 
-    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ.
+    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ, as
+        ("LayerNorm eps 1e-05", "0.01").
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return None
@@ -64,6 +65,9 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
     right = [one for one in args_b if one not in args_a]
     if not left and not right:
         return a, b
+    if [one.partition("=")[:2] for one in left] == [one.partition("=")[:2] for one in right]:
+        left = [one.replace("=", " ", 1) for one in left]
+        right = [one.partition("=")[2] or one for one in right]
     return f"{class_a} {', '.join(left) or 'without it'}", ", ".join(right) or "without it"
 
 

@@ -26,6 +26,10 @@ class Origin:
     where: which of its elements differ, as "rows 12–15 of 16" or "all"; "" where that is not known.
     leap: where what it was computed from differs already, but by so much less: its error over the
         largest before it in its step; else 0.
+    changed: what B does otherwise there, a clause each, as "GeluBackward0 approximate 'none' |
+        'tanh'"; `why` has them too.
+    ops_a, ops_b: the operations between it and what it was computed from in either run, without
+        those that only move bits.
     """
 
     place: Place
@@ -39,3 +43,6 @@ class Origin:
     orphaned: bool = False
     where: str = ""
     leap: float = 0.0
+    changed: tuple[str, ...] = ()
+    ops_a: tuple[str, ...] = ()
+    ops_b: tuple[str, ...] = ()
