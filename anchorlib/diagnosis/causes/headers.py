@@ -37,12 +37,21 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     two: Mapping[str, Any] = b[common[0] if common else min(b)] if b else {}
     names = list(dict.fromkeys([*one, *two]))
     return _engines(alignment) | {
-        name: (one.get(name), two.get(name))
+        name: _both(name, one, two)
         for name in names
         if name not in PASSING
         and one.get(name) != two.get(name)
         and (not name.startswith(MODULE) or (name in one and name in two))
     }
+
+
+def _both(name: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What both say; an optimizer's switch that is not listed is off."""
+    pair = (one.get(name), two.get(name))
+    optimizer = name.partition(".")[0]
+    if True in pair and optimizer.startswith("optimizer") and optimizer in one and optimizer in two:
+        return pair[0] or False, pair[1] or False
+    return pair
 
 
 def module_key(name: str) -> str:

@@ -3,6 +3,7 @@
     LayerNorm eps 1e-05 | 0.01              what the module was made with
     GeluBackward0 approximate 'none' | 'tanh'        what an operation was told
     B has a second Mul                      operations, without those that only move bits
+    zero_grad? B takes A's gradient and its own of the step before
     B is 1.1 times A                        the result itself
 
 Operations are those of the statements (`anchorlib.record.Edges`) of the two records themselves: for
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Lineage, between, made_otherwise, module_key
+from anchorlib.diagnosis.judgement.leftover import leftover
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -30,6 +32,7 @@ __all__ = ["Changes", "computing"]
 
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 CLEAR = 1e-3  # from which two factors are told from one another
+LARGE = 1000.0  # eps, which no rounding of a gradient is
 SHOWN = 3  # changes of one kind
 NTH = {2: "second", 3: "third", 4: "fourth"}
 
@@ -61,9 +64,13 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What B does otherwise at rows of A."""
+    """What B does otherwise at rows of A.
+
+    unread: of how many gradients more the values are looked at.
+    """
 
     found: Frontier
+    unread: int = 10
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
@@ -78,6 +85,7 @@ class Changes:
         """A clause each; none where nothing is known."""
         a, b = self.operations(row)
         told = [*self._module(row), *_arguments(a, b), *self._counted(row, a, b)]
+        told += self._left_over(row, measure)
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A")
         return tuple(told)
@@ -185,6 +193,17 @@ class Changes:
         told = [f"B has {_nth(name, second[name], count)}" for name, count in more.items()]
         told += [f"A has {_nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
+
+    def _left_over(self, row: int, measure: Measure) -> list[str]:
+        """That a gradient was not cleared; of the first few alone, for their values are read."""
+        alignment = self.found.alignment
+        if alignment.a.tensors[alignment.a.tensor[row]].kind != "grad" or not self.unread:
+            return []
+        if not measure.error_eps > LARGE:
+            return []
+        self.unread -= 1
+        pair = int(np.searchsorted(alignment.a_row, row))
+        return list(filter(None, [leftover(alignment, pair, measure.eps)]))
 
     def _cut_elsewhere(self, row: int) -> bool:
         """Whether one run recorded, between its operations, what the other has under no name."""

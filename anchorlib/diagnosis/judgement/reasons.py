@@ -63,7 +63,8 @@ def reason(
         )
     if found.lacking[row] and not segment.ops and not note:
         parts.append("how it was made was not recorded")
-    if found.role[row] == Role.OPTIMIZER and not segment.ops:
+    left_over = any(one.startswith("zero_grad?") for one in changed)
+    if found.role[row] == Role.OPTIMIZER and not segment.ops and not left_over:
         parts.append(_after_backward(a.tensors[a.tensor[row]].kind))
     parts += _stretch(segment)
     parts += changed or _seen_before(found, row, measure)
