@@ -61,13 +61,12 @@ def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) 
     if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
         return ""  # what ranks make of it together is no sum of one rank's passes
     sums = [_passes(table, row) for table, row in sides]
-    if sums[0] is None or sums[1] is None:
-        return ""
-    summed = [_close(value, one, near) for value, one in zip(values, sums, strict=True)]
-    if all(summed) or not any(summed):
+    known = [(value, one) for value, one in zip(values, sums, strict=True) if one is not None]
+    summed = [_close(value, one, near) for value, one in known]
+    if len(summed) < 2 or all(summed) or not any(summed):
         return ""
     odd = summed.index(False)
-    if _cosine_distance(values[odd], sums[odd]) <= PARALLEL:
+    if _cosine_distance(*known[odd]) <= PARALLEL:
         return ""
     return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture.module_texts import MOST_MODULES, MOST_TEXT, module_texts
-from anchorlib.diagnosis import made_otherwise
+from anchorlib.diagnosis.causes import made_otherwise
 
 
 class Rude(nn.Module):
