@@ -195,6 +195,8 @@ class Edges:
     inputs: for each op where its inputs come from: k > 0 is `ops[k]`, -k is `parents[k - 1]`, and
         0 something that autograd does not follow.
     missing: why parents may be missing, empty where none are.
+    arguments: for each op the scalars that it was told, as "alpha=1, beta=0.5"; empty where none
+        of them has any, and in runs that were recorded before this was.
     grad: whether its gradient is recorded wherever one comes.
     """
 
@@ -210,6 +212,7 @@ class Edges:
     missing: tuple[str, ...] = ()
     grad: bool = True
     attempt: int = 0
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

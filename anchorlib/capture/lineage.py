@@ -27,6 +27,7 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.nodes import leaf_of, node_name, sequence_number
+from anchorlib.capture.saved_arguments import arguments
 from anchorlib.capture.storages import Storages
 from anchorlib.capture.streams import Plan
 from anchorlib.capture.structure import named_leaves
@@ -59,6 +60,7 @@ class Found(NamedTuple):
     ops: tuple[str, ...] = ()
     inputs: tuple[tuple[int, ...], ...] = ()
     missing: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 class LineageTracker:
@@ -170,7 +172,8 @@ class LineageTracker:
         if self._told.get(site, self._told.get(first)) == content:
             return
         self._told[site if first in self._told else first] = content
-        self._tell(Edges(name, phase, pass_index, call, shape, step, *found, grad=follows))
+        told = found._asdict()
+        self._tell(Edges(name, phase, pass_index, call, shape, step, **told, grad=follows))
 
     def owner(self, node: Any, number: int) -> Owner | None:
         """Which anchored tensor output `number` of `node` is, if it is one of this session."""
@@ -262,7 +265,14 @@ class _Walk:
         for tensor in _tensors(given) if given is not None and _is_leaf(given) else ():
             if not tensor.requires_grad and (held := self._held(tensor)) is not None:
                 self._parents.setdefault(held[0], len(self._parents) + 1)
-        return Found(tuple(self._parents), ops, tuple(inputs), tuple(self._missing))
+        told = tuple(map(arguments, ordered))
+        return Found(
+            tuple(self._parents),
+            ops,
+            tuple(inputs),
+            tuple(self._missing),
+            told if any(told) else (),
+        )
 
     def _leaf(self, x: torch.Tensor) -> Found:
         """A leaf was computed from nothing, but it may have other names."""

@@ -13,7 +13,7 @@ Bits decide where, tolerances only how bad: the digests of two records say wheth
 lineage says whether a parent explains it, and only then is anything measured.
 """
 
-from anchorlib.diagnosis.causes import made_otherwise
+from anchorlib.diagnosis.answer import Entry, Section, described, sections, selector, where
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.investigation import compare
 from anchorlib.diagnosis.judgement import Growth, Losses, Origin, Replay
@@ -25,13 +25,18 @@ __all__ = [
     "Comparison",
     "Counts",
     "Divergence",
+    "Entry",
     "Growth",
     "Losses",
     "Origin",
     "Pair",
     "Place",
     "Replay",
+    "Section",
     "compare",
-    "made_otherwise",
+    "described",
     "replay",
+    "sections",
+    "selector",
+    "where",
 ]

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anchorlib.diagnosis.answer import Entry, Section, sections
 from anchorlib.diagnosis.sizes import Measure
-from anchorlib.names import escape, join
+from anchorlib.names import escape
 from anchorlib.reading import as_frame, html_table, html_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from anchorlib.diagnosis.comparison import Comparison
-    from anchorlib.diagnosis.judgement import Origin
-    from anchorlib.diagnosis.pairing import Place
 
 __all__ = ["frame", "html", "lines"]
 
 SHOWN = 3
 ROWS = 10
-HEADS = ("origin", "where", "class", "error", "operations", "parents", "why")
+WIDEST = 1000
+AT_PROMPT = {"first": "first", "origins": "origin"}
+SIDES = ("entry", "A", "B")
+RECORD = ("record", "where", "class", "how far", "made by", "")
+MORE = {"config": "config_diff", "note": "notes"}
 PAIR = ("order", "order_b", "equal", "digest_a", "digest_b", "role", "score")
 PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
@@ -29,30 +31,56 @@ PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 def lines(found: Comparison) -> str:
     """The verdict and its sentence; under it the first difference and the first origins."""
     told = [f"Comparison({found.a!r}, {found.b!r}, {found.verdict}: {escape(found.sentence)})"]
-    told += _first(found)
-    for origin in found.origins[:SHOWN]:
-        parts = [origin.cls, _error(origin), escape(" ".join(origin.ops[:SHOWN]))]
-        about = ", ".join(filter(None, parts))
-        told.append(f"origin: {_selector(origin.place)} at {_where(origin.place)}: {about}")
-    if len(found.origins) > SHOWN:
-        told.append(f"and {len(found.origins) - SHOWN:,} more in .origins")
+    for section in sections(found):
+        if section.key not in AT_PROMPT:
+            continue
+        for entry in section.entries[:SHOWN]:
+            about = ", ".join(filter(None, (entry.kind, entry.far, entry.made)))
+            said = f": {about}" if about else f" {entry.text}" if entry.text else ""
+            told.append(f"{AT_PROMPT[section.key]}: {entry.name} at {entry.where}{said}")
+        if len(section.entries) > SHOWN:
+            told.append(f"and {len(section.entries) - SHOWN:,} more in .{section.key}")
     return "\n  ".join(told)
 
 
 def html(found: Comparison) -> str:
-    """The same with the origins as a table, and what could not be told."""
-    head, *first = [
-        f"Comparison of {found.a} and {found.b}: {found.verdict}", found.sentence, *_first(found)
-    ]  # fmt: skip
-    parts = [f"<p><b>{html_text(head)}</b></p>", *(f"<p>{html_text(one)}</p>" for one in first)]
-    if found.origins:
-        parts.append(html_table(HEADS, [_row(origin) for origin in found.origins[:ROWS]]))
-    if len(found.origins) > ROWS:
-        parts.append(f"<p>and {len(found.origins) - ROWS:,} more in .origins</p>")
-    parts += [f"<p>note: {html_text(one)}</p>" for one in found.notes[:ROWS]]
-    if len(found.notes) > ROWS:
-        parts.append(f"<p>and {len(found.notes) - ROWS:,} more in .notes</p>")
+    """All sections: the answer first, then a paragraph or a table each."""
+    told = sorted(sections(found), key=lambda one: one.key != "verdict")
+    parts = [part for section in told for part in _section(section)]
     return "<div>\n{}\n</div>".format("\n".join(parts))
+
+
+def _section(section: Section) -> Iterator[str]:
+    head = f"<b>{html_text(section.title)}</b> {html_text(section.subject + section.head)}".rstrip()
+    texts = [one.text for one in section.entries if not one.name]
+    named = [one for one in section.entries if one.name]
+    yield f"<p>{head}</p>"
+    yield from (f"<p>{html_text(_short(text))}</p>" for text in texts[:ROWS])
+    if named:
+        heads = SIDES if named[0].sides else RECORD
+        yield html_table(heads, [_cells(one) for one in named[:ROWS]])
+    if section.rows:
+        yield html_table(section.heads, _ends(section.rows))
+    if len(section.entries) > ROWS:
+        where = MORE.get(section.key, section.key)
+        yield f"<p>and {len(section.entries) - ROWS:,} more in .{where}</p>"
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    if entry.sides:
+        return tuple(map(_short, (entry.name, *entry.sides)))
+    parts = (entry.name, entry.where, entry.kind, entry.far, entry.made, entry.text)
+    return tuple(map(_short, parts))
+
+
+def _short(text: str) -> str:
+    """A text of a cell, which may have been made of thousands of names."""
+    return text if len(text) <= WIDEST else f"{text[:WIDEST]}..."
+
+
+def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The first rows of a table and the last."""
+    return list(rows) if len(rows) <= ROWS else [*rows[: ROWS - 1], rows[-1]]
 
 
 def frame(found: Comparison) -> pd.DataFrame:
@@ -63,46 +91,3 @@ def frame(found: Comparison) -> pd.DataFrame:
             missing = float("nan") if name in Measure._fields and name != "measured" else None
             column += [missing if value is None else value for value in part[name]]
     return as_frame(columns)
-
-
-def _first(found: Comparison) -> list[str]:
-    if found.first is None:
-        return []
-    place, before = found.first.place, found.first.identical_before
-    same = f"{before:,} record{'' if before == 1 else 's'} before it identical"
-    return [f"first: {_selector(place)} at {_where(place)}, {same}"]
-
-
-def _row(origin: Origin) -> tuple[str, ...]:
-    return (
-        join(origin.place.name, origin.place.kind),
-        _where(origin.place),
-        origin.cls,
-        _error(origin),
-        _few(origin.ops, " "),
-        _few(origin.parents, ", "),
-        origin.why,
-    )
-
-
-def _few(texts: Sequence[str], between: str) -> str:
-    """The first of them, and how many there are besides."""
-    more = f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else ""
-    return f"{between.join(texts[:SHOWN])}{more}"
-
-
-def _error(origin: Origin) -> str:
-    error = origin.measure.error_eps
-    return "" if math.isnan(error) else f"{error:.3g} eps"
-
-
-def _selector(place: Place) -> str:
-    return escape(join(place.name, place.kind))
-
-
-def _where(place: Place) -> str:
-    parts = [f"step {place.step}, pass {place.pass_index}"]
-    parts += [f"call {place.call}"] if place.call else []
-    parts += [f"rank {place.rank}"] if place.rank else []
-    parts += [f"phase {escape(place.phase)}"] if place.phase != "train" else []
-    return ", ".join(parts)

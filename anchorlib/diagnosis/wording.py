@@ -134,14 +134,15 @@ def _what(origin: Origin) -> str:
     equal = f"everything{both} {'of what ' * origin.orphaned}{made_of} is bit-identical"
     if origin.leap:
         return f"{head}{ops} differs by {size}, {_joined(origin.why)}: more than rounding"
+    changed = f" ({', '.join(map(_joined, origin.changed))})" * bool(origin.changed)
     if origin.cls == "nonfinite":
-        return f"{head}{ops} holds NaN or infinity in one run alone"
+        return f"{head}{ops} holds NaN or infinity in one run alone{changed}"
     words = {
         "rounding": "rounding",
         "not_rounding": "more than rounding",
         "nondeterministic": "an operation that is not deterministic",
     }
-    why = f" ({_joined(origin.why)})" if origin.why and origin.cls == "not_rounding" else ""
+    why = f" ({_joined(origin.why)})" if origin.why and origin.cls == "not_rounding" else changed
     return f"{head}{ops} differs by {size} while {equal}: {words[origin.cls]}{why}"
 
 

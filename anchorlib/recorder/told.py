@@ -66,7 +66,7 @@ def _told(what: Mapping[str, Any]) -> bytes:
 
 
 def _edges(told: dict[str, Any]) -> Edges:
-    told |= {name: tuple(told[name]) for name in ("shape", "ops", "missing")}
+    told |= {name: tuple(told[name]) for name in ("shape", "ops", "missing", "arguments")}
     told["inputs"] = tuple(map(tuple, told["inputs"]))
     told["parents"] = tuple(Parent(**parent) for parent in told["parents"])
     return Edges(**told)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis import Comparison
+from anchorlib.diagnosis import Comparison, Entry, Section, sections
 from anchorlib.diagnosis.causes import MODULE
 from anchorlib.diagnosis.pairing import Alignment, Place
 from anchorlib.diagnosis.sizes import Measures
@@ -26,6 +26,11 @@ EQUAL, UNMEASURED, NONFINITE = -1.0, -2.0, -3.0
 
 _NONFINITE, _INFINITE, _UNMEASURED = 1e300, 1e299, -0.5
 """The same as ranks: of the pairs of a cell the largest counts."""
+
+READ = ("verdict", "first", "origins", "note")
+"""The sections that the page reads out; of the others it draws what they tell."""
+
+ENTRIES = 50
 
 MEASURES = (
     "error_eps", "share_differing", "max_abs", "worst", "value_a", "value_b", "nonfinite", "zeros",
@@ -174,13 +179,13 @@ def _is_of(place: Place, line: Line) -> bool:
 def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[str, Any]:
     first = comparison.first
     losses = comparison.losses
+    told = sections(comparison)
     return {
         "run": number,
         "a": escape(comparison.a),
         "b": escape(comparison.b),
         "verdict": comparison.verdict,
-        "sentence": escape(comparison.sentence),
-        "counts": asdict(comparison.counts),
+        "sections": [_section(one, a) for one in told if one.key in READ],
         "first": None
         if first is None
         else {**_told(first.place, a), "identical_before": first.identical_before},
@@ -200,12 +205,13 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
             for origin in comparison.origins
         ],
         "config": [
-            [escape(name), *(escape(_said(value)) for value in pair)]
-            for name, pair in comparison.config_diff.items()
-            if not name.startswith(MODULE)  # those stand in the structure
+            [entry.name, *(entry.sides or ())]
+            for one in told
+            if one.key == "config"
+            for entry in one.entries
+            if not entry.name.startswith(MODULE)  # those stand in the structure
         ],
         "structure": structure(comparison, a, b),
-        "notes": [escape(note) for note in comparison.notes],
         "growth": [asdict(one) for one in comparison.growth],
         "loss": None
         if losses is None
@@ -217,6 +223,23 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
         "horizon": comparison.horizon,
         "partners": _partners(comparison, a, b),
     }
+
+
+def _section(section: Section, a: RunView) -> dict[str, Any]:
+    """A section as the page reads it out; each entry with the cell that it is about."""
+    return {
+        "key": section.key,
+        "title": section.title,
+        "head": section.subject + section.head,
+        "entries": [_entry(one, a) for one in section.entries[:ENTRIES]],
+        "all": len(section.entries),
+    }
+
+
+def _entry(entry: Entry, a: RunView) -> dict[str, Any]:
+    line, column = (-1, -1) if entry.place is None else _spot(entry.place, a)
+    said = {name: getattr(entry, name) for name in ("text", "where", "name", "kind", "made", "far")}
+    return {**said, "line": line, "column": column}
 
 
 def _told(place: Place, a: RunView) -> dict[str, Any]:
@@ -244,10 +267,3 @@ def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
         other = loose.get((name, line.kind, line.phase), -1)
         found.append(full.get((name, line.kind, line.mode, line.phase), other))
     return found
-
-
-def _said(value: Any) -> str:
-    """A header's entry for people: of a command the words, of what a run lacks that it does."""
-    if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
-    return "absent" if value is None else str(value)

@@ -3,6 +3,8 @@
 {"edges": {"name": "tanh1", "phase": "train", "pass": 0, "call": 0, "shape": [8, 4], "step": 0,
            "parents": [["fc1", 0, 0, null, ""]], "ops": ["TanhBackward0"], "inputs": [[-1]],
            "missing": [], "grad": true}, "attempt": 0}
+
+"arguments", a text for each of the ops, stands beside them where one of them has any.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def edges_line(edges: Edges) -> dict[str, Any]:
             "inputs": edges.inputs,
             "missing": edges.missing,
             "grad": edges.grad,
+            **({"arguments": edges.arguments} if edges.arguments else {}),
         },
         "attempt": edges.attempt,
     }
@@ -59,6 +62,9 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
     told = mapping(entry["edges"])
     parents = tuple(_parent(*items(parent)) for parent in items(told["parents"]))
     ops = texts(told["ops"])
+    arguments = texts(told.get("arguments", ()))
+    if arguments and len(arguments) != len(ops):
+        raise ValueError(f"{len(arguments)} arguments of {len(ops)} operations")
     return Edges(
         name=text(told["name"]),
         phase=text(told["phase"]),
@@ -75,6 +81,7 @@ def read_edges(entry: Mapping[str, Any]) -> Edges:
         missing=texts(told["missing"]),
         grad=flag(told["grad"]),
         attempt=whole(entry["attempt"]),
+        arguments=arguments,
     )
 
 

@@ -76,6 +76,7 @@ def _edges(edges: Edges) -> WireEdges:
         inputs=chain.from_iterable(edges.inputs),
         missing=edges.missing,
         grad=edges.grad,
+        arguments=edges.arguments,
     )
 
 
@@ -102,6 +103,7 @@ def _read(wire: WireEdges) -> Edges:
         inputs=_read_inputs(wire.arity, wire.inputs, len(wire.ops), len(wire.parents)),
         missing=tuple(map(check_reason, wire.missing)),
         grad=wire.grad,
+        arguments=_read_arguments(wire.arguments, len(wire.ops)),
     )
 
 
@@ -113,6 +115,12 @@ def _read_parent(wire: WireParent) -> Parent:
         pass_index=wire.pass_index if wire.HasField("pass_index") else None,
         phase=wire.phase and check_phase(wire.phase),
     )
+
+
+def _read_arguments(arguments: Sequence[str], ops: int) -> tuple[str, ...]:
+    if arguments and len(arguments) != ops:
+        raise FrameError(f"arguments of {len(arguments)} operations, where {ops} are named")
+    return tuple(map(check_reason, arguments))
 
 
 def _read_inputs(

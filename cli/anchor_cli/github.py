@@ -17,10 +17,11 @@ from html import escape as literal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anchor_cli.compared import DOUBTED, described, selector, where
+from anchor_cli.compared import DOUBTED
 from anchor_cli.exits import ExitCode
 from anchor_cli.table import cut
 from anchor_cli.terminal import note
+from anchorlib.diagnosis import described, selector, where
 from anchorlib.names import escape
 
 if TYPE_CHECKING:

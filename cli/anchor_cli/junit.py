@@ -18,9 +18,10 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from anchor_cli.compared import DOUBTED, described, where
+from anchor_cli.compared import DOUBTED
 from anchor_cli.exits import ExitCode
 from anchor_cli.words import counted
+from anchorlib.diagnosis import described, where
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:

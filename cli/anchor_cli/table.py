@@ -116,7 +116,7 @@ def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> st
         return text
     room = width - len(mark)
     left = (room + 1) // 2 if left is None else left
-    return _start(text, left) + mark + _start(text[::-1], room - left)[::-1]
+    return _start(text, left) + mark + _end(text, room - left)
 
 
 def cut_name(name: str, width: int, mark: str = "…") -> str:
@@ -234,6 +234,13 @@ def _start(text: str, width: int) -> str:
     """The longest start of `text` in at most `width` columns."""
     while width_of(text) > width:
         text = text[: min(len(text) - 1, width)] if len(text) > width else text[:-1]
+    return text
+
+
+def _end(text: str, width: int) -> str:
+    """The longest end of `text` in at most `width` columns; backwards it may be less wide."""
+    while width_of(text) > width:
+        text = text[max(1, len(text) - width) :]
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
@@ -24,11 +25,14 @@ class Screen:
     width: columns of the terminal; None in a pipe or a file, where nothing is cut to fit.
     glyphs: block and line characters can be shown (never in a pipe).
     color: ANSI styles are understood and wanted.
+    asked: columns that COLUMNS asks for in a pipe or a file, where sentences are wrapped to them;
+        figures and names are not cut for it.
     """
 
     width: int | None = None
     glyphs: bool = False
     color: bool = False
+    asked: int | None = None
 
     @property
     def human(self) -> bool:
@@ -45,13 +49,17 @@ class Screen:
 def this_screen() -> Screen:
     """The screen behind stdout, with NO_COLOR, TERM=dumb and COLUMNS respected."""
     if not sys.stdout.isatty():
-        return Screen()
+        return Screen(asked=_asked(os.environ.get("COLUMNS", "")))
     dumb = os.environ.get("TERM") == "dumb"
     return Screen(
         width=shutil.get_terminal_size().columns,
         glyphs=not dumb and _can_show(_NEEDED_GLYPHS),
         color=not dumb and not os.environ.get("NO_COLOR"),
     )
+
+
+def _asked(columns: str) -> int | None:
+    return int(columns) if re.fullmatch(r"[1-9][0-9]{0,4}", columns) else None
 
 
 def _can_show(text: str) -> bool:

@@ -347,6 +347,32 @@ def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
     assert all(line.isprintable() and width_of(line) <= 80 for line in lines)
 
 
+@settings(max_examples=30)
+@given(comparisons, st.integers(70, 160))
+def test_columns_of_a_pipe_are_honoured(found, columns):
+    lines = report(found, [], Screen(asked=columns))
+    assert all(width_of(line) <= columns for line in lines)
+
+
+def test_a_pipe_asks_for_columns_by_a_variable(compare, monkeypatch):
+    long = replace(SUSPECT, sentence="a word " * 40)
+    for columns in (50, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        widths = [len(line) for line in compare(long).out.partition("\nNEXT")[0].splitlines()]
+        assert columns - 10 < max(widths) <= columns
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert max(map(len, compare(long).out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_the_sentence_is_never_cut(width):
+    words = " ".join(f"word{number}" for number in range(300))
+    lines = report(replace(SUSPECT, sentence=words), [], Screen(width))
+    assert words in " ".join(line.strip() for line in lines)
+    assert any(line.startswith("ORIGINS") for line in lines)
+    assert all(len(line) <= 80 for line in lines)
+
+
 def test_a_terminal_has_colour_and_a_pipe_has_none():
     coloured = report(UNEXPECTED, [], Screen(80, glyphs=True, color=True))
     assert any("\x1b[1;31mUNEXPECTED\x1b[0m" in line for line in coloured)
@@ -430,7 +456,7 @@ def test_advice_is_a_comment_on_every_line_that_it_takes():
 
 
 def test_what_b_calls_otherwise_or_does_later_is_looked_at_there():
-    renamed = anchorlib.diagnosis.alignment.Renaming("tanh3", "net.tanh3", "map")
+    renamed = anchorlib.diagnosis.pairing.Renaming("tanh3", "net.tanh3", "map")
     found = replace(UNEXPECTED, renamed=(renamed,), step_offset=5)
     assert next_commands(found, ("eager", "compiled"), "anchors") == [
         "anchor stats eager --tensor tanh3@grad --step 0",

@@ -48,6 +48,7 @@ def screen_of(monkeypatch, encoding: str = "utf-8", **variables: str) -> Screen:
 
 
 def test_a_pipe_is_neither_wide_nor_coloured(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert this_screen() == Screen(None, glyphs=False, color=False)
 

@@ -88,12 +88,18 @@ def _contrast(number: int, lines: int, steps: int, random: np.random.Generator) 
     }  # fmt: skip
     plain = {
         "run": number, "a": "run0", "b": f"run{number}", "verdict": "suspect",
-        "sentence": "run0 and run1 differ first at step 37.",
-        "counts": {
-            "matched": grid.size, "identical": grid.size - len(cell), "differing": len(cell),
-            "only_a": 0, "only_b": 0,
-        },
-        "first": first, "origins": [], "config": [], "notes": [], "growth": [], "loss": None,
+        "sections": [
+            {
+                "key": "verdict", "title": "SUSPECT", "all": 1,
+                "head": "run0 and run1 differ first at step 37.",
+                "entries": [{"text": f"{grid.size:,} matched"}],
+            },
+            {
+                "key": "first", "title": "FIRST DIVERGENCE", "head": "", "all": 1,
+                "entries": [{"where": "step 37 pass 0", "name": first["title"]}],
+            },
+        ],
+        "first": first, "origins": [], "config": [], "growth": [], "loss": None,
         "renamed": [], "offset": 0, "incomplete": False, "noise": [], "horizon": None,
         "partners": list(range(lines)), "structure": {"nodes": [], "more": 0},
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """What each record was computed from, and which differences nothing recorded explains."""
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry, Link
+from anchorlib.diagnosis.causes.ancestry import Ancestry, Link, between
 from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, frontier
 from anchorlib.diagnosis.causes.headers import (
     MODULE,
@@ -24,6 +24,7 @@ __all__ = [
     "Role",
     "Skips",
     "StepLineage",
+    "between",
     "config_diff",
     "frontier",
     "made_otherwise",

@@ -39,7 +39,7 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     two: Mapping[str, Any] = b[common[0] if common else min(b)] if b else {}
     names = list(dict.fromkeys([*one, *two]))
     return _engines(alignment) | {
-        name: (one.get(name), two.get(name))
+        name: _both(name, one, two)
         for name in names
         if name not in PASSING
         and one.get(name) != two.get(name)
@@ -53,6 +53,15 @@ def mode_since(header: Mapping[str, Any], name: str) -> int | None:
     return step if isinstance(step, int) else None
 
 
+def _both(name: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What both say; an optimizer's switch that is not listed is off."""
+    pair = (one.get(name), two.get(name))
+    optimizer = name.partition(".")[0]
+    if True in pair and optimizer.startswith("optimizer") and optimizer in one and optimizer in two:
+        return pair[0] or False, pair[1] or False
+    return pair
+
+
 def module_key(name: str) -> str:
     """The entry that says what the module of this name was made with."""
     return f"{MODULE}{name}"
@@ -61,7 +70,8 @@ def module_key(name: str) -> str:
 def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
     """What two modules say otherwise of themselves; None where they say the same, or nothing.
 
-    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ.
+    a, b: texts as "LayerNorm((32,), eps=1e-05)"; of two of one class the arguments that differ, as
+        ("LayerNorm eps 1e-05", "0.01").
     """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return None
@@ -72,6 +82,9 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
     right = [one for one in args_b if one not in args_a]
     if not left and not right:
         return a, b
+    if [one.partition("=")[:2] for one in left] == [one.partition("=")[:2] for one in right]:
+        left = [one.replace("=", " ", 1) for one in left]
+        right = [one.partition("=")[2] or one for one in right]
     return f"{class_a} {', '.join(left) or 'without it'}", ", ".join(right) or "without it"
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
+from anchorlib.diagnosis.judgement.changes import Changes
 from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.envelope import SATURATED, Envelope
 from anchorlib.diagnosis.judgement.groups import Segment, segments
 from anchorlib.diagnosis.judgement.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.origins import Origin
-from anchorlib.diagnosis.judgement.reasons import of_b_alone, reason
+from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.replay import Replays
 from anchorlib.diagnosis.judgement.severity import severity, size_of_error
 from anchorlib.diagnosis.pairing import place_at
@@ -55,11 +56,13 @@ class Judge:
     noise: Envelope | None = None
     skips: Skips = field(init=False)
     replays: Replays = field(init=False)
+    changes: Changes = field(init=False)
     unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.skips = skips(self.found.alignment)
         self.replays = Replays(self.found)
+        self.changes = Changes(self.found)
 
     def origins(self) -> list[Origin]:
         """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
@@ -155,6 +158,8 @@ class Judge:
         outside = cls in ("starts_unequal", "window_start")
         direct = [] if outside else [link for link in ancestry.parents if not link.saved]
         parents = [join(link.name, link.kind) for link in direct]
+        changed = () if outside else self.changes.of(row, measure)
+        ops = ((), ()) if outside else self.changes.operations(row)
         return Origin(
             place=place_at(found.alignment.a, row),
             cls=cls,
@@ -162,10 +167,13 @@ class Judge:
             parents=tuple(dict.fromkeys(parents)),
             measure=measure,
             max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
-            why=reason(found, segment, measure, note, outside=outside),
+            why=reason(found, segment, measure, note, changed, outside=outside),
             amongst=segment.amongst,
             where=self._where(pair),
-            orphaned=bool(found.orphaned[row]) or bool(of_b_alone(found, row)),
+            orphaned=bool(found.orphaned[row]) or bool(self.changes.made_of_alone(row)),
+            changed=changed,
+            ops_a=tuple(one.name for one in ops[0]),
+            ops_b=tuple(one.name for one in ops[1]),
             evidence=(found, row),
         )
 

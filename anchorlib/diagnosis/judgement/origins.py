@@ -49,6 +49,10 @@ class Origin:
         largest before it in its step; else 0.
     replay: what each run's operation computed, where that was asked for and can be told.
     evidence: where it was found, for `anchorlib.replay`: the frontier, and the row in A's table.
+    changed: what B does otherwise there, a clause each, as "GeluBackward0 approximate 'none' |
+        'tanh'"; `why` has them too.
+    ops_a, ops_b: the operations between it and what it was computed from in either run, without
+        those that only move bits.
     """
 
     place: Place
@@ -64,3 +68,6 @@ class Origin:
     leap: float = 0.0
     replay: Replay | None = None
     evidence: tuple[Frontier, int] | None = field(default=None, repr=False, compare=False)
+    changed: tuple[str, ...] = ()
+    ops_a: tuple[str, ...] = ()
+    ops_b: tuple[str, ...] = ()

@@ -5,23 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
-from anchorlib.diagnosis.causes import Frontier, Role, made_otherwise, mode_since, module_key
+from anchorlib.diagnosis.causes import Frontier, Role, mode_since
 from anchorlib.diagnosis.judgement.detaching import detached
 from anchorlib.diagnosis.judgement.groups import Segment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
-from anchorlib.record import Edges
 
-__all__ = ["computing", "of_b_alone", "reason", "unrounding"]
+__all__ = ["reason", "unrounding"]
 
-PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
-CLEAR = 1e-3  # from which two factors are told from one another
 
-MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
 
 UNROUNDING = re.compile(
     r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Cat|Stack|Transpose|Permute|Expand"
@@ -29,18 +23,6 @@ UNROUNDING = re.compile(
     r"|MaskedFill|Where|ConstantPadNd|Flip|Roll|Unfold|AsStrided|Index|IndexSelect|Gather"
     r"|Contiguous|Flatten|MaxPool\w*|Diagonal|Repeat|Movedim|Swapdims)Backward\d*$"
 )
-
-
-MOVING = re.compile(
-    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Transpose|Permute|Expand|Clone"
-    r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
-    r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
-)
-
-
-def computing(ops: Sequence[str]) -> tuple[str, ...]:
-    """Those that compute; where all of them only move bits, these."""
-    return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
 
 
 def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
@@ -54,11 +36,19 @@ def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
     return all(UNROUNDING.match(op) and not (gradient and adding.match(op)) for op in ops)
 
 
-def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, outside: bool) -> str:
+def reason(
+    found: Frontier,
+    segment: Segment,
+    measure: Measure,
+    note: str,
+    changed: Sequence[str],
+    *,
+    outside: bool,
+) -> str:
     """One line, "" where there is nothing to say.
 
-    note: what the class itself says. outside: whether the difference came in from elsewhere, so
-        that its operations say nothing.
+    note: what the class itself says. changed: what B does otherwise there. outside: whether the
+        difference came in from elsewhere, so that its operations say nothing.
     """
     a, row = found.alignment.a, segment.row
     parts = [note] if note else []
@@ -79,27 +69,14 @@ def reason(found: Frontier, segment: Segment, measure: Measure, note: str, *, ou
     parts += _stretch(segment)
     if row in found.copies:
         parts.append(_copied(found, row))
-    parts += _of_b(found, row, measure) or _seen_before(found, row, measure)
-    if found.role[row] == Role.OPTIMIZER and not segment.ops:
+    told = [*_in_eval_mode(found, row), *detached(found, row), *changed]
+    parts += told or _seen_before(found, row, measure)
+    left_over = any(one.startswith("zero_grad?") for one in changed)
+    if found.role[row] == Role.OPTIMIZER and not segment.ops and not left_over:
         parts.append(_after_backward(found, a.tensors[a.tensor[row]].kind))
     if ranks := _ranks(found, segment):
         parts.append(ranks)
     return "; ".join(parts)
-
-
-def _of_b(found: Frontier, row: int, measure: Measure) -> list[str]:
-    """What B does otherwise, as far as it can be told."""
-    parts = []
-    if made := _made_otherwise(found, row):
-        parts.append(" | ".join(map(escape, made)))
-    parts += _in_eval_mode(found, row) + detached(found, row)
-    if other := _otherwise(found, row):
-        parts.append(f"B computes it by {other}")
-    if other := of_b_alone(found, row):
-        parts.append(f"B computes it from {other}, which A does not have")
-    if factor := _factor(measure):
-        parts.append(f"B is {factor:.6g} times A")
-    return parts
 
 
 def _copied(found: Frontier, row: int) -> str:
@@ -108,20 +85,6 @@ def _copied(found: Frontier, row: int) -> str:
     name = escape(a.tensors[a.tensor[source]].name)
     one, other = "AB" if (a.digest[row] == a.digest[source]).all() else "BA"
     return f"in {one} it is {name} bit for bit, in {other} it is not"
-
-
-def _made_otherwise(found: Frontier, row: int) -> tuple[str, str] | None:
-    """What the two modules whose output this is, or whose parameter, were made with."""
-    alignment = found.alignment
-    a, b = alignment.a, alignment.b
-    tensor = a.tensors[a.tensor[row]]
-    names = {one.a: one.b for one in alignment.renamed}
-    told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
-    for name in (tensor.name, tensor.name.rpartition(".")[0]):
-        key_a, key_b = module_key(name), module_key(names.get(name, name))
-        if key_a in told_a:
-            return made_otherwise(told_a[key_a], told_b.get(key_b))
-    return None
 
 
 def _in_eval_mode(found: Frontier, row: int) -> list[str]:
@@ -183,58 +146,3 @@ def _ranks(found: Frontier, segment: Segment) -> str:
         return "on every rank: the operation itself"
     listed = ", ".join(map(str, segment.ranks))
     return f"on rank{'s' * (len(segment.ranks) > 1)} {listed} alone: its data, device or placement"
-
-
-def _otherwise(found: Frontier, row: int) -> str:
-    """The operations by which B made the same tensor, where they are others than A's."""
-    alignment = found.alignment
-    a = alignment.a
-    tensor = a.tensors[a.tensor[row]]
-    sites = [(link.name, link.call or 0) for link in found.ancestry(row).parents]
-    if tensor.kind == "value":
-        sites = [(tensor.name, int(a.call[row]))]
-    names = {one.a: one.b for one in alignment.renamed}
-    own = _ops(a.edges.get(tensor.rank, ()), sites)
-    other = _ops(
-        alignment.b.edges.get(tensor.rank, ()), [(names.get(n, n), call) for n, call in sites]
-    )
-    hidden = any(compiled(ops) or any(op.endswith(MODULE) for op in ops) for ops in (own, other))
-    if not own or not other or own == other or hidden:
-        return ""
-    return escape(", ".join(op for op in other if op not in own)) if set(other) - set(own) else ""
-
-
-def of_b_alone(found: Frontier, row: int) -> str:
-    """What B made the same value of that has no partner in A."""
-    alignment = found.alignment
-    tensor = alignment.a.tensors[alignment.a.tensor[row]]
-    if tensor.kind != "value" or not len(alignment.only_b):
-        return ""
-    names = {one.a: one.b for one in alignment.renamed}
-    site = (names.get(tensor.name, tensor.name), int(alignment.a.call[row]))
-    b = alignment.b
-    paired = {b.tensors[one].name for one in np.unique(b.tensor[alignment.b_row]).tolist()}
-    alone = {b.tensors[one].name for one in np.unique(b.tensor[alignment.only_b]).tolist()} - paired
-    told = [one for one in b.edges.get(tensor.rank, ()) if (one.name, one.call) == site]
-    parents = dict.fromkeys(parent.name for one in told[:1] for parent in one.parents)
-    return ", ".join(escape(name) for name in parents if name in alone)
-
-
-def _factor(measure: Measure) -> float:
-    """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program.
-
-    Any number is a multiple of any other: of a scalar that says nothing.
-    """
-    if measure.numel < 2 or not (measure.cosine_distance <= PARALLEL and measure.value_a):
-        return 0.0
-    factor = measure.value_b / measure.value_a
-    apart = measure.error_eps * measure.eps
-    return factor if apart > CLEAR and abs(abs(factor - 1) / apart - 1) < CLEAR else 0.0
-
-
-def _ops(told: object, sites: list[tuple[str, int]]) -> tuple[str, ...]:
-    found: list[str] = []
-    for edges in told if isinstance(told, list | tuple) else ():
-        if isinstance(edges, Edges) and (edges.name, edges.call) in sites:
-            found += [op for op in edges.ops if op not in found]
-    return tuple(found)

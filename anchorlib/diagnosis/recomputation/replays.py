@@ -43,7 +43,7 @@ def replay(origin: Origin) -> Replay | None:
     told = operands(found, row)
     if told is None or told.own.dtype not in PRECISIONS:
         return None
-    how = _recipe(found, row, told)
+    how = _recipe(origin, found, row, told)
     if how is None:
         return None
     try:
@@ -71,30 +71,17 @@ def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
             yield replace(origin, replay=told, why=why)
 
 
-def _recipe(found: Frontier, row: int, told: Operands) -> Recipe | None:
+def _recipe(origin: Origin, found: Frontier, row: int, told: Operands) -> Recipe | None:
     """That of the operation in A, else in B: one of them may have written it by hand."""
     precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
     if len({one.dtype for one in precisions if one is not None}) > 1:
         return None
-    for ops in _operations(found, row):
-        how = recipe(ops, told, _texts(found, told))
+    texts = _texts(found, told)
+    for ops in (computing(found.ancestry(row).ops), origin.ops_a, origin.ops_b):
+        how = recipe(ops, told, texts)
         if how is not None:
             return how
     return None
-
-
-def _operations(found: Frontier, row: int) -> Iterator[Sequence[str]]:
-    """What each run ran between the record and its parents, views left out."""
-    yield computing(found.ancestry(row).ops)
-    alignment = found.alignment
-    tensor = alignment.a.tensors[int(alignment.a.tensor[row])]
-    names = {one.a: one.b for one in alignment.renamed}
-    direct = [link for link in found.ancestry(row).parents if not link.saved]
-    made = tensor.name if tensor.kind == "value" else direct[0].name if direct else ""
-    for edges in alignment.b.edges.get(tensor.rank, ()):
-        if edges.name == names.get(made, made):
-            yield computing(edges.ops)
-            return
 
 
 def _texts(found: Frontier, told: Operands) -> list[str]:

@@ -1,6 +1,5 @@
 // The answer on top: verdicts of comparisons, or what deserves attention in a run.
 
-const ORIGINS_SHOWN = 50;
 const ALONE_SHOWN = 3;
 
 function* originRows(one) {
@@ -59,44 +58,44 @@ class Answer {
   }
 
   verdict(one, i) {
+    const told = Object.fromEntries(one.sections.map((section) => [section.key, section]));
     const { first } = one;
-    const head = h('p', { class: 'sentence' }, h('span', { class: `verdict ${one.verdict}` }, one.verdict), ' ', h('strong', {}, one.sentence));
-    const counts = one.counts;
-    const facts = [`${whole(counts.identical)} of ${plural(counts.matched, 'matched record')} are bit-equal`,
-      counts.only_a && `${whole(counts.only_a)} only in ${one.a}`, counts.only_b && `${whole(counts.only_b)} only in ${one.b}`].filter(Boolean);
-    const go = first && first.line >= 0 && button(`show the first difference: step ${first.step}, ${first.title}`,
+    const head = h('p', { class: 'sentence' }, h('span', { class: `verdict ${one.verdict}` }, one.verdict), ' ', h('strong', {}, told.verdict.head));
+    const facts = told.verdict.entries.map((entry) => entry.text).join(' ');
+    const go = first && first.line >= 0 && button(`show the first difference: ${told.first.entries[0].where}, ${told.first.entries[0].name}`,
       () => this.app.select({ run: 0, line: first.line, column: first.column, contrast: i, reveal: true }));
     const where = h('div', { class: 'where' },
-      h('p', { class: 'about' }, `${one.a} (reference) against ${one.b}: ${facts.join('; ')}.`), go,
-      one.notes.length > 0 && h('ul', { class: 'notes' }, one.notes.map((note) => h('li', {}, note))),
-      one.origins.length > 0 && this.origins(one, i));
+      h('p', { class: 'about' }, `${one.a} (A, the reference) against ${one.b} (B): ${facts}.`), go,
+      told.note && h('ul', { class: 'notes' }, told.note.entries.map((note) => h('li', {}, note.text)), more(told.note)),
+      told.origins && this.origins(one, told.origins, i));
     return h('div', { class: `answer ${one.verdict}` }, head,
       h('div', { class: 'beside' }, where, changesOf(one)),
       one.renamed.length > 0 && h('details', {}, h('summary', {}, `${plural(one.renamed.length, 'tensor')} under another name`),
         h('ul', {}, one.renamed.map(([a, b, how]) => h('li', {}, h('code', {}, a), ' is ', h('code', {}, b), ` (${how})`)))));
   }
 
-  origins(one, i) {
-    const place = (origin) => {
-      const cell = origin.line * this.app.data.runs[0].columns.length + origin.column;
-      const found = origin.line >= 0 && one.footprints.find((some) => some.cell === cell);
+  origins(one, section, i) {
+    const place = (entry) => {
+      const cell = entry.line * this.app.data.runs[0].columns.length + entry.column;
+      const found = entry.line >= 0 && !entry.far.includes(' in ') && one.footprints.find((some) => some.cell === cell);
       return found && `differs in ${footprintText(found)}`;
     };
-    const row = (origin) => [h('tr', {},
-      h('th', { scope: 'row' }, origin.line >= 0
-        ? button(origin.title, () => this.app.select({ run: 0, line: origin.line, column: origin.column, contrast: i, reveal: true }), { class: 'name' })
-        : origin.title),
-      h('td', {}, `step ${origin.step}, pass ${origin.pass_index}${origin.call ? `, call ${origin.call}` : ''}${origin.rank ? `, rank ${origin.rank}` : ''}`),
-      h('td', {}, origin.class.replace('_', ' ')),
-      h('td', { class: 'right' }, figure(origin.error_eps, 3)),
-      h('td', { class: 'right' }, percent(origin.share_differing)),
-      h('td', { class: 'right' }, origin.max_ulp === null ? '–' : whole(origin.max_ulp))),
-    h('tr', { class: 'why' }, h('td', { colspan: 6 }, [origin.ops.join(' ← '), origin.why, place(origin)].filter(Boolean).join('; ') || '–'))];
-    return h('details', { open: one.origins.length <= 3 }, h('summary', {}, plural(one.origins.length, 'origin'), ': differences that no recorded parent explains'),
+    const row = (entry) => [h('tr', {},
+      h('th', { scope: 'row' }, entry.line >= 0
+        ? button(entry.name, () => this.app.select({ run: 0, line: entry.line, column: entry.column, contrast: i, reveal: true }), { class: 'name' })
+        : entry.name),
+      h('td', {}, entry.where), h('td', {}, entry.kind), h('td', {}, entry.far || '–')),
+    h('tr', { class: 'why' }, h('td', { colspan: 4 }, [entry.made, entry.text, place(entry)].filter(Boolean).join('; ') || '–'))];
+    return h('details', { open: section.all <= 3 }, h('summary', {}, plural(section.all, 'origin'), `: ${section.head}`),
       h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': `Origins of ${one.b}` }, h('table', { class: 'origins' },
-        h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'error, eps', 'elements', 'max ULP'].map((text) => h('th', { scope: 'col' }, text)))),
-        h('tbody', {}, one.origins.slice(0, ORIGINS_SHOWN).flatMap(row)))),
-      one.origins.length > ORIGINS_SHOWN && h('p', { class: 'about' }, `The first ${ORIGINS_SHOWN} in order of execution are listed.`),
-      one.origins.length > 3 && csvButton('origins', () => originRows(one)));
+        h('thead', {}, h('tr', {}, ['tensor', 'where', 'class', 'how far apart'].map((text) => h('th', { scope: 'col' }, text)))),
+        h('tbody', {}, section.entries.flatMap(row)))),
+      section.all > section.entries.length && h('p', { class: 'about' }, `The first ${section.entries.length} in order of execution are listed.`),
+      section.all > 3 && csvButton('origins', () => originRows(one)));
   }
+}
+
+function more(section) {
+  const left = section.all - section.entries.length;
+  return left > 0 && h('li', {}, `and ${whole(left)} more`);
 }

@@ -643,6 +643,7 @@ class Edges(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
     GRAD_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     phase: _builtins.str
     pass_index: _builtins.int
@@ -667,6 +668,10 @@ class Edges(_message.Message):
 
     @_builtins.property
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def arguments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of each op, as "alpha=1, beta=0.5"; none where no op has any"""
+
     def __init__(
         self,
         *,
@@ -682,10 +687,11 @@ class Edges(_message.Message):
         inputs: _abc.Iterable[_builtins.int] | None = ...,
         missing: _abc.Iterable[_builtins.str] | None = ...,
         grad: _builtins.bool = ...,
+        arguments: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arity", b"arity", "call", b"call", "grad", b"grad", "inputs", b"inputs", "missing", b"missing", "name", b"name", "ops", b"ops", "parents", b"parents", "pass_index", b"pass_index", "phase", b"phase", "shape", b"shape", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "arity", b"arity", "call", b"call", "grad", b"grad", "inputs", b"inputs", "missing", b"missing", "name", b"name", "ops", b"ops", "parents", b"parents", "pass_index", b"pass_index", "phase", b"phase", "shape", b"shape", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

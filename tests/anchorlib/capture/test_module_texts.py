@@ -8,7 +8,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture.module_texts import MOST_MODULES, MOST_TEXT, module_texts
-from anchorlib.diagnosis import made_otherwise
+from anchorlib.diagnosis.causes import made_otherwise
 
 
 class Rude(nn.Module):
@@ -30,6 +30,35 @@ def test_the_modules_that_hold_no_others_are_told():
     }
 
 
+class Norm(nn.Module):
+    """As most are written by hand: it prints nothing of itself."""
+
+    def __init__(self, eps: float, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.eps, self.affine, self.how = eps, True, "rms"
+        self.api_key, self._cache, self.sizes, self.inner = "hunter2", 3, [1], inner
+
+    @property
+    def slow(self):
+        raise RuntimeError("never asked")
+
+
+def test_what_a_module_of_the_users_keeps_is_told_but_for_secrets():
+    told = module_texts({"norm": Norm(1e-6), "block": Norm(0.5, nn.ReLU())})
+    assert told == {
+        "module.norm": "Norm(eps=1e-06, affine=True, how='rms', api_key='***')",
+        "module.block": "Norm(eps=0.5, affine=True, how='rms', api_key='***')",
+    }
+
+
+def test_what_a_module_prints_of_itself_is_told_once():
+    class Printing(Norm):
+        def extra_repr(self) -> str:
+            return "8, eps=0.001"
+
+    assert module_texts({"norm": Printing(1e-3)})["module.norm"].count("eps=") == 1
+
+
 def test_what_a_module_says_is_one_short_line_or_nothing():
     told = module_texts({"rude": Rude(), "long": Long()})
     assert told["module.rude"] == "Rude(…)"
@@ -46,7 +75,7 @@ def test_the_modules_of_a_giant_are_told_up_to_a_number():
     ("a", "b", "made"),
     [
         ("BatchNorm(4, eps=0.5)", "BatchNorm(4, eps=0.5)", None),
-        ("BatchNorm(4, eps=0.5)", "BatchNorm(4, eps=0.1)", ("BatchNorm eps=0.5", "eps=0.1")),
+        ("BatchNorm(4, eps=0.5)", "BatchNorm(4, eps=0.1)", ("BatchNorm eps 0.5", "0.1")),
         ("GELU(approximate='none')", "ReLU()", ("GELU(approximate='none')", "ReLU()")),
         ("Conv2d(3, 8, bias=False)", "Conv2d(3, 8)", ("Conv2d bias=False", "without it")),
         ("Linear((2, 3))", "Linear((3, 2))", ("Linear (2, 3)", "(3, 2)")),
@@ -71,6 +100,6 @@ def test_compare_says_what_the_module_of_an_origin_was_made_with(tmp_path):
     trained(tmp_path, "b", 0.1)
     found = anchorlib.compare("a", "b", store=tmp_path)
     assert found.origins[0].place.name == "1"
-    assert "LayerNorm eps=1e-05 | eps=0.1" in found.sentence
+    assert "LayerNorm eps 1e-05 | 0.1" in found.sentence
     assert "module.1" in found.config_diff
     assert "module.0" not in found.config_diff

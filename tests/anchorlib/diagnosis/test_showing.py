@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anchorlib.diagnosis import Comparison, Place, compare
+from anchor_cli.compared import report
+from anchor_cli.terminal import Screen
+from anchorlib.diagnosis import Comparison, Place, compare, sections
 from anchorlib.errors import MissingExtraError, UnsupportedError
 from anchorlib.reading import open_run
 from anchorlib.report import show
 from tests.anchorlib.reading.runs import make_run, training
 from tests.anchorlib.store.records import record
-from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE
+from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE, SUSPECT
 from tests.writing import put
 
 said = Comparison.__repr__  # a dataclass made by hand has one of its own
@@ -40,9 +42,10 @@ def found(tmp_path: Path):
 def test_the_answer_comes_first_and_then_where(found):
     first, second, *origins = repr(found).splitlines()
     assert first == f"Comparison('a', 'b', {found.verdict}: {found.sentence})"
-    assert second.startswith("  first: fc2@value at step 1, pass 0, ")
+    assert second.startswith("  first: fc2@value at step 1 pass 0 (")
     assert len(origins) == len(found.origins)
-    assert origins[0].startswith(f"  origin: fc2@value at step 1, pass 0: {found.origins[0].cls}, ")
+    kind = found.origins[0].cls.replace("_", " ")
+    assert origins[0].startswith(f"  origin: fc2@value at step 1 pass 0: {kind}, ")
     assert said(IDENTICAL).count("\n") == 0
 
 
@@ -55,7 +58,8 @@ def test_many_origins_are_counted():
 
 def test_a_notebook_gets_verdict_first_origins_and_notes(found):
     text = replace(found, notes=("a <gap>",))._repr_html_()
-    for part in (found.verdict, "first: fc2@value", "<th>class</th>", "note: a &lt;gap&gt;"):
+    told = (found.verdict.upper(), "<th>class</th>", "fc2@value", "GROWTH", "<p>a &lt;gap&gt;</p>")
+    for part in told:
         assert part in text
 
 
@@ -101,8 +105,32 @@ def test_a_table_is_bounded_whatever_there_is_of_parents_operations_and_notes():
     told = replace(IDENTICAL, origins=(replace(ORIGIN, parents=many, ops=many),) * 500, notes=many)
     text = told._repr_html_()
     assert len(text) < 100_000
-    assert "and 4,997 more" in text
     assert "and 4,990 more in .notes" in text
+
+
+def test_operations_and_parents_that_are_not_named_are_counted():
+    many = tuple(f"op{at}" for at in range(5000))
+    told = replace(IDENTICAL, origins=(replace(ORIGIN, parents=many, ops=many),))
+    for text in (said(told), told._repr_html_()):
+        assert "op7 and 4,992 more of op0, op1, op2 and 4,997 more (equal)" in text
+
+
+def test_operations_that_only_move_bits_are_shown_nowhere():
+    moved = replace(ORIGIN, ops=("ViewBackward0", "GeluBackward0", "TBackward0"))
+    told = replace(SUSPECT, origins=(moved,), sentence="")
+    for text in (said(told), told._repr_html_(), str(report(told, (), Screen()))):
+        assert "GeluBackward0" in text
+        assert "ViewBackward0" not in text
+
+
+def test_every_way_out_says_the_same_sections():
+    """Whatever a section says stands on a wide terminal and in a notebook."""
+    drawn = ["\n".join(report(SUSPECT, (), Screen(asked=2000))), SUSPECT._repr_html_()]
+    for section in sections(SUSPECT):
+        assert all(section.title in text for text in drawn)
+        for entry in section.entries:
+            words = (entry.text, entry.name, entry.where, entry.made, entry.far)
+            assert all(word in text for text in drawn for word in words)
 
 
 def test_a_comparison_is_a_page_in_a_frame_of_its_own(found, tmp_path):

@@ -136,7 +136,8 @@ def test_a_comparison_that_carries_no_pairs_is_its_sentence_alone(tmp_path):
     a, b = pair_of_runs(tmp_path, fc1_0=changed(0, 5.0))
     found = drawn(a, b, alignment=None, measures=None, sentence="They <differ>.")
     assert np.isnan(found.grid).all()
-    assert found.plain["sentence"] == "They <differ>."
+    (verdict,) = [one for one in found.plain["sections"] if one["key"] == "verdict"]
+    assert verdict["head"] == "They <differ>."
 
 
 def test_settings_are_said_as_people_read_them_and_modules_in_the_structure(tmp_path):
@@ -147,6 +148,6 @@ def test_settings_are_said_as_people_read_them_and_modules_in_the_structure(tmp_
     }
     found = drawn(*pair_of_runs(tmp_path), config_diff=differs)
     assert found.plain["config"] == [
-        ["command", "python train.py", "python train.py --lr 1"],
+        ["command", "...", "... --lr 1"],
         ["torch.backend", "absent", "inductor"],
     ]

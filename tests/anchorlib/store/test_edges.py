@@ -19,6 +19,7 @@ EDGES = Edges(
     inputs=((1, -1), (-2, -3, 0)),
     missing=("a leaf that is not anchored",),
     grad=False,
+    arguments=("alpha=2", ""),
 )
 
 
@@ -58,6 +59,8 @@ def test_each_attempt_states_its_own(tmp_path):
 def test_a_line_that_is_no_statement_is_damage():
     line = edges_line(EDGES)
     assert read_edges(line) == EDGES
+    with pytest.raises(ValueError, match="arguments of 2 operations"):
+        read_edges({**line, "edges": {**line["edges"], "arguments": ["alpha=2"]}})
     del line["edges"]["parents"]
     with pytest.raises(StoreError, match="damaged"):
         Catalogue().apply([encode(line)])

@@ -39,6 +39,7 @@ def edges(draw):
         inputs=tuple(map(tuple, inputs)),
         missing=tuple(draw(st.lists(names, max_size=2))),
         grad=draw(st.booleans()),
+        arguments=tuple(draw(st.sampled_from(["", "alpha=2"])) for _ in ops) * draw(st.booleans()),
     )
 
 
@@ -76,6 +77,7 @@ GOOD = {"name": "h", "phase": "train", "ops": ["A", "B"], "arity": [1, 1], "inpu
         {"inputs": [1, 2]},
         {"inputs": [1, -1]},
         {"parents": [{"name": ""}]},
+        {"arguments": ["alpha=2"]},
     ],
 )
 def test_edges_that_cannot_be_are_refused(wrong):

@@ -1,37 +1,43 @@
-"""How many records two compared runs share, and which tensors or steps one has alone."""
+"""Numbers of a comparison in words: how many records two runs share, and which one has alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anchor_cli.sections import wrapped
-from anchor_cli.table import width_of
-from anchor_cli.words import steps_of
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
-    from anchorlib.diagnosis import Comparison
+    from anchorlib.diagnosis.comparison import Comparison
     from anchorlib.diagnosis.pairing import Table
-    from anchorlib.diagnosis.sizes.measures import Array
 
-__all__ = ["how_many"]
+__all__ = ["counted", "figure", "how_many"]
 
-_NAMED = 2
+Array = np.ndarray[Any, Any]
+NAMED = 2
 
 
-def how_many(found: Comparison, width: int) -> list[str]:
-    """The lines that count records; what one run has alone is not torn from its number."""
+def counted(number: int, word: str) -> str:
+    """As "1 record" or "2,000 records"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def figure(value: float) -> str:
+    """Three digits, as 0.35, 12.4, 5,310 or 6.1e+06."""
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def how_many(found: Comparison) -> tuple[str, str]:
+    """How many records have a partner; and how many one run has alone, by name or step."""
     counts, (in_a, in_b) = found.counts, _alone(found)
-    matched = (
-        f"  {counts.matched:,} matched: {counts.identical:,} identical, "
-        f"{counts.differing:,} differing;"
+    return (
+        f"{counts.matched:,} matched: {counts.identical:,} identical, "
+        f"{counts.differing:,} differing;",
+        f"only in A {counts.only_a:,}{in_a}, only in B {counts.only_b:,}{in_b}",
     )
-    others = f"only in A {counts.only_a:,}{in_a}, only in B {counts.only_b:,}{in_b}"
-    fits = width_of(f"{matched} {others}") <= width
-    lines = [f"{matched} {others}"] if fits else [matched, f"    {others}"]
-    return [part for line in lines for part in wrapped(line, width, 2, "    ")]
 
 
 def _alone(found: Comparison) -> tuple[str, str]:
@@ -56,8 +62,12 @@ def _told(table: Table, only: Array, matched: Array) -> str:
     names = [escape(name if name not in both else join(name, kind))
              for name, kind in own if (name, kind) not in shared]  # fmt: skip
     if names := list(dict.fromkeys(names)):
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-        return f" ({', '.join(names[:_NAMED])}{more})"
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        return f" ({', '.join(names[:NAMED])}{more})"
     first, last = int(table.step[only].min()), int(table.step[only].max())
     steps = table.step[matched]
-    return "" if first <= steps.max() and last >= steps.min() else f" ({steps_of(first, last)})"
+    return "" if first <= steps.max() and last >= steps.min() else f" ({_steps_of(first, last)})"
+
+
+def _steps_of(first: int, last: int) -> str:
+    return f"step {first}" if first == last else f"steps {first}-{last}"

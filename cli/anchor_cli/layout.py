@@ -1,4 +1,4 @@
-"""A report of a fixed height: sections that show as much as the others leave them."""
+"""A report of a fixed height: blocks of lines that show as much as the others leave them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from anchor_cli.table import cut, width_of
 from anchor_cli.terminal import Screen
 
-__all__ = ["Section", "fitted", "listed", "titled", "wrapped"]
+__all__ = ["Block", "fitted", "listed", "titled", "wrapped"]
 
 _FILLER = "\0"  # what is shown holds none
 
 
-class Section(NamedTuple):
+class Block(NamedTuple):
     """One part of a report.
 
     most: how many entries it has.
@@ -27,40 +27,36 @@ class Section(NamedTuple):
     least: int = 1
 
 
-def fitted(sections: Sequence[Section], height: int) -> list[str]:
-    """The lines of all sections, one entry of each if possible, at most `height` of them.
+def fitted(blocks: Sequence[Block], height: int) -> list[str]:
+    """The lines of all blocks, one entry of each if possible, at most `height` of them.
 
     What is left goes round: an entry to the first that is short of some, then to the next.
     """
-    shown = [min(section.least, section.most) for section in sections]
-    if len(_all(sections, shown)) > height:
-        shown = [min(1, section.most) for section in sections]
-    for place in reversed(range(len(sections))):
-        if len(_all(sections, shown)) > height:
+    shown = [min(block.least, block.most) for block in blocks]
+    if len(_all(blocks, shown)) > height:
+        shown = [min(1, block.most) for block in blocks]
+    for place in reversed(range(len(blocks))):
+        if len(_all(blocks, shown)) > height:
             shown[place] = 0
-    waiting = {place for place, section in enumerate(sections) if section.most > shown[place]}
+    waiting = {place for place, block in enumerate(blocks) if block.most > shown[place]}
     while waiting:
         for place in sorted(waiting):
             shown[place] += 1
-            if len(_all(sections, shown)) > height:
+            if len(_all(blocks, shown)) > height:
                 shown[place] -= 1
                 waiting.discard(place)
-            elif shown[place] == sections[place].most:
+            elif shown[place] == blocks[place].most:
                 waiting.discard(place)
-    return _all(sections, shown)
+    return _all(blocks, shown)
 
 
-def _all(sections: Sequence[Section], shown: Sequence[int]) -> list[str]:
-    return [
-        line
-        for section, count in zip(sections, shown, strict=True)
-        for line in section.lines(count)
-    ]
+def _all(blocks: Sequence[Block], shown: Sequence[int]) -> list[str]:
+    return [line for block, count in zip(blocks, shown, strict=True) for line in block.lines(count)]
 
 
 def listed(
     head: str, entries: Sequence[Sequence[str]], more: str, *, headed: bool = False
-) -> Section:
+) -> Block:
     """A head and entries of one or more lines each; `more` says where the others are.
 
     headed: whether an entry's first line can do without the others: where one entry is left, that
@@ -74,13 +70,16 @@ def listed(
             return [head, *chosen, *entries[-1][:1]]
         return [head, *chosen, *([f"  and {left:,} more: {more}"] if left else [])]
 
-    return Section(len(entries), lines)
+    return Block(len(entries), lines)
 
 
-def wrapped(text: str, width: int, most: int = 3, indent: str = "  ") -> list[str]:
-    """`text` in at most `most` lines of so many columns, all but the first indented."""
+def wrapped(text: str, width: int, most: int | None = 3, indent: str = "  ") -> list[str]:
+    """`text` in at most `most` lines of so many columns, all but the first indented.
+
+    most: None for all of it.
+    """
     lines = _broken(text, width, indent) or [""]
-    if len(lines) > most:
+    if most is not None and len(lines) > most:
         rest = " ".join(line.strip() for line in lines[most - 1 :])
         lines[most - 1 :] = [cut(f"{indent}{rest}", width, "...", left=width - 3)]
     return lines

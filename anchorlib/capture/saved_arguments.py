@@ -1,0 +1,103 @@
+"""What an operation was told beside its tensors, as its autograd node has kept it for backward.
+
+    GeluBackward0       approximate='tanh'
+    StdBackward0        correction=0, dim=(1,), keepdim=True
+    MulBackward0        other=0.125             a number that a tensor was multiplied by
+
+torch gives each type of node a getter for each thing that is saved (`_saved_eps`). The getters are
+taken from the type's own dict, because a custom `torch.autograd.Function` may call anything so. A
+saved tensor is never unpacked: hooks of the user's could run, or graphs be changed. The one tensor
+that is looked at is a number that torch made a tensor of itself, through `_raw_saved_other`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from types import GetSetDescriptorType
+from typing import Any, Final
+
+import torch
+
+__all__ = ["arguments"]
+
+_SAVED: Final = "_saved_"
+_RAW: Final = "_raw_saved_"
+_MOST_TEXT: Final = 200
+_MOST_ITEMS: Final = 8
+
+_SIZES: Final = ("_sizes", "_strides", "_numel", "_options", "_opt", "HxW", "N", "C")
+"""Ends of names that say what the tensors are like: their shapes are recorded."""
+
+_UNTOLD: Final = {"correction": 1}
+"""What torch takes where it was told nothing."""
+
+_WORDS: Final = {"reduction": ("none", "mean", "sum")}
+"""Numbers that stand for words."""
+
+_NUMBERS: Final[dict[torch.dtype, Any]] = {
+    torch.float64: ctypes.c_double,
+    torch.int64: ctypes.c_int64,
+    torch.bool: ctypes.c_bool,
+}
+"""The types of what torch makes of a number that meets a tensor."""
+
+
+def arguments(node: Any) -> str:
+    """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" where it kept none."""
+    getters = {
+        name: getter
+        for name, getter in vars(type(node)).items()
+        if type(getter) is GetSetDescriptorType
+    }
+    told = [
+        f"{name.removeprefix(_SAVED)}={text}"
+        for name in getters
+        if name.startswith(_SAVED) and (text := _text(node, name, getters))
+    ]
+    return ", ".join(told)[:_MOST_TEXT]
+
+
+def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
+    """One argument as text; "" for what is none, or cannot be read any more."""
+    short = name.removeprefix(_SAVED)
+    if short.endswith(_SIZES) or "_sym_" in short:
+        return ""
+    raw = getters.get(f"{_RAW}{short}")
+    try:
+        if raw is not None:
+            return _number(raw.__get__(node))
+        value = getters[name].__get__(node)
+    except Exception:  # noqa: BLE001  # torch's own: backward has let go of it
+        return ""
+    return _shown(_UNTOLD.get(short) if value is None else value, _WORDS.get(short, ()))
+
+
+def _number(saved: Any) -> str:
+    """The number that torch wrapped into a tensor; "" for any tensor of the user's."""
+    tensor = saved.data  # as it was packed: no hook runs
+    if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad:
+        return ""
+    form = _NUMBERS.get(tensor.dtype)
+    if form is None or tensor.device.type != "cpu" or not tensor.data_ptr():
+        return ""
+    return _shown(form.from_address(tensor.data_ptr()).value, ())
+
+
+def _shown(value: Any, words: tuple[str, ...]) -> str:
+    if type(value) is int:
+        value = value - (1 << 64) if value >> 63 == 1 else value  # a negative one, without its sign
+        return words[value] if 0 <= value < len(words) else str(value)
+    if type(value) in (bool, str):
+        return repr(value)
+    if type(value) is float:
+        return str(int(value)) if _whole(value) else repr(value)
+    if type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
+        inner = [_shown(one, words) for one in value]
+        return f"({', '.join(inner)})" if all(inner) else ""
+    return ""
+
+
+def _whole(value: float) -> bool:
+    """Whether a number may have been written without a point: `x * 2` and `x * 2.0` are one."""
+    return math.isfinite(value) and value == int(value) and abs(value) < 1e15

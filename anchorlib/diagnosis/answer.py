@@ -1,0 +1,279 @@
+"""What a comparison says, as one list of sections, which terminal, prompt, notebook and page draw.
+
+config    the entries of the two headers that differ
+verdict   the answer in a sentence; how many records differ
+first     the first record, as A ran, whose bits differ
+origins   records that differ although all that they were computed from is equal
+growth    differences by step and kind, a table
+loss      where the losses part, which is later than the tensors do
+note      what could not be told, and why
+
+A section that has nothing to say is not there. All texts are escaped: names come from users.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from anchorlib.diagnosis.causes import MODULE, made_otherwise
+from anchorlib.diagnosis.counting import counted, figure, how_many
+from anchorlib.diagnosis.judgement import computing
+from anchorlib.dtypes import DTYPES
+from anchorlib.names import escape, join
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis.comparison import Comparison
+    from anchorlib.diagnosis.judgement import Growth, Losses, Origin
+    from anchorlib.diagnosis.pairing import Place
+
+__all__ = ["Entry", "Section", "described", "sections", "selector", "where"]
+
+Key = Literal["config", "verdict", "first", "origins", "growth", "loss", "note"]
+
+PARENTS, OPS = 3, 8  # that are named
+ALARMING = ("not_rounding", "nonfinite")
+OUTSIDE = ("starts_unequal", "window_start")
+APART = 2**30  # ulp: of float32 numbers of either sign, which are not near in any unit
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a section says.
+
+    where, name: the record it is about, in words; `place`: the same by coordinates.
+    kind: what it is, as "not rounding"; `alarming` where that is to be seen at once.
+    sides: what A and B say of `name`.
+    made, far: how it was made, and how far apart the two records are.
+    text: all else, in words.
+    """
+
+    text: str = ""
+    where: str = ""
+    name: str = ""
+    kind: str = ""
+    alarming: bool = False
+    sides: tuple[str, str] | None = None
+    made: str = ""
+    far: str = ""
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of what is said.
+
+    subject: a name that the head is about. head: what is said at once.
+    heads, rows: a table, where the section is one.
+    """
+
+    key: Key
+    title: str
+    head: str = ""
+    subject: str = ""
+    entries: tuple[Entry, ...] = ()
+    heads: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def sections(found: Comparison) -> tuple[Section, ...]:
+    """All sections of a comparison, in the order in which they are read."""
+    told = (
+        _config(found),
+        _verdict(found),
+        _first(found),
+        _origins(found),
+        _growth(found),
+        _losses(found),
+        _notes(found),
+    )
+    return tuple(one for one in told if one is not None)
+
+
+def selector(place: Place) -> str:
+    """Name and kind, as shown."""
+    return escape(join(place.name, place.kind))
+
+
+def where(place: Place) -> str:
+    """Coordinates in words; what every record of a plain run shares is left out."""
+    parts = [f"step {place.step}", f"pass {place.pass_index}"]
+    parts += [f"call {place.call}"] if place.call else []
+    parts += [f"rank {place.rank}"] if place.rank else []
+    parts += [f"phase {escape(place.phase)}"] if place.phase != "train" else []
+    return " ".join(parts)
+
+
+def described(origin: Origin) -> str:
+    """What is known of an origin, in a line: its operations, how far apart, and why."""
+    return "; ".join(filter(None, (_made(origin), _far(origin), escape(origin.why))))
+
+
+def _config(found: Comparison) -> Section:
+    entries = tuple(_setting(name, pair) for name, pair in found.config_diff.items())
+    differ = "entry differs" if len(entries) == 1 else "entries differ"
+    said = f"{len(entries)} header {differ}" if entries else "the headers agree"
+    runs = f"{escape(found.a)} | {escape(found.b)}"
+    return Section("config", "CONFIG", f": {said}", runs, entries)
+
+
+def _setting(name: str, pair: tuple[Any, Any]) -> Entry:
+    # Of what two modules were made with, what differs.
+    made = made_otherwise(*pair) if name.startswith(MODULE) else None
+    a, b = map(escape, made or _texts(*pair))
+    return Entry(name=escape(name), sides=(a, b))
+
+
+def _texts(a: Any, b: Any) -> tuple[str, str]:
+    """Both as text; of two commands what they do not share."""
+    if isinstance(a, list) and isinstance(b, list) and all(isinstance(w, str) for w in [*a, *b]):
+        pairs = enumerate(zip(a, b, strict=False))
+        same = next((at for at, (x, y) in pairs if x != y), min(len(a), len(b)))
+        start = ["..."] if same else []
+        return " ".join(start + a[same:]), " ".join(start + b[same:])
+    return _text(a), _text(b)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "absent"
+    return value if isinstance(value, str) else json.dumps(_plain(value), default=str)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot say as None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _verdict(found: Comparison) -> Section:
+    counts = tuple(Entry(text) for text in how_many(found))
+    return Section("verdict", found.verdict.upper(), escape(found.sentence), entries=counts)
+
+
+def _first(found: Comparison) -> Section | None:
+    if found.first is None:
+        return None
+    place, before = found.first.place, found.first.identical_before
+    earlier = f"({counted(before, 'record')} before it identical)" if before else ""
+    entry = Entry(earlier, where=where(place), name=selector(place), place=place)
+    return Section("first", "FIRST DIVERGENCE", entries=(entry,))
+
+
+def _origins(found: Comparison) -> Section | None:
+    if not found.origins:
+        return None
+    outside = all(one.cls in OUTSIDE for one in found.origins)
+    meaning = "nothing recorded before" if outside else "inputs equal, result not"
+    entries = tuple(map(_origin, found.origins))
+    return Section("origins", "ORIGINS", f"{meaning}{_unit(found)}", entries=entries)
+
+
+def _unit(found: Comparison) -> str:
+    """What eps is, in a phrase."""
+    eps = next((o.measure.eps for o in found.origins if o.measure.eps > 0), None)
+    name = next((d.name for d in DTYPES.values() if d.eps == eps and d.eps), None)
+    return "" if name is None else f" (1 eps = {eps:.2g}, {name}'s relative step)"
+
+
+def _origin(one: Origin) -> Entry:
+    alike = f"{one.amongst - 1:,} more like it" if one.amongst > 1 else ""
+    return Entry(
+        text="; ".join(filter(None, (escape(one.why), alike))),
+        where=where(one.place),
+        name=selector(one.place),
+        kind=one.cls.replace("_", " "),
+        alarming=one.cls in ALARMING,
+        made=_made(one),
+        far=_far(one),
+        place=one.place,
+    )
+
+
+def _made(one: Origin) -> str:
+    """The operations, and the equal records they worked on."""
+    ops = computing(one.ops)
+    made = "/".join(map(escape, ops[:OPS]))
+    if len(ops) > OPS:
+        made += f" and {len(ops) - OPS:,} more"
+    parents = ", ".join(map(escape, one.parents[:PARENTS]))
+    if len(one.parents) > PARENTS:
+        parents += f" and {len(one.parents) - PARENTS:,} more"
+    return f"{made} of {parents} (equal)" if made and parents else made or parents
+
+
+def _far(one: Origin) -> str:
+    """How far apart the two records are."""
+    measure = one.measure
+    parts = []
+    if measure.unrelated:  # units of rounding say nothing of two things
+        parts.append("unrelated")
+    elif not math.isnan(measure.error_eps):
+        parts.append(f"{figure(measure.error_eps)} eps")
+    if not math.isnan(measure.share_differing):
+        parts.append(f"{100 * measure.share_differing:.3g} % differ")
+    if one.where not in ("", "all"):
+        parts.append(f"in {one.where}")
+    if one.max_ulp is not None and one.max_ulp < APART and not measure.unrelated:
+        parts.append(f"max {one.max_ulp:,} ulp")
+    return ", ".join(parts)
+
+
+def _growth(found: Comparison) -> Section | None:
+    """A row for each step, a column for each kind of which anything differs."""
+    kinds = list(dict.fromkeys(one.kind for one in found.growth if one.differing))
+    if not kinds:
+        return None
+    cells = {(one.step, one.kind): one for one in found.growth}
+    scored = any(one.score is not None for one in found.growth)
+    meaning = "differing/all, median error in eps" + "; score: times noise" * scored
+    rows = []
+    for step in sorted({one.step for one in found.growth}):
+        here = [cells.get((step, kind)) for kind in kinds]
+        scores = [one.score for one in here if one is not None and one.score is not None]
+        score = [figure(max(scores)) if scores else "-"] * scored
+        rows.append((str(step), *map(_cell, here), *score))
+    heads = ("step", *map(escape, kinds), *["score"] * scored)
+    return Section("growth", "GROWTH", meaning, heads=heads, rows=tuple(rows))
+
+
+def _cell(one: Growth | None) -> str:
+    if one is None:
+        return "-"
+    error = "" if one.median_error_eps is None else f" {figure(one.median_error_eps)}"
+    return f"{one.differing:,}/{one.matched:,}{error}"
+
+
+def _losses(found: Comparison) -> Section | None:
+    if found.losses is None or found.first is None:
+        return None
+    head = f" {_partings(found.losses)}; tensors part at {found.first.place.step}"
+    return Section("loss", "LOSS", head, escape(found.losses.name))
+
+
+def _partings(losses: Losses) -> str:
+    if losses.first_bit is None:
+        return "does not part"
+    marks = {"1e-6": losses.above_1e6, "1e-3": losses.above_1e3}
+    later = [f"{mark} {'never' if at is None else f'at {at}'}" for mark, at in marks.items()]
+    return ", by ".join([f"parts at step {losses.first_bit}", *later])
+
+
+def _notes(found: Comparison) -> Section | None:
+    notes: Sequence[str] = [*_paired(found), *map(escape, found.notes)]
+    return Section("note", "NOTE", entries=tuple(map(Entry, notes))) if notes else None
+
+
+def _paired(found: Comparison) -> list[str]:
+    """How records came to stand for each other, where that is not plain."""
+    if not found.renamed:
+        return []
+    one = found.renamed[0]
+    more = f" and {len(found.renamed) - 1} more" if len(found.renamed) > 1 else ""
+    return [f"renamed ({one.how}): {escape(one.a)} is {escape(one.b)} in B{more}"]

@@ -1,0 +1,289 @@
+"""What B does otherwise where an origin stands, as far as both runs have told.
+
+    LayerNorm eps 1e-05 | 0.01              what the module was made with
+    GeluBackward0 approximate 'none' | 'tanh'        what an operation was told
+    B has a second Mul                      operations, without those that only move bits
+    zero_grad? B takes A's gradient and its own of the step before
+    B is 1.1 times A                        the result itself
+
+Operations are those of the statements (`anchorlib.record.Edges`) of the two records themselves: for
+a gradient those of what was made of its tensor. Nothing is said where a statement is missing, or
+where code that was compiled stands for many operations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Lineage, between, made_otherwise, module_key
+from anchorlib.diagnosis.judgement.leftover import leftover
+from anchorlib.diagnosis.pairing import Table, compiled
+from anchorlib.diagnosis.sizes import Measure
+from anchorlib.names import escape
+from anchorlib.record import Edges
+
+__all__ = ["Changes", "computing"]
+
+MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
+PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
+CLEAR = 1e-3  # from which two factors are told from one another
+LARGE = 1000.0  # eps, which no rounding of a gradient is
+SHOWN = 3  # changes of one kind
+NTH = {2: "second", 3: "third", 4: "fourth"}
+
+MOVING = re.compile(
+    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Transpose|Permute|Expand|Clone"
+    r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
+    r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
+)
+
+
+class Operation(NamedTuple):
+    """One operation: its node's name, and the scalars that it was told."""
+
+    name: str
+    arguments: str = ""
+
+
+class Call(NamedTuple):
+    """A forward call, as the statements of one run know it."""
+
+    rank: int
+    name: str
+    step: int
+    pass_index: int
+    call: int
+    phase: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class Changes:
+    """What B does otherwise at rows of A.
+
+    unread: of how many gradients more the values are looked at.
+    """
+
+    found: Frontier
+    unread: int = 10
+    _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
+    _names: dict[str, str] = field(init=False)
+    _known: tuple[set[str], set[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        alignment = self.found.alignment
+        self._names = {one.a: one.b for one in alignment.renamed}
+        a, b = _names_of(alignment.a), _names_of(alignment.b)
+        self._known = ({self._names.get(name, name) for name in a}, b)
+
+    def of(self, row: int, measure: Measure) -> tuple[str, ...]:
+        """A clause each; none where nothing is known."""
+        a, b = self.operations(row)
+        told = [*self._module(row), *_arguments(a, b), *self._counted(row, a, b)]
+        told += self._left_over(row, measure)
+        if factor := _factor(measure):
+            told.append(f"B is {factor:.6g} times A")
+        return tuple(told)
+
+    def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """Those of A and of B between a row and what it was computed from, the computing ones."""
+        both: tuple[list[Operation], list[Operation]] = ([], [])
+        for calls in self._calls(row):
+            for run, call in enumerate(calls):
+                both[run].extend(self._between(run, call, row))
+        a, b = (tuple(one for one in ops if not MOVING.match(one.name)) for ops in both)
+        return a, b
+
+    def made_of_alone(self, row: int) -> str:
+        """What B made the same value of that has no partner in A."""
+        alignment = self.found.alignment
+        if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
+            alignment.only_b
+        ):
+            return ""
+        b = alignment.b
+        paired = {b.tensors[one].name for one in np.unique(b.tensor[alignment.b_row]).tolist()}
+        only = {b.tensors[one].name for one in np.unique(b.tensor[alignment.only_b]).tolist()}
+        told = [self._edges(1, two) for _, two in self._calls(row)]
+        parents = dict.fromkeys(one.name for edges in told if edges for one in edges.parents)
+        return ", ".join(escape(name) for name in parents if name in only - paired)
+
+    # -- where statements are found
+
+    def _calls(self, row: int) -> Iterator[tuple[Call, Call]]:
+        """The forward calls whose operations made this row, in A and in B."""
+        alignment = self.found.alignment
+        at = int(np.searchsorted(alignment.a_row, row))
+        one = _call(alignment.a, row)
+        two = _call(alignment.b, int(alignment.b_row[at]))
+        if alignment.a.tensors[alignment.a.tensor[row]].kind == "value":
+            yield one, two
+            return
+        for link in self.found.ancestry(row).parents:
+            if link.saved or link.kind != "grad" or link.steps_back or link.call is None:
+                continue
+            later = link.pass_index - one.pass_index
+            yield (
+                one._replace(name=link.name, pass_index=link.pass_index, call=link.call),
+                two._replace(
+                    name=self._names.get(link.name, link.name),
+                    pass_index=two.pass_index + later,
+                    call=link.call,
+                ),
+            )
+
+    def _between(self, run: int, call: Call, row: int) -> list[Operation]:
+        edges = self._edges(run, call)
+        if edges is None or compiled(edges.ops) or any(op.endswith(MODULE) for op in edges.ops):
+            return []
+        a = self.found.alignment.a
+        own = a.tensors[a.tensor[row]]
+        name = self._names.get(own.name, own.name) if run else own.name
+        places: Sequence[int] = range(len(edges.ops))
+        numbers = [n for n, parent in enumerate(edges.parents, 1) if parent.name == name]
+        if own.kind != "value" and numbers:
+            places = sorted({place for number in numbers for place in between(edges, number)})
+        told = edges.arguments or ("",) * len(edges.ops)
+        return [Operation(edges.ops[place], told[place]) for place in places]
+
+    def _edges(self, run: int, call: Call) -> Edges | None:
+        lineage = self._lineages.get((run, call.rank))
+        if lineage is None:
+            table = (self.found.alignment.a, self.found.alignment.b)[run]
+            lineage = Lineage(table.edges.get(call.rank, ()))
+            self._lineages[run, call.rank] = lineage
+        return lineage.edges(
+            call.name,
+            step=call.step,
+            pass_index=call.pass_index,
+            call=call.call,
+            phase=call.phase,
+            attempt=call.attempt,
+        )
+
+    # -- what is said
+
+    def _module(self, row: int) -> list[str]:
+        """What the two modules whose output this is, or whose parameter, were made with."""
+        a, b = self.found.alignment.a, self.found.alignment.b
+        tensor = a.tensors[a.tensor[row]]
+        told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
+        for name in (tensor.name, tensor.name.rpartition(".")[0]):
+            key_a, key_b = module_key(name), module_key(self._names.get(name, name))
+            if key_a in told_a:
+                made = made_otherwise(told_a[key_a], told_b.get(key_b))
+                return [] if made is None else [" | ".join(map(escape, made))]
+        return []
+
+    def _counted(self, row: int, a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
+        """Which operations one run alone has, or has more often."""
+        if alone := self.made_of_alone(row):
+            return [f"B computes it from {alone}, which A does not have"]
+        if not a or not b or self._cut_elsewhere(row):
+            return []
+        first, second = (Counter(one.name for one in ops) for ops in (a, b))
+        more, less = second - first, first - second
+        if more and less and not (set(more) & set(first) or set(less) & set(second)):
+            return [f"B has {_several(more)} in place of {_several(less)}"]
+        told = [f"B has {_nth(name, second[name], count)}" for name, count in more.items()]
+        told += [f"A has {_nth(name, first[name], count)}" for name, count in less.items()]
+        return told[:SHOWN]
+
+    def _left_over(self, row: int, measure: Measure) -> list[str]:
+        """That a gradient was not cleared; of the first few alone, for their values are read."""
+        alignment = self.found.alignment
+        if alignment.a.tensors[alignment.a.tensor[row]].kind != "grad" or not self.unread:
+            return []
+        if not measure.error_eps > LARGE:
+            return []
+        self.unread -= 1
+        pair = int(np.searchsorted(alignment.a_row, row))
+        return list(filter(None, [leftover(alignment, pair, measure.eps)]))
+
+    def _cut_elsewhere(self, row: int) -> bool:
+        """Whether one run recorded, between its operations, what the other has under no name."""
+        for calls in self._calls(row):
+            parents = [
+                {one.name for one in edges.parents if one.call is not None} if edges else set()
+                for edges in (self._edges(run, call) for run, call in enumerate(calls))
+            ]
+            parents[0] = {self._names.get(name, name) for name in parents[0]}
+            if parents[0] - self._known[1] or parents[1] - self._known[0]:
+                return True
+        return False
+
+
+def computing(ops: Sequence[str]) -> tuple[str, ...]:
+    """Those that compute; where all of them only move bits, these."""
+    return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
+
+
+def _names_of(table: Table) -> set[str]:
+    """All that a run knows by a name."""
+    told = (edges for some in table.edges.values() for edges in some)
+    return {tensor.name for tensor in table.tensors}.union(
+        *({edges.name, *(parent.name for parent in edges.parents)} for edges in told)
+    )
+
+
+def _call(table: Table, row: int) -> Call:
+    tensor = table.tensors[table.tensor[row]]
+    return Call(
+        rank=tensor.rank,
+        name=tensor.name,
+        step=int(table.step[row]),
+        pass_index=int(table.pass_index[row]),
+        call=int(table.call[row]),
+        phase=table.phases[table.phase[row]],
+        attempt=int(table.attempt[row]),
+    )
+
+
+def _arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
+    """What operations of one name were told otherwise; the first of A stands for the first of B."""
+    told = []
+    for name in dict.fromkeys(one.name for one in a):
+        one, two = (Counter(op.arguments for op in ops if op.name == name) for ops in (a, b))
+        for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
+            # Where one run told nothing, as those before this was recorded, nothing is known.
+            if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
+                told.append(" | ".join(map(escape, made)))
+    return list(dict.fromkeys(told))[:SHOWN]
+
+
+def _plain(name: str) -> str:
+    """As "Mul" of "MulBackward0"."""
+    return escape(re.sub(r"Backward\d*$", "", name) or name)
+
+
+def _several(names: Counter[str]) -> str:
+    shown = [_plain(name) for name in list(names)[:SHOWN]]
+    return ", ".join(shown) + ", …" * (len(names) > SHOWN)
+
+
+def _nth(name: str, there: int, more: int) -> str:
+    """As "a second Mul", where there are two and the other run has one."""
+    if more > 1:
+        return f"{more} more {_plain(name)}" if there > more else f"{more} {_plain(name)}"
+    if there > 1:
+        return f"a {NTH.get(there, f'{there}th')} {_plain(name)}"
+    plain = _plain(name)
+    return f"{'an' if plain[:1] in 'AEIOU' else 'a'} {plain} that the other lacks"
+
+
+def _factor(measure: Measure) -> float:
+    """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program.
+
+    Any number is a multiple of any other: of a scalar that says nothing.
+    """
+    if measure.numel < 2 or not (measure.cosine_distance <= PARALLEL and measure.value_a):
+        return 0.0
+    factor = measure.value_b / measure.value_a
+    apart = measure.error_eps * measure.eps
+    return factor if apart > CLEAR and abs(abs(factor - 1) / apart - 1) < CLEAR else 0.0

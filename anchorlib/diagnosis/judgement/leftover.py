@@ -1,0 +1,116 @@
+"""A gradient that was not cleared: what an optimizer took holds more than its step's backward.
+
+Two marks tell it from clipping, scaling and reduction, which change a gradient's length alone:
+
+    B − A is what B's optimizer took the step before        zero_grad() was not called
+    A is the sum of its step's pass_grads, B is not,        something was there before the first
+    nor a multiple of that sum                              pass of the step
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.sizes import read
+from anchorlib.errors import StoreError
+
+__all__ = ["leftover"]
+
+Array = np.ndarray[Any, Any]
+NEAR = 1e-3  # of a norm, beside what rounding makes of a sum
+ROUNDINGS = 8.0  # eps that a sum of gradients may be off
+PARALLEL = 1e-5  # cosine distance of a gradient and a multiple of it
+MOST_ELEMENTS = 1 << 22
+
+
+def leftover(alignment: Alignment, pair: int, eps: float) -> str:
+    """What is said of a pair of gradients of which one was not cleared; "" of any other.
+
+    eps: of the coarser element type.
+    """
+    sides = [(alignment.a, int(alignment.a_row[pair])), (alignment.b, int(alignment.b_row[pair]))]
+    shapes = {table.shapes[table.shape[row]] for table, row in sides}
+    if len(shapes) > 1 or any(table.figures["numel"][row] > MOST_ELEMENTS for table, row in sides):
+        return ""
+    try:
+        values = [_values(table, row) for table, row in sides]
+        if values[0] is None or values[1] is None:
+            return ""
+        near = NEAR + ROUNDINGS * eps
+        return _added(sides, values, near) or _not_summed(sides, values, near)
+    except StoreError:
+        return ""
+
+
+def _added(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:
+    """Whether one run's gradient is the other's and its own of the step before."""
+    for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
+        table, row = sides[own]
+        before = _before(table, row)
+        if before is not None and _close(values[own] - values[other], before, near):
+            one = "A" if which == "B" else "B"
+            return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
+    return ""
+
+
+def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:
+    """Whether one run's gradient alone is not that of its passes, nor a multiple of it."""
+    if any(len({tensor.rank for tensor in table.tensors}) > 1 for table, _ in sides):
+        return ""  # what ranks make of it together is no sum of one rank's passes
+    sums = [_passes(table, row) for table, row in sides]
+    known = [(value, one) for value, one in zip(values, sums, strict=True) if one is not None]
+    summed = [_close(value, one, near) for value, one in known]
+    if len(summed) < 2 or all(summed) or not any(summed):
+        return ""
+    odd = summed.index(False)
+    if _cosine_distance(*known[odd]) <= PARALLEL:
+        return ""
+    return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
+
+
+def _before(table: Table, row: int) -> Array | None:
+    """The same tensor's record of the step before."""
+    same = (table.tensor == table.tensor[row]) & (table.step == table.step[row] - 1)
+    same &= (table.phase == table.phase[row]) & (table.attempt == table.attempt[row])
+    rows = np.flatnonzero(same)
+    return _values(table, int(rows[-1])) if len(rows) else None
+
+
+def _passes(table: Table, row: int) -> Array | None:
+    """The sum of what the backward passes of a step contributed; None where it is not all known."""
+    own = table.tensors[table.tensor[row]]
+    series = [
+        number
+        for number, one in enumerate(table.tensors)
+        if (one.name, one.kind, one.rank) == (own.name, "pass_grad", own.rank)
+    ]
+    which = np.isin(table.tensor, series) & (table.step == table.step[row])
+    which &= (table.phase == table.phase[row]) & (table.attempt == table.attempt[row])
+    total: Array | None = None
+    for one in np.flatnonzero(which).tolist():
+        part = _values(table, one)
+        if part is None:
+            return None
+        total = part if total is None else total + part
+    return total
+
+
+def _values(table: Table, row: int) -> Array | None:
+    """The values of a record in float64, without its loss scale; None where they were not kept."""
+    if not table.kept[row]:
+        return None
+    values: Array = read(table, row).astype(np.float64) / float(table.scale[row])
+    return values if np.isfinite(values).all() else None
+
+
+def _close(one: Array, two: Array, near: float) -> bool:
+    size = float(np.linalg.norm(two))
+    return size > 0 and len(one) == len(two) and float(np.linalg.norm(one - two)) <= near * size
+
+
+def _cosine_distance(one: Array, two: Array) -> float:
+    size = float(np.linalg.norm(one) * np.linalg.norm(two))
+    return 1 - float(one @ two) / size if size else 1.0

@@ -1,0 +1,72 @@
+"""A gradient that was not cleared is told from one that was clipped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import anchorlib
+
+CLEARED = "zero_grad?"
+
+
+def trained(folder, name: str, *, cleared=lambda _step: True, clip: float = 0.0, tensors="*"):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with anchorlib.start(name, store=folder) as session:
+        session.watch(model, tensors=tensors, optimizer=optimizer)
+        for step in range(4):
+            if cleared(step):
+                optimizer.zero_grad()
+            for _ in range(2):
+                model(torch.randn(16, 8)).pow(2).sum().backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+
+
+def compared(folder, tensors="*", **of_b):
+    trained(folder, "a", tensors=tensors)
+    trained(folder, "b", tensors=tensors, **of_b)
+    return anchorlib.compare("a", "b", store=folder)
+
+
+@pytest.mark.parametrize("tensors", ["*", ["*@grad", "*@value", "*@updated"]])
+def test_a_gradient_of_the_step_before_is_said_to_be_left_over(tmp_path, tensors):
+    found = compared(tmp_path, tensors, cleared=lambda step: step != 2)
+    assert found.first.place.step == 2
+    assert f"{CLEARED} B takes A's gradient and its own of the step before" in found.sentence
+    assert "clipping" not in found.sentence
+
+
+def test_it_may_be_the_first_run_that_did_not_clear_its_gradients(tmp_path):
+    trained(tmp_path, "b", cleared=lambda step: step != 1)
+    trained(tmp_path, "a")
+    found = anchorlib.compare("b", "a", store=tmp_path)
+    assert f"{CLEARED} A takes B's gradient and its own of the step before" in found.sentence
+
+
+def test_a_gradient_that_is_not_the_sum_of_its_passes_is_asked_about(tmp_path):
+    def trained_with(name: str, left: float) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            model(torch.randn(16, 8)).pow(2).sum().backward()
+            model.weight.grad[0] += left  # what backward did not make
+            optimizer.step()
+
+    trained_with("a", 0.0)
+    trained_with("b", 3.0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    said = f"{CLEARED} B's gradient alone is not the sum of its step's backward passes"
+    assert said in found.sentence
+
+
+def test_clipping_is_no_gradient_that_was_left_over(tmp_path):
+    found = compared(tmp_path, clip=0.5)
+    assert CLEARED not in found.sentence
+    assert "after backward: clipping, scaling or reduction" in found.sentence
