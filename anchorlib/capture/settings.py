@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 from anchorlib.capture.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
-from anchorlib.names import Selector, check_run_name, matches, parse
+from anchorlib.names import Selector, check_run_name, matches, parse, parse_list
 from anchorlib.recorder import Place, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
@@ -159,7 +159,7 @@ def _recorder(given: Place | None) -> Place:
 def _place(store: object) -> str:
     if store is None:
         return os.environ.get("ANCHOR_STORE") or DEFAULT_STORE
-    if not isinstance(store, str | os.PathLike):
+    if not isinstance(store, str | os.PathLike) or not os.fspath(store):
         raise OptionError(f"store is a directory or a collector's URL, not {store!r}")
     return str(os.fspath(store))
 
@@ -179,7 +179,10 @@ def _ranks(ranks: Iterable[int] | None, own: int) -> set[int]:
     text = os.environ.get("ANCHOR_RANKS")
     if not text:
         return {own}
-    return {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+    ranks = {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+    if not ranks:
+        raise OptionError(f"ANCHOR_RANKS={text!r} in the environment names no rank")
+    return ranks
 
 
 def _selectors(tensors: object) -> tuple[Selector, ...] | None:
@@ -196,7 +199,7 @@ def _selectors_of_environment() -> tuple[Selector, ...] | None:
     if not text:
         return None
     try:
-        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+        return parse_list(text)
     except AnchorError as fault:
         raise OptionError(f"ANCHOR_TENSORS in the environment: {fault}") from None
 

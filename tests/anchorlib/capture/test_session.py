@@ -217,6 +217,18 @@ def test_a_wrong_argument_is_refused_before_anything_is_made(store, options):
     anchorlib.start("run1", store=store).close()
 
 
+@pytest.mark.parametrize("tensors", ["", ["a", ""]])
+def test_an_empty_selector_is_refused_before_anything_is_made(store, tensors):
+    with pytest.raises(anchorlib.UnknownTensorError, match="a selector is empty"):
+        anchorlib.start("run1", store=store, tensors=tensors)
+    assert not store.exists()
+
+
+def test_an_empty_store_is_refused():
+    with pytest.raises(anchorlib.OptionError, match="store is a directory"):
+        anchorlib.start("run1", store="")
+
+
 def test_a_store_of_an_unknown_scheme_is_refused(store):
     with pytest.raises(anchorlib.AnchorError, match="grpc://host:port"):
         anchorlib.start("run1", store="ftp://somewhere")

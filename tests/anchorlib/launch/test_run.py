@@ -174,6 +174,12 @@ def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(benc
         (("--mode", "some"), "some"),
         (("--watch", "re:("), "re:("),
         (("--steps", "a:b"), "ANCHOR_STEPS"),
+        (("--phases", ""), "--phases"),
+        (("--phases", ","), "ANCHOR_PHASES (--phases of anchor run) names no phase"),
+        (("--steps", " "), "--steps"),
+        (("--watch", ""), "selector"),
+        (("--watch", "fc1", "--watch", ""), "selector"),
+        (("--store", ""), "--store"),
         (("--name", "a/b"), "cannot name a run"),
         (("--name", "there"), "run there exists in anchors: choose another --name"),
     ],
@@ -186,10 +192,15 @@ def test_what_no_session_would_take_is_refused_before_anything_runs(bench, optio
     assert said in done.err
 
 
-def test_selectors_of_the_environment_are_checked(bench):
-    done = bench.anchor("run", "--", "echo", "ran", ANCHOR_WATCH="fc1,re:(")
+@pytest.mark.parametrize("text", ["fc1,re:(", ",", " "])
+def test_selectors_of_the_environment_are_checked(bench, text):
+    done = bench.anchor("run", "--", "echo", "ran", ANCHOR_WATCH=text)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("anchor: ANCHOR_WATCH in the environment: ")
+    assert done.err.count("\n") == 1
+
+
+def test_a_program_whose_selectors_are_none_runs_and_is_told(bench):
     own = bench.program("import anchorlib\n" + PLAIN)
     done = bench.python(own, ANCHOR_WATCH="re:(")
     assert done.code == 0
