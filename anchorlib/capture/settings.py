@@ -48,7 +48,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one session, checked; `kept` is what its sink has to know."""
+    """The settings of one session, checked; `kept` is what its sink has to know.
+
+    speaks: of the ranks that record this is the first, which says what there is to say of a run.
+    """
 
     kept: RunOptions
     store: str
@@ -60,6 +63,7 @@ class Settings:
     recorder: Place
     scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
+    speaks: bool = True
     matched: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -118,6 +122,7 @@ def settings(asked: Options) -> Settings:
     if noise is not None:  # made anew, whatever the script says of its own run
         name, resume = noise.takes(name, place, resume=resume)
         overwrite = not (resume or _restarted())
+    ranks = _ranks(asked.ranks)
     return Settings(
         RunOptions(
             run=name,
@@ -130,8 +135,7 @@ def settings(asked: Options) -> Settings:
             durability=_choice("durability", asked.durability, Durability),
         ),
         store=place,
-        recording=rank in _ranks(asked.ranks, rank)
-        and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
+        recording=(ranks is None or rank in ranks) and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
         selectors=_selectors(asked.tensors),
         modes=parse_modes(asked.mode),
         first_step=_whole("first_step", asked.first_step, 0),
@@ -139,6 +143,7 @@ def settings(asked: Options) -> Settings:
         recorder=_recorder(asked.recorder),
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
+        speaks=rank == min(ranks or {0}),
     )
 
 
@@ -173,16 +178,17 @@ def _rank(rank: int | None) -> int:
     return 0
 
 
-def _ranks(ranks: Iterable[int] | None, own: int) -> set[int]:
+def _ranks(ranks: Iterable[int] | None) -> set[int] | None:
+    """The ranks that record; None: all."""
     if ranks is not None:
         return set(ranks)
     text = os.environ.get("ANCHOR_RANKS")
     if not text:
-        return {own}
-    ranks = {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
-    if not ranks:
+        return None
+    found = {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+    if not found:
         raise OptionError(f"ANCHOR_RANKS={text!r} in the environment names no rank")
-    return ranks
+    return found
 
 
 def _selectors(tensors: object) -> tuple[Selector, ...] | None:
