@@ -47,6 +47,13 @@ class Recording:
         return list(dict.fromkeys(f"{r.name}@{r.kind}" for r in self.sink.records))
 
 
+def trouble(stderr: str) -> str:
+    """What a program wrote on stderr beside the two lines in which a session says what it did."""
+    told = ("anchorlib: a step of run ", "anchorlib: run ")
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(told))
+
+
 @contextmanager
 def recording(**options: Any) -> Iterator[Recording]:
     """A session into memory; `options` as for `anchorlib.start`."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import anchorlib
+from tests.recording import trouble
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -28,7 +29,7 @@ def run_example(name, *arguments):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert trouble(done.stderr) == ""
     return done.stdout
 
 

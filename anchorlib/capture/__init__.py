@@ -13,6 +13,7 @@ phases         what each thread is in              turns      which optimizer en
 forwards       those that no gradient can reach    passes     what one phase counts in a step
 surroundings   the stack around an observation     streams    folds, one a mode and phase
 unasked        sessions of unedited programs       losses     what backward is called on
+weighing       what a step weighs                  telling    what is logged, or shown on stderr
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from anchorlib.capture.starting import graft, record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
 from anchorlib.capture.unasked import (
     after_a_step,
+    close_untold,
     counted,
     find_losses,
     has_begun,
     see_called_parts,
+    speaks,
     start_unasked,
     state_command,
     unwatch,
@@ -42,6 +45,7 @@ __all__ = [
     "active_session",
     "after_a_step",
     "anchor",
+    "close_untold",
     "counted",
     "find_losses",
     "graft",
@@ -54,6 +58,7 @@ __all__ = [
     "record_into",
     "see_called_parts",
     "sharing_names",
+    "speaks",
     "start",
     "start_unasked",
     "state_command",

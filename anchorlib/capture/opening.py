@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,7 +22,7 @@ __all__ = ["active_session", "open_session"]
 
 _log = logging.getLogger("anchorlib")
 _session: Session | None = None
-_gives_way = False  # the active session was not asked for by the program
+_gives_way: Callable[[], object] | None = None  # the program has not asked for the active session
 
 
 def active_session() -> Session | None:
@@ -30,23 +31,26 @@ def active_session() -> Session | None:
 
 
 def open_session(
-    settings: Settings, sink: Sink | None = None, *, gives_way: bool = False
+    settings: Settings, sink: Sink | None = None, *, gives_way: Callable[[], object] | None = None
 ) -> Session:
     """Open the session that `settings` describe and make it the active one.
 
     sink: where its records go instead of the store that `settings` name.
-    gives_way: the program has not asked for it; one that it asks for takes its place.
+    gives_way: the program has not asked for it; one that it asks for takes its place, once this
+        was called.
 
     Raises SessionError where one is active already, and what opening its store raises.
     """
     global _session, _gives_way  # one active session a process
     if _session is not None:
-        if not _gives_way:
+        if _gives_way is None:
             raise SessionError(
                 f"a session of run {_session.run!r} is active in this process; close it first"
             )
         settings = _taking_the_place_of(_session, settings)
-    session = Session(settings, _queue_of(settings, sink), _give_up)
+        _gives_way()
+    aloud = settings.speaks and sink is None
+    session = Session(settings, _queue_of(settings, sink), _give_up, aloud=aloud)
     _session, _gives_way = session, gives_way
     if settings.recording:
         hooks.activate(session._anchors)  # noqa: SLF001
@@ -58,6 +62,7 @@ def open_session(
 
 def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
     """Close the session that gives way; what it left empty may be overwritten."""
+    session._tells_end = False  # noqa: SLF001  # that is said here
     session.close()
     _log.warning(
         "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records",

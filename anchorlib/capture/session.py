@@ -29,6 +29,7 @@ from anchorlib.capture.observer import Observer
 from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
+from anchorlib.capture.telling import tell
 from anchorlib.capture.watching import Watches
 from anchorlib.capture.weighing import Weighing, size_text
 from anchorlib.errors import AnchorError, OptionError, SessionError
@@ -69,9 +70,16 @@ class Session:
     """The recording of one run in this process. Made by `anchorlib.start`; a context manager."""
 
     def __init__(
-        self, settings: Settings, queue: RecordQueue, on_closing: Callable[[Session], None]
+        self,
+        settings: Settings,
+        queue: RecordQueue,
+        on_closing: Callable[[Session], None],
+        *,
+        aloud: bool,
     ) -> None:
         self._on_closing = on_closing
+        self._aloud = aloud
+        self._tells_end = True
         self._settings = settings
         self._pid = os.getpid()
         self._queue = queue
@@ -87,7 +95,7 @@ class Session:
             self._observer, settings.modes, settings.wants, settings.scope
         )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
-        self._weighing = Weighing(settings.run, settings.rank)
+        self._weighing = Weighing(settings.run, settings.rank, aloud=aloud)
         self._closed = False
         self._grafting = ExitStack()
         if settings.graft is not None and settings.recording:
@@ -299,19 +307,19 @@ class Session:
                 self.run,
                 self.store,
             )
-        if self._settings.recording:
-            counted = self._counted(self.store)
-            _log.info("anchorlib: run %s, rank %d: %s", self.run, self.rank, counted)
-            if self._settings.scope != ANYTHING and not self.counters.records:
-                _log.warning(
-                    "anchorlib: run %s has no record: nothing was of the phases and steps that "
-                    "start or the environment asked for",
-                    self.run,
-                )
-        missing = self._watches.missing + self._settings.unmatched
+        if self._settings.recording and self._tells_end:
+            tell(
+                "anchorlib: run %s, rank %d: %s",
+                self.run,
+                self.rank,
+                self._counted(self.store),
+                level=logging.WARNING if self._left_all_out else logging.INFO,
+                aloud=self._aloud,
+            )
         if self._settings.perturbs is not None:
             self._settings.perturbs.close()
-        if missing:
+        missing = self._watches.missing + self._settings.unmatched
+        if missing and not self._left_all_out:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 
     def _counted(self, store: str) -> str:
@@ -320,7 +328,13 @@ class Session:
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
         kept = f"{records}, {size_text(counters.bytes)}, in {store}{dropped}"
-        return f"{steps}; {kept}" if steps else kept
+        why = ": nothing was of the phases and steps that were asked for"
+        return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
+
+    @property
+    def _left_all_out(self) -> bool:
+        """Whether phases and steps were asked for of which nothing came."""
+        return self._settings.scope != ANYTHING and not self.counters.records
 
     def _check(self) -> None:
         self._recorder.check()

@@ -13,7 +13,7 @@ from anchorlib.capture.grafting import VARIABLE as GRAFT
 from anchorlib.capture.perturbing import Perturbation, perturbation
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
-from anchorlib.names import Selector, check_run_name, graft_name, matches, parse
+from anchorlib.names import Selector, check_run_name, graft_name, matches, parse, parse_list
 from anchorlib.recorder import Place, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
@@ -49,7 +49,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one session, checked; `kept` is what its sink has to know."""
+    """The settings of one session, checked; `kept` is what its sink has to know.
+
+    speaks: of the ranks that record this is the first, which says what there is to say of a run.
+    """
 
     kept: RunOptions
     store: str
@@ -62,6 +65,7 @@ class Settings:
     scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
     graft: str | None = None
+    speaks: bool = True
     matched: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -120,10 +124,11 @@ def settings(asked: Options) -> Settings:
     if noise is not None:  # made anew, whatever the script says of its own run
         name, resume = noise.takes(name, place, resume=resume)
         overwrite = not (resume or _restarted())
-    graft = env.get(GRAFT) or None
-    if graft is not None:
-        name, resume = graft_name(graft), False
+    grafted = env.get(GRAFT) or None
+    if grafted is not None:
+        name, resume = graft_name(grafted), False
         overwrite = not _restarted()
+    ranks = _ranks(asked.ranks)
     return Settings(
         RunOptions(
             run=name,
@@ -136,8 +141,7 @@ def settings(asked: Options) -> Settings:
             durability=_choice("durability", asked.durability, Durability),
         ),
         store=place,
-        recording=rank in _ranks(asked.ranks, rank)
-        and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
+        recording=(ranks is None or rank in ranks) and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
         selectors=_selectors(asked.tensors),
         modes=parse_modes(asked.mode),
         first_step=_whole("first_step", asked.first_step, 0),
@@ -145,7 +149,8 @@ def settings(asked: Options) -> Settings:
         recorder=_recorder(asked.recorder),
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
-        graft=graft,
+        graft=grafted,
+        speaks=rank == min(ranks or {0}),
     )
 
 
@@ -166,7 +171,7 @@ def _recorder(given: Place | None) -> Place:
 def _place(store: object) -> str:
     if store is None:
         return os.environ.get("ANCHOR_STORE") or DEFAULT_STORE
-    if not isinstance(store, str | os.PathLike):
+    if not isinstance(store, str | os.PathLike) or not os.fspath(store):
         raise OptionError(f"store is a directory or a collector's URL, not {store!r}")
     return str(os.fspath(store))
 
@@ -180,13 +185,17 @@ def _rank(rank: int | None) -> int:
     return 0
 
 
-def _ranks(ranks: Iterable[int] | None, own: int) -> set[int]:
+def _ranks(ranks: Iterable[int] | None) -> set[int] | None:
+    """The ranks that record; None: all."""
     if ranks is not None:
         return set(ranks)
     text = os.environ.get("ANCHOR_RANKS")
     if not text:
-        return {own}
-    return {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+        return None
+    found = {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+    if not found:
+        raise OptionError(f"ANCHOR_RANKS={text!r} in the environment names no rank")
+    return found
 
 
 def _selectors(tensors: object) -> tuple[Selector, ...] | None:
@@ -203,7 +212,7 @@ def _selectors_of_environment() -> tuple[Selector, ...] | None:
     if not text:
         return None
     try:
-        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+        return parse_list(text)
     except AnchorError as fault:
         raise OptionError(f"ANCHOR_TENSORS in the environment: {fault}") from None
 

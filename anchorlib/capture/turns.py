@@ -148,7 +148,7 @@ class Turns:
 
     def _passes(self) -> str:
         fewest, most = self._fewest, self._most_passes
-        if not most:
+        if most < 1:  # -1 where nothing was recorded, and no pass seen
             return ""
         return (
             f" of {_several(most, 'pass')}" if fewest == most else f" of {fewest} to {most} passes"

@@ -18,22 +18,28 @@ from anchorlib.modes import ModeSpec
 
 __all__ = [
     "after_a_step",
+    "close_untold",
     "counted",
     "find_losses",
     "has_begun",
     "see_called_parts",
+    "speaks",
     "start_unasked",
     "state_command",
     "unwatch",
 ]
 
 
-def start_unasked(run: str | None, *, rank: int | None, mode: ModeSpec) -> Session:
+def start_unasked(
+    run: str | None, *, rank: int | None, mode: ModeSpec, gives_way: Callable[[], object]
+) -> Session:
     """Open the active session of a program that has not asked for it, and may yet open its own.
+
+    gives_way: called when it does, after this session has ended.
 
     Raises as `start`.
     """
-    return open_session(settings(Options(run, rank=rank, mode=mode)), gives_way=True)
+    return open_session(settings(Options(run, rank=rank, mode=mode)), gives_way=gives_way)
 
 
 def find_losses(session: Session) -> None:
@@ -74,6 +80,17 @@ def state_command(session: Session, words: Sequence[str]) -> None:
     """Say in the run's header that it was `words` that recorded it, masked."""
     if session._settings.recording:  # noqa: SLF001
         session._recorder.header("command", command(list(words)))  # noqa: SLF001
+
+
+def close_untold(session: Session) -> None:
+    """Close `session`, whose caller says what was counted."""
+    session._tells_end = False  # noqa: SLF001
+    session.close()
+
+
+def speaks(session: Session) -> bool:
+    """Whether it is this rank that says what there is to say of the run."""
+    return session._settings.speaks  # noqa: SLF001
 
 
 def counted(session: Session, store: str) -> str:

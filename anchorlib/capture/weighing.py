@@ -12,12 +12,12 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from anchorlib.capture.telling import tell
 from anchorlib.names import escape
 from anchorlib.scope import TRAIN
 
 __all__ = ["Weighing", "Weight", "size_text"]
 
-_log = logging.getLogger("anchorlib")
 _HEAVY_STEP = 64 * 10**6  # bytes, from which a step is a warning
 _LIGHT_STEP = 10**6  # bytes, below which nothing need be lighter
 _MUCH = 0.3  # of a step, which is worth a word
@@ -39,8 +39,9 @@ class Weight(NamedTuple):
 class Weighing:
     """Tells what the steps of one session weigh."""
 
-    def __init__(self, run: str, rank: int) -> None:
+    def __init__(self, run: str, rank: int, *, aloud: bool) -> None:
         self._where = (run, rank)
+        self._aloud = aloud
         self._told: set[str] = set()
 
     def knows(self, phases: set[str]) -> bool:
@@ -57,13 +58,14 @@ class Weighing:
         run, rank = self._where
         parts = ", ".join(_phase_text(phase, new) for phase in dict.fromkeys(o.phase for o in new))
         ways = _lighter(new, total) if total >= _LIGHT_STEP else []
-        _log.log(
-            logging.WARNING if total > _HEAVY_STEP else logging.INFO,
+        tell(
             "anchorlib: a step of run %s weighs %s on rank %d%s",
             run,
             parts,
             rank,
             f"; lighter: {', '.join(ways)}" if ways else "",
+            level=logging.WARNING if total > _HEAVY_STEP else logging.INFO,
+            aloud=self._aloud,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import parse_modes
-from anchorlib.names import check_run_name, parse
+from anchorlib.names import check_run_name, parse, parse_list
 
 __all__ = ["LAUNCH", "WATCH", "Request", "selectors_of_environment"]
 
@@ -67,15 +67,15 @@ class Request:
 def selectors_of_environment() -> tuple[str, ...]:
     """The selectors in ANCHOR_WATCH; none where it is not set.
 
-    Raises OptionError for one that no name can have.
+    Raises OptionError for one that no name can have, and where there is none in it.
     """
-    texts = tuple(part.strip() for part in os.environ.get(WATCH, "").split(",") if part.strip())
+    text = os.environ.get(WATCH)
+    if not text:
+        return ()
     try:
-        for text in texts:
-            parse(text)
+        return tuple(selector.text for selector in parse_list(text))
     except AnchorError as fault:
         raise OptionError(f"{WATCH} in the environment: {fault}") from None
-    return texts
 
 
 def _fields(text: str) -> Mapping[str, Any]:

@@ -14,9 +14,10 @@ import torch
 
 from anchorlib.capture import (
     Session,
-    active_session,
+    close_untold,
     counted,
     find_losses,
+    speaks,
     start_unasked,
     state_command,
 )
@@ -32,7 +33,6 @@ __all__ = ["at_end", "end_session", "open_session"]
 _RANKS = ("RANK", "SLURM_PROCID")
 _TRAINERS = 100
 # What a step weighs is told with what would make it lighter: here as it is typed.
-_LIGHTER = "; lighter: "
 _TYPED = {
     'phases=("train",)': "--phases train",
     "steps=range(0, 100)": "--steps 0:100",
@@ -43,11 +43,10 @@ _TYPED = {
 class _Saying(logging.Handler):
     """Tells on stderr what our session logs: the program's own log and output have none of it.
 
-    What is no warning is told where the program asks for such lines, and where it says what would
-    make a step lighter.
+    What is no warning is told where the program asks for such lines, and where whoever records
+    is to see it.
     """
 
-    session: Session | None = None
     _level = logging.NOTSET
 
     def begin(self) -> None:
@@ -60,19 +59,16 @@ class _Saying(logging.Handler):
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it; or leave it, and what follows, to the log of a program that records itself."""
-        if active_session() not in (None, self.session):
-            self.end()  # `record` goes on to the program's handlers
-            return
+        """Say it, or leave it out."""
         text = record.getMessage().removeprefix("anchorlib: ")
         asked = logging.getLogger().isEnabledFor(record.levelno)
-        if record.levelno >= logging.WARNING or asked or _LIGHTER in text:
+        if record.levelno >= logging.WARNING or asked or getattr(record, "told", False):
             for option, typed in _TYPED.items():
                 text = text.replace(option, typed)
             say(text)
 
     def end(self) -> None:
-        """No longer."""
+        """No longer: the program records itself, or nothing is recorded."""
         logger = logging.getLogger("anchorlib")
         logger.removeHandler(self)
         logger.setLevel(self._level)
@@ -89,6 +85,19 @@ def open_session(request: Request) -> Session:
 
     Raises what `anchorlib.start` raises.
     """
+    _saying.begin()
+    try:
+        session = _first_that_opens(request)
+    except BaseException:
+        _saying.end()
+        raise
+    find_losses(session)
+    if request.command:
+        state_command(session, request.command)
+    return session
+
+
+def _first_that_opens(request: Request) -> Session:
     rank = _rank()
     ranked = rank is not None or any(map(os.environ.get, _RANKS))
     names: Iterator[str | None] = iter([request.name])
@@ -97,19 +106,13 @@ def open_session(request: Request) -> Session:
             request.name if number == 1 else f"{request.name}-{number}"
             for number in range(1, _TRAINERS)
         )
-    _saying.begin()
+    mode = request.mode or All
     for name in names:
         try:
-            session = start_unasked(name, rank=rank, mode=request.mode or All)
+            return start_unasked(name, rank=rank, mode=mode, gives_way=_saying.end)
         except (RunExistsError, RunBusyError):
             if name is None or ranked or name == f"{request.name}-{_TRAINERS - 1}":
                 raise
-            continue
-        _saying.session = session
-        find_losses(session)
-        if request.command:
-            state_command(session, request.command)
-        return session
     raise AssertionError("one name at least was tried")
 
 
@@ -134,13 +137,12 @@ def end_session(session: Session, store: str) -> None:
 
     store: as it was typed; "" where nobody did.
     """
-    _saying.setLevel(logging.WARNING)  # what was counted is said below
     try:
-        session.close()
+        close_untold(session)
     except AnchorError as fault:  # nobody called us here
         say(escape(str(fault)))
     _saying.end()
-    if session.rank != 0:
+    if not speaks(session):
         return
     store = store or session.store
     where = [] if store == DEFAULT_STORE else ["--store", store]

@@ -7,7 +7,7 @@ suggestions   "did you mean"
 """
 
 from anchorlib.names.selection import select
-from anchorlib.names.selectors import Selector, below, matches, parse
+from anchorlib.names.selectors import Selector, below, matches, parse, parse_list
 from anchorlib.names.spelling import (
     KINDS,
     MAX_NAME_BYTES,
@@ -42,6 +42,7 @@ __all__ = [
     "near",
     "noise_name",
     "parse",
+    "parse_list",
     "quoted",
     "select",
     "split",

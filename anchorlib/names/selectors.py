@@ -23,7 +23,16 @@ from dataclasses import dataclass, replace
 from anchorlib.errors import UnknownTensorError
 from anchorlib.names.spelling import KINDS, OPTIMIZER_KIND, join, quoted, split
 
-__all__ = ["Reading", "Selector", "below", "matches", "parse", "poptorch_prefix", "tell"]
+__all__ = [
+    "Reading",
+    "Selector",
+    "below",
+    "matches",
+    "parse",
+    "parse_list",
+    "poptorch_prefix",
+    "tell",
+]
 
 _log = logging.getLogger("anchorlib")
 
@@ -92,11 +101,24 @@ class Selector:
 def parse(text: str) -> Selector:
     """Read a selector.
 
-    Raises UnknownTensorError for a `re:` that is no regular expression.
+    Raises UnknownTensorError for a `re:` that is no regular expression, and for an empty text.
     """
+    if not text:
+        raise UnknownTensorError("a selector is empty: name a tensor, or say '*' for all there are")
     if text.startswith(_REGEX):
         return Selector(text, (_regex(text),))
     return Selector(text, (*_plain(text), *_poptorch(text)))
+
+
+def parse_list(text: str) -> tuple[Selector, ...]:
+    """Read selectors that commas separate, as in a variable of the environment.
+
+    Raises what `parse` raises, and UnknownTensorError where `text` has no selector.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UnknownTensorError(f"{quoted(text)} has no selector in it")
+    return tuple(parse(part) for part in parts)
 
 
 def matches(selector: Selector, name: str, kind: str, kinds: Collection[str] = ()) -> bool:

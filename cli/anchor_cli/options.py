@@ -15,6 +15,7 @@ __all__ = [
     "TensorOption",
     "a_run",
     "examples",
+    "not_empty",
     "without_slash",
 ]
 
@@ -24,6 +25,13 @@ def without_slash(run: str) -> str:
     return run.rstrip("/") if "://" in run else run
 
 
+def not_empty(text: str | None) -> str | None:
+    """The value of an option; an empty one, mostly a variable that is not set, says nothing."""
+    if text is not None and not text.strip():
+        raise typer.BadParameter("it is empty")
+    return text
+
+
 StoreOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -31,6 +39,7 @@ StoreOption: TypeAlias = Annotated[
         envvar="ANCHOR_STORE",
         metavar="PLACE",
         help="Where runs live: a directory, or grpc://HOST:PORT of a collector.",
+        callback=not_empty,
     ),
 ]
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from anchor_cli.exits import ExitCode
-from anchor_cli.options import StoreOption, examples
+from anchor_cli.options import StoreOption, examples, not_empty
 from anchor_cli.terminal import note
 
 __all__ = ["EXAMPLES", "SETTINGS", "run_command"]
@@ -66,6 +66,7 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
             metavar="A:B",
             help="Which steps to record, as Python's range: 0:3, :100:10, or 0:3,50. Default: all.",
             show_default=False,
+            callback=not_empty,
         ),
     ] = None,
     phases: Annotated[
@@ -75,6 +76,7 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
             metavar="PHASE",
             help="Which phases to record, comma-separated: train,eval. Default: all.",
             show_default=False,
+            callback=not_empty,
         ),
     ] = None,
     store: StoreOption = "anchors",

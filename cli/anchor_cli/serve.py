@@ -16,7 +16,7 @@ import typer
 
 from anchor_cli.amounts import parse_seconds, parse_size
 from anchor_cli.exits import ExitCode
-from anchor_cli.options import JsonOption, examples
+from anchor_cli.options import JsonOption, examples, not_empty
 from anchor_cli.signals import Signals
 from anchor_cli.terminal import document, emit, note
 
@@ -41,7 +41,11 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     store: Annotated[
         str,
         typer.Option(
-            "--store", envvar="ANCHOR_STORE", metavar="DIR", help="The directory runs go to."
+            "--store",
+            envvar="ANCHOR_STORE",
+            metavar="DIR",
+            help="The directory runs go to.",
+            callback=not_empty,
         ),
     ] = "anchors",
     bind: Annotated[

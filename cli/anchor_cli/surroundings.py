@@ -10,7 +10,7 @@ from importlib import metadata
 
 from anchor_cli.finding import Finding
 from anchorlib.errors import AnchorError, OptionError
-from anchorlib.names import check_run_name, escape, parse, suggest
+from anchorlib.names import check_run_name, escape, parse_list, suggest
 from anchorlib.scope import scope
 
 __all__ = ["EMULATE", "TESTED_TORCH", "environment", "packages", "summaries", "without_password"]
@@ -23,7 +23,7 @@ SECRETS = ("ANCHOR_TOKEN",)
 CREDENTIALS = ("TOKEN", "TOKEN_FILE", "CA_FILE", "CLIENT_CERT", "CLIENT_KEY")
 VARIABLES = (
     *("ANCHOR_STORE", "ANCHOR_RUN", "ANCHOR_TENSORS", "ANCHOR_RANKS", "ANCHOR_DISABLED"),
-    *("ANCHOR_PHASES", "ANCHOR_STEPS"),
+    *("ANCHOR_WATCH", "ANCHOR_PHASES", "ANCHOR_STEPS"),
     *("ANCHOR_ON_FULL", "ANCHOR_RECORDER", "ANCHOR_SPOOL", "ANCHOR_SPOOL_LIMIT"),
     *("ANCHOR_PERTURB", "ANCHOR_DEBUG"),
     *(f"ANCHOR_{name}" for name in CREDENTIALS),
@@ -129,7 +129,8 @@ def without_password(text: str) -> str:
 
 
 def _whole_numbers(text: str) -> None:
-    if not all(part.strip().isdecimal() for part in text.split(",") if part.strip()):
+    ranks = [part.strip() for part in text.split(",") if part.strip()]
+    if not ranks or not all(rank.isdecimal() for rank in ranks):
         raise OptionError("it is a list of ranks, as 0,8")
 
 
@@ -139,12 +140,6 @@ def _one_of(choices: Sequence[str]) -> Callable[[str], None]:
             raise OptionError(f"choose one of {', '.join(choices)}")
 
     return check
-
-
-def _selectors(text: str) -> None:
-    for part in text.split(","):
-        if part.strip():
-            parse(part.strip())
 
 
 def _limit(_: str) -> None:
@@ -158,7 +153,8 @@ CHECKS = {
     "ANCHOR_RANKS": _whole_numbers,
     "ANCHOR_ON_FULL": _one_of(ON_FULL),
     "ANCHOR_RECORDER": _one_of(RECORDERS),
-    "ANCHOR_TENSORS": _selectors,
+    "ANCHOR_TENSORS": parse_list,
+    "ANCHOR_WATCH": parse_list,
     "ANCHOR_PHASES": lambda text: scope(environ={"ANCHOR_PHASES": text}),
     "ANCHOR_STEPS": lambda text: scope(environ={"ANCHOR_STEPS": text}),
     "ANCHOR_SPOOL_LIMIT": _limit,

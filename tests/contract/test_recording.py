@@ -736,6 +736,13 @@ def test_anchor_ranks_is_a_comma_separated_list_of_ranks(store, monkeypatch):
     assert anchorlib.open_run("run1", store).ranks == [0, 2]
 
 
+@pytest.mark.parametrize("variable", ["ANCHOR_TENSORS", "ANCHOR_RANKS", "ANCHOR_PHASES"])
+def test_a_list_of_nothing_is_no_setting_and_is_refused(store, monkeypatch, variable):
+    monkeypatch.setenv(variable, " , ")
+    with pytest.raises(anchorlib.OptionError, match=variable):
+        anchorlib.start("run1", store=store)
+
+
 def test_anchor_disabled_records_nothing(store, monkeypatch):
     monkeypatch.setenv("ANCHOR_DISABLED", "1")
     with anchorlib.start("run1", store=store) as session:

@@ -171,6 +171,13 @@ def test_close_is_brief_where_there_is_one_optimizer_or_no_step(caplog):
     assert said(caplog) == ["", "1 step of 1 pass, ended by SGD"]
 
 
+def test_close_says_nothing_of_passes_where_none_was_seen(caplog):
+    caplog.set_level(logging.INFO, "anchorlib")
+    with recording() as run:
+        run.session.step()
+    assert said(caplog) == ["1 step, ended by session.step()"]
+
+
 @pytest.mark.parametrize("recorded", [{}, {"tensors": ["output@value"]}, {"steps": range(1)}])
 def test_passes_are_counted_alike_whatever_is_recorded(caplog, recorded):
     caplog.set_level(logging.INFO, "anchorlib")

@@ -162,8 +162,9 @@ def test_the_environment_names_what_is_watched(bench):
 def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(bench):
     options = ("--watch", "3.bias@grad", "--watch", "2.bias@grad")
     done = bench.observed(bench.program(PLAIN), options=options)
-    first, last = done.err.splitlines()
-    assert first == "anchor: no tensor is named '3.bias@grad'; did you mean '2.bias@grad'?"
+    weight, unknown, last = sorted(done.err.splitlines())
+    assert weight.startswith("anchor: a step of run run1 weighs ")
+    assert unknown == "anchor: no tensor is named '3.bias@grad'; did you mean '2.bias@grad'?"
     assert last.startswith("anchor: run run1: ")
     assert bench.names() == {"2.bias", "loss"}
 
@@ -174,6 +175,12 @@ def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(benc
         (("--mode", "some"), "some"),
         (("--watch", "re:("), "re:("),
         (("--steps", "a:b"), "ANCHOR_STEPS"),
+        (("--phases", ""), "--phases"),
+        (("--phases", ","), "ANCHOR_PHASES (--phases of anchor run) names no phase"),
+        (("--steps", " "), "--steps"),
+        (("--watch", ""), "selector"),
+        (("--watch", "fc1", "--watch", ""), "selector"),
+        (("--store", ""), "--store"),
         (("--name", "a/b"), "cannot name a run"),
         (("--name", "there"), "run there exists in anchors: choose another --name"),
     ],
@@ -186,10 +193,15 @@ def test_what_no_session_would_take_is_refused_before_anything_runs(bench, optio
     assert said in done.err
 
 
-def test_selectors_of_the_environment_are_checked(bench):
-    done = bench.anchor("run", "--", "echo", "ran", ANCHOR_WATCH="fc1,re:(")
+@pytest.mark.parametrize("text", ["fc1,re:(", ",", " "])
+def test_selectors_of_the_environment_are_checked(bench, text):
+    done = bench.anchor("run", "--", "echo", "ran", ANCHOR_WATCH=text)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("anchor: ANCHOR_WATCH in the environment: ")
+    assert done.err.count("\n") == 1
+
+
+def test_a_program_whose_selectors_are_none_runs_and_is_told(bench):
     own = bench.program("import anchorlib\n" + PLAIN)
     done = bench.python(own, ANCHOR_WATCH="re:(")
     assert done.code == 0
@@ -267,13 +279,15 @@ def test_a_session_of_the_programs_own_wins(bench):
     before = "import anchorlib\nanchorlib.start('theirs')\n" + PLAIN
     done = bench.observed(bench.program(before))
     assert done.code == 0
-    assert done.err.startswith("anchor: the program records run theirs itself: ")
-    assert done.err.count("\n") == 1
+    ours, theirs = done.err.splitlines()
+    assert ours.startswith("anchor: the program records run theirs itself: ")
+    assert theirs.startswith("anchorlib: run theirs, rank 0: 3 steps, ended by SGD; 0 records")
     after = PLAIN.replace("for step", "import anchorlib\nanchorlib.start('later')\nfor step")
     done = bench.observed(bench.program(after), name="ours")
     assert done.code == 0
-    assert done.err.startswith("anchor: the program opens a session of its own, run later: ")
-    assert done.err.count("\n") == 1
+    ours, theirs = done.err.splitlines()
+    assert ours.startswith("anchor: the program opens a session of its own, run later: ")
+    assert theirs.startswith("anchorlib: run later, rank 0: ")
     assert "later" in bench.runs
 
 

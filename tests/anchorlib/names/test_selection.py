@@ -257,7 +257,6 @@ def test_further_outputs_may_come_later_but_only_of_what_is_there():
         ("grad", "did you mean '*@grad'?"),
         ("@grad", "did you mean '*@grad'?"),
         ("zzz", "none of the 7 tensors has a similar name"),
-        ("", "none of the 7 tensors has a similar name"),
     ],
 )
 def test_an_unknown_tensor_says_what_may_have_been_meant(text, hint):
@@ -265,6 +264,11 @@ def test_an_unknown_tensor_says_what_may_have_been_meant(text, hint):
         select(["fc1", text], MODEL, where=" in run1")
     assert str(caught.value).endswith(f" in run1; {hint}")
     assert str(caught.value).startswith(f"no tensor {'matches' if '?' in text else 'is named'} '")
+
+
+def test_an_empty_selector_says_what_to_write():
+    with pytest.raises(UnknownTensorError, match="a selector is empty: name a tensor"):
+        select(["fc1", ""], MODEL)
 
 
 def test_an_unknown_tensor_survives_pickling():

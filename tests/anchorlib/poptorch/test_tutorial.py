@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import anchorlib
+from tests.recording import trouble
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "poptorch_mnist_style.py"
 
@@ -26,7 +27,7 @@ def run_example(folder, *arguments, **environment):
         timeout=300,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, trouble(done.stderr)) == (0, "")
     return done.stdout
 
 
