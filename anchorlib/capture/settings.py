@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from anchorlib.capture.perturbing import Perturbation, perturbation
+from anchorlib.capture.tracing import steps_of_environment
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
@@ -60,6 +61,7 @@ class Settings:
     recorder: Place
     scope: Scope = ANYTHING
     perturbation: Perturbation | None = None
+    trace: range | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -139,6 +141,7 @@ def settings(asked: Options) -> Settings:
         recorder=_recorder(asked.recorder),
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
+        trace=steps_of_environment(env),
     )
 
 
