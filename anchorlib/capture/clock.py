@@ -227,6 +227,11 @@ class Clock:
         """Whether anything was counted yet."""
         return self.turns.have_begun or any(one.started for one in self._passes.values())
 
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether nothing of the open step was counted yet."""
+        return not any(one.started for one in self._passes.values())
+
     def unbind(self) -> None:
         """Let the next optimizer that is bound be the clock, if none has stepped yet."""
         self.turns.unname()

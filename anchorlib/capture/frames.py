@@ -18,7 +18,10 @@ try:
 except ImportError:  # torch before 2.8
     set_code_exec_strategy = None  # type: ignore[assignment]
 
-__all__ = ["constant", "natively", "never_traced"]
+__all__ = ["IS_TOLD", "constant", "natively", "never_traced"]
+
+IS_TOLD = set_code_exec_strategy is not None
+"""Whether dynamo can be told so: if not, `natively` does nothing."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -31,13 +31,18 @@ def active_session() -> Session | None:
 
 
 def open_session(
-    settings: Settings, sink: Sink | None = None, *, gives_way: Callable[[], object] | None = None
+    settings: Settings,
+    sink: Sink | None = None,
+    *,
+    gives_way: Callable[[], object] | None = None,
+    midway: bool = False,
 ) -> Session:
     """Open the session that `settings` describe and make it the active one.
 
     sink: where its records go instead of the store that `settings` name.
     gives_way: the program has not asked for it; one that it asks for takes its place, once this
         was called.
+    midway: the step that is open has begun.
 
     Raises SessionError where one is active already, and what opening its store raises.
     """
@@ -54,6 +59,8 @@ def open_session(
     _session, _gives_way = session, gives_way
     if settings.recording:
         hooks.activate(session._anchors)  # noqa: SLF001
+        if settings.trace is not None and settings.trace.stop > settings.first_step:
+            session._traces.begin(settings.trace, midway=midway)  # noqa: SLF001
     else:
         hooks.deactivate()
     atexit.register(session.close)
@@ -115,7 +122,9 @@ def _after_fork() -> None:
     """The child has the hooks on watched models, and memory that it shares with the recorder."""
     global _session  # noqa: PLW0603
     if _session is not None:
-        _session._observer.closed = True  # noqa: SLF001  # nothing but this: all else is the parent's
+        # Nothing but this: all else is the parent's.
+        _session._observer.closed = True  # noqa: SLF001
+        _session._traces.silence()  # noqa: SLF001
     _session = None
 
 

@@ -35,6 +35,7 @@ from anchorlib.capture.weighing import Weight
 from anchorlib.errors import AnchorError, ModeError
 from anchorlib.modes import All, Held, Mode
 from anchorlib.names import escape, join
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap, TensorInfo
 from anchorlib.recorder import Later, RecordQueue, Source
 from anchorlib.scope import Steps
@@ -262,6 +263,15 @@ class Recorder:
     def lineage(self, edges: Edges) -> None:
         """Pass on what a value was computed from."""
         self._queue.edges(edges)
+
+    def operations(self, entries: list[Entry]) -> None:
+        """Pass on what was traced of the operations."""
+        self._queue.operations(entries)
+
+    def miss_operations(self, reason: str) -> None:
+        """Count operations that could not be traced."""
+        with self._lock:
+            self.skipped[reason] += 1
 
     def end_step(self, upcoming: int | None) -> None:
         """Emit the windows that do not reach into step `upcoming` (None: all of them)."""

@@ -30,6 +30,7 @@ from anchorlib.capture.progress import closing_progress
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.telling import tell
+from anchorlib.capture.tracing import Digests, Traces, TraceSteps
 from anchorlib.capture.watching import Watches
 from anchorlib.capture.weighing import Weighing, size_text
 from anchorlib.errors import AnchorError, OptionError, SessionError
@@ -96,6 +97,7 @@ class Session:
         )
         self._watches = Watches(settings, self._observer, self._anchors.compiled.watched)
         self._weighing = Weighing(settings.run, settings.rank, aloud=aloud)
+        self._traces = Traces(self._clock, self._recorder, lambda: self._watches.parts)
         self._closed = False
         self._grafting = ExitStack()
         if settings.graft is not None and settings.recording:
@@ -168,6 +170,7 @@ class Session:
         selectors = [tensors] if isinstance(tensors, str) else tensors
         here = scope(phases, steps).within(self._settings.scope)
         self._watches.add(model, Asked(selectors, modes, here), optimizer, prefix)
+        self._traces.know()
 
     def step(self, number: int | None = None) -> None:
         """End the step; the next one is `number`, or the one after.
@@ -183,6 +186,36 @@ class Session:
         self._must_be_open()
         self._clock.end_step(number)
         self._check()
+
+    def trace(
+        self,
+        steps: TraceSteps = 2,
+        *,
+        digests: Digests = "both",
+        compiled: bool = True,
+        values: Sequence[str] = (),
+    ) -> None:
+        """Trace the operations of some steps: what ran, on what, and what it made.
+
+        steps: how many, from the next step that begins (the one that is open, where nothing of it
+            was seen); or the steps themselves, as range(0, 2).
+        digests: of what each operation took and made ("both"), of what it made ("outputs"), or
+            "none".
+        compiled: whether to state a gap for code that torch.compile made: what runs inside it
+            cannot be traced yet.
+        values: not supported yet: anything but () is an OptionError.
+
+        They are read by `Run.ops` and `anchor ops`. A trace that is under way is replaced.
+
+        Raises OptionError.
+        """
+        if self._is_forked:
+            return
+        self._must_be_open()
+        if values:
+            raise OptionError("trace(values=) keeps no values yet: leave it out, or record them")
+        if self._settings.recording:
+            self._traces.ask(steps, digests, compiled=compiled)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context: records made inside carry the phase `name` (default: "train").
@@ -205,6 +238,7 @@ class Session:
         self._watches.on_pass(at)
 
     def _on_step(self, upcoming: int) -> None:
+        self._traces.end_step(upcoming)
         self._anchors.compiled.end_step(upcoming)
         self._recorder.end_step(upcoming)
         self._observer.forget_calls()
@@ -290,6 +324,7 @@ class Session:
         self._grafting.close()
         self._closed = True
         self._on_closing(self)
+        self._traces.close()
         self._anchors.compiled.end_step(None)
         self._recorder.end_step(None)
         self._observer.close()

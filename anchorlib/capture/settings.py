@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 
 from anchorlib.capture.grafting import VARIABLE as GRAFT
 from anchorlib.capture.perturbing import Perturbation, perturbation
+from anchorlib.capture.tracing import steps_of_environment
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, graft_name, matches, parse, parse_list
@@ -66,6 +67,7 @@ class Settings:
     perturbation: Perturbation | None = None
     graft: str | None = None
     speaks: bool = True
+    trace: range | None = None
     matched: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -151,6 +153,7 @@ def settings(asked: Options) -> Settings:
         perturbation=noise,
         graft=grafted,
         speaks=rank == min(ranks or {0}),
+        trace=steps_of_environment(env),
     )
 
 

@@ -85,7 +85,7 @@ def record_into(sink: Sink, run: str) -> Session:
     Raises SessionError.
     """
     options = Options(run, store="memory", tensors="*", on_full="block")
-    return open_session(replace(settings(options), scope=ANYTHING), sink)
+    return open_session(replace(settings(options), scope=ANYTHING, trace=None), sink)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def _start_by_itself() -> None:
     if active_session() is not None:
         return
     try:
-        start()
+        open_session(settings(Options()), midway=True)  # an anchor has it called
     except Exception as fault:  # noqa: BLE001  # nobody called us here: training goes on
         hooks.deactivate()
         said = fault if isinstance(fault, AnchorError) else repr(fault)

@@ -90,6 +90,11 @@ class Watches:
         self._names = {name: of for name, of in self._names.items() if of is not root}
         self._observer.clock.unbind()
 
+    @property
+    def parts(self) -> list[Parts]:
+        """Of the models that are watched."""
+        return [watch.parts for watch in self._models]
+
     def has_name(self, name: str) -> bool:
         """Whether something that is watched, and recorded, is called `name`."""
         return name in self._names

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
+from anchorlib.errors import AmbiguousTensorError, DamagedError, OptionError, UnknownTensorError
 from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
+from anchorlib.operations import Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.frames import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
@@ -116,6 +117,41 @@ class Run:
         ranks = self.ranks
         index = self._index(self._checked_rank(ranks[0] if rank is None else rank))
         return list(index.reader.catalogue.edges.values())
+
+    def ops(
+        self,
+        stage: str | None = None,
+        module: str | None = None,
+        step: int | range | None = None,
+        *,
+        rank: int | None = None,
+    ) -> list[Op]:
+        """The traced operations, by rank, step and place in the step; empty where none were.
+
+        stage: "forward", "recompute", "backward", "accumulate" or "optimizer".
+        module: a module's path, or a glob of several. step: one, or a range of them.
+        rank: None is all ranks. Of a step that was traced again after a resume, the last counts.
+
+        Raises OptionError for a stage or rank that there is not, DamagedError.
+        """
+        found = [op for at in self._ranks_of(rank) for op in self._traced(at)]
+        return select_ops(found, stage, module, step)
+
+    def op_gaps(self, rank: int | None = None) -> list[OpGap]:
+        """What could not be traced, and why; raises as `ops`."""
+        entries = [self._index(at).reader.operations() for at in self._ranks_of(rank)]
+        return [gap for some in entries for gap in gaps_of(some)]
+
+    def _ranks_of(self, rank: int | None) -> list[int]:
+        return self.ranks if rank is None else [self._checked_rank(rank)]
+
+    def _traced(self, rank: int) -> list[Op]:
+        try:
+            return read_entries(self._index(rank).reader.operations(), rank)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise DamagedError(
+                f"the log of operations of rank {rank} of {self.name} is damaged: {error!r}"
+            ) from error
 
     def rows(self, rank: int) -> tuple[RankReader, np.ndarray[Any, Any]]:
         """The store's reader of one rank, and the rows seen of it in order of execution.

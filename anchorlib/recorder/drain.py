@@ -23,7 +23,7 @@ from anchorlib.recorder.layout import KIND_SHIFT, VOID, SlotKind, Word
 from anchorlib.recorder.losses import LATE, NEVER, Losses
 from anchorlib.recorder.ring import Ring, aligned
 from anchorlib.recorder.statements import Statements
-from anchorlib.recorder.told import edges_of, gaps_of
+from anchorlib.recorder.told import edges_of, gaps_of, operations_of
 from anchorlib.sinks import Admission, Sink
 from anchorlib.summary import figures_of
 
@@ -208,6 +208,7 @@ class Drain:
         for edges in edges_of(told):
             self._statements.edges(edges)
         self._statements.header(told["header"])
+        self._statements.operations(operations_of(told))
 
     def _deliver(self, heads: Array) -> None:
         if self._is_late():

@@ -1,6 +1,6 @@
 """The bounded queue between the training threads and a drain: the trainer's side of the ring.
 
-    training threads ── put, gap, edges, header ──▶ ring ── drain ──▶ block ──▶ sink
+    training threads ── put, gap, edges, … ──▶ ring ── drain ──▶ block ──▶ sink
                      ── flush, close ─────────────────────▶
 
 Nothing here raises into training but a wrong call of its own: what finds no room is counted, told
@@ -12,13 +12,14 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as Late
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from anchorlib.errors import AnchorError, FlushTimeoutError, QueueFullError
 from anchorlib.names import escape, join
+from anchorlib.operations import Entry
 from anchorlib.record import UNKNOWN, Edges, Gap
 from anchorlib.recorder.copies import Copier, Copies, Later
 from anchorlib.recorder.layout import SLOT_BYTES, SlotKind, Word
@@ -362,6 +363,12 @@ class RecordQueue:
         """Pass on what the run's header has to say from now on."""
         with self.lock:
             self._statements.header(entries)
+            self._teller.say_sometimes()
+
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Pass on entries of the operations' log."""
+        with self.lock:
+            self._statements.operations(entries)
             self._teller.say_sometimes()
 
     # -- waiting for the drain

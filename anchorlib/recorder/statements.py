@@ -1,4 +1,4 @@
-"""What is said beside the records: gaps, lineage, entries of the header.
+"""What is said beside the records: gaps, lineage, entries of the header, traced operations.
 
 They gather where they arise, in the trainer, and travel through the ring to the drain, which has
 some of its own; it tells them to the sink when their turn comes.
@@ -6,9 +6,10 @@ some of its own; it tells them to the sink when their turn comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks import Sink, statable
 
@@ -25,6 +26,7 @@ class Statements:
         self._untold: dict[Key, None] = {}
         self._edges: list[Edges] = []
         self._header: dict[str, Any] = {}
+        self._operations: list[Entry] = []
 
     def gap(self, gap: Gap) -> None:
         """Add to the total of this gap's series and reason."""
@@ -52,6 +54,10 @@ class Statements:
         """Add entries of the header; newer ones win."""
         self._header |= entries
 
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Add entries of the operations' log."""
+        self._operations += entries
+
     @property
     def gaps(self) -> int:
         """How many series have a gap, each reason counted for itself."""
@@ -64,8 +70,8 @@ class Statements:
             for lost, may be there again.
         """
         gaps = [self._totals[key] for key in (self._totals if again else self._untold)]
-        telling = Telling(gaps, self._edges, self._header)
-        self._untold, self._edges, self._header = {}, [], {}
+        telling = Telling(gaps, self._edges, self._header, self._operations)
+        self._untold, self._edges, self._header, self._operations = {}, [], {}, []
         return telling
 
     def again(self, telling: Telling) -> None:
@@ -77,13 +83,20 @@ class Statements:
 class Telling:
     """What one turn has to say."""
 
-    def __init__(self, gaps: list[Gap], edges: list[Edges], header: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        gaps: list[Gap],
+        edges: list[Edges],
+        header: dict[str, Any],
+        operations: list[Entry],
+    ) -> None:
         self.gaps = gaps
         self.edges = edges
         self.header = header
+        self.operations = operations
 
     def __bool__(self) -> bool:
-        return bool(self.gaps or self.edges or self.header)
+        return bool(self.gaps or self.edges or self.header or self.operations)
 
     def tell(self, sink: Sink, failed: Callable[[str, Exception], None]) -> bool:
         """Say it to `sink`; whether the sink took the gaps, which must not be lost.
@@ -93,6 +106,7 @@ class Telling:
         told = _said(sink.gap, self.gaps, "what was not recorded could not be noted", failed)
         _said(sink.edges, self.edges, "what values were computed from was not kept", failed)
         _said(sink.header, self.header, "what the run's header gained was not kept", failed)
+        _said(sink.operations, self.operations, "what was traced was not kept", failed)
         return told
 
 

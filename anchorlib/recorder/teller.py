@@ -124,6 +124,7 @@ class Teller:
             self._unsaid.extend(_lineage(telling.edges[at : at + _TOGETHER]))
         if telling.header:
             self._unsaid.append(statement((), (), telling.header))
+        self._unsaid.extend(statement((), (), {}, [one]) for one in telling.operations)
 
 
 def _lineage(edges: list[Edges]) -> list[bytes]:

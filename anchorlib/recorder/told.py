@@ -1,7 +1,7 @@
 """Statements on their way through the ring: what slots of kind `TOLD` say, as JSON.
 
 definitions   whose records have which number, and which dtype and shape; before their first use
-gaps, lineage, entries of the header
+gaps, lineage, entries of the header, traced operations
 """
 
 from __future__ import annotations
@@ -11,9 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap, Parent
 
-__all__ = ["edges_of", "gaps_of", "layout_definition", "statement", "stream_definition"]
+__all__ = [
+    "edges_of",
+    "gaps_of",
+    "layout_definition",
+    "operations_of",
+    "statement",
+    "stream_definition",
+]
 
 _encode = json.JSONEncoder(default=str).encode  # `dumps` makes one at each call
 _GAP, _EDGES, _PARENT = (tuple(f.name for f in fields(one)) for one in (Gap, Edges, Parent))
@@ -32,7 +40,12 @@ def layout_definition(number: int, dtype: str, shape: Sequence[int]) -> bytes:
     return _told({"layout": [number, dtype, list(shape)]})
 
 
-def statement(gaps: Sequence[Gap], edges: Sequence[Edges], header: Mapping[str, Any]) -> bytes:
+def statement(
+    gaps: Sequence[Gap],
+    edges: Sequence[Edges],
+    header: Mapping[str, Any],
+    operations: Sequence[Entry] = (),
+) -> bytes:
     """What is said beside the records."""
     return _told(
         {
@@ -42,6 +55,7 @@ def statement(gaps: Sequence[Gap], edges: Sequence[Edges], header: Mapping[str, 
                 for one in edges
             ],
             "header": dict(header),
+            "operations": operations,
         }
     )
 
@@ -54,6 +68,11 @@ def gaps_of(told: Mapping[str, Any]) -> list[Gap]:
 def edges_of(told: Mapping[str, Any]) -> list[Edges]:
     """The lineage of a statement."""
     return [_edges(fields) for fields in told["edges"]]
+
+
+def operations_of(told: Mapping[str, Any]) -> list[Entry]:
+    """The entries of the operations' log in a statement."""
+    return list(told["operations"])
 
 
 def _fields(one: Gap | Edges | Parent, names: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from anchorlib.block import RowBlock
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 
 __all__ = ["DONE", "Flushing", "OnFull", "Sink"]
@@ -54,6 +55,9 @@ class Sink(Protocol):
 
     def header(self, entries: Mapping[str, Any]) -> None:
         """Add entries to the run header, as JSON can hold them; newer ones win."""
+
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Add entries to the log of operations; one that comes twice is kept once."""
 
     def flush(self) -> Flushing:
         """Ask that all that was put gets into the store, where any zarr reader sees it."""

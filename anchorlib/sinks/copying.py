@@ -1,4 +1,4 @@
-"""A run of one store, recorded once more in another: records, attempts, gaps, lineage, headers.
+"""A run of one store, recorded once more in another: records, attempts, and all beside them.
 
 Attempts are copied one by one. What is there already is compared with what is to be copied: a copy
 that is whole is not made twice, and one that was cut short is taken up where it ended by whoever
@@ -170,6 +170,7 @@ def _copy(part: _Part, have: int, to: str, patience: float) -> None:
             sink.flush().wait(patience)
         sink.gap([gap for key, gap in catalogue.gaps.items() if key[0] == part.number])
         sink.edges([edges for edges in catalogue.edges.values() if edges.attempt == part.number])
+        sink.operations(part.reader.operations(part.number))
         sink.flush().wait(patience)
         wait = patience
     except FlushTimeoutError as late:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorlib.block import RowBlock
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.sinks.options import RunOptions
@@ -78,6 +79,10 @@ class EmbeddedSink:
     def header(self, entries: Mapping[str, Any]) -> None:
         """Store entries of the header."""
         self._writer.header(entries)
+
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Store entries of the operations' log."""
+        self._writer.operations(entries)
 
     def flush(self) -> Flushing:
         """Publish: what was written is now visible to any zarr reader."""

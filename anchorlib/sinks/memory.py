@@ -8,6 +8,7 @@ from typing import Any
 
 from anchorlib.block import RowBlock, records_of
 from anchorlib.errors import StoreError
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.sinks.base import DONE, Flushing
 
@@ -29,6 +30,7 @@ class MemorySink:
         self.gaps: list[Gap] = []
         self.lineage: list[Edges] = []
         self.entries: dict[str, Any] = {}
+        self.traced: list[Entry] = []
         self.closed = False
         self._revoked = False
 
@@ -53,6 +55,10 @@ class MemorySink:
     def header(self, entries: Mapping[str, Any]) -> None:
         """Keep the newest of each."""
         self.entries |= entries
+
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Keep them, in order."""
+        self.traced += entries
 
     def flush(self) -> Flushing:
         """Nothing waits here."""

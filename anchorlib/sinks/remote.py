@@ -28,6 +28,7 @@ import numpy as np
 from anchorlib.block import RowBlock
 from anchorlib.errors import FlushTimeoutError
 from anchorlib.names import escape
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.sinks.base import DONE, Flushing
 from anchorlib.sinks.options import RunOptions
@@ -231,6 +232,14 @@ class RemoteSink:
             return
         with self._changed:
             self._outbox.header(entries)
+            self._changed.notify_all()
+
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Take entries of the operations' log over."""
+        if self._forked:
+            return
+        with self._changed:
+            self._outbox.operations(entries)
             self._changed.notify_all()
 
     def flush(self) -> Flushing:

@@ -27,6 +27,7 @@ from anchorlib.wire import (
     parse_request,
     read_header,
     read_lineage,
+    read_operations,
 )
 
 __all__ = ["to_directory"]
@@ -62,6 +63,7 @@ def to_directory(work: OwnedSpool, target: Target, progress: Progress) -> Delive
             if not isinstance(request, Framed):
                 writer.edges(read_lineage(request.lineage))
                 writer.header(read_header(request.lineage))
+                writer.operations(read_operations(request.lineage))
         if load.notes.closed:
             writer.close()
         else:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from anchorlib.errors import StoreError
+from anchorlib.errors import DamagedError, StoreError
 from anchorlib.store.format1 import columns_of, older_arrays
 from anchorlib.store.forms import OpenForm
 from anchorlib.store.layout import HIST_COLUMNS
 from anchorlib.store.location import Location
 from anchorlib.store.metadata import Growing, array_json, group_json, stamp
+from anchorlib.store.operations import operation_entries
 from anchorlib.store.publishing import catalogue_json, rank_json, tell_series
 from anchorlib.store.table import column_shape
 
@@ -49,6 +50,13 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
     for name, dtype in columns_of(catalogue.version).items():
         if name != "check" or catalogue.checked is not None:
             told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(reader.committed)
+    if rank.get("ops/zarr.json", 0, 1) is not None:
+        try:
+            end = operation_entries(rank)[1]
+        except DamagedError as damage:
+            yield str(damage)
+        else:
+            told |= {"ops": group_json(stamp()), "ops/log": catalogue_json(end)}
     told |= _arrays(reader, sizes) if old else _forms(reader, sizes)
     passed_over = GROWING if sizes is None else ("attributes",) if old else ()
     for key, document in told.items():

@@ -8,6 +8,7 @@
                              /series step pass_index call
             forms/flat_float32/value                 elements of records of many shapes
                               /start shape series step pass_index call
+            ops/log                              uint8, JSON lines: traced operations, if any
     <store>/.anchor/locks/<run>.rank<r>.lock         who writes that rank
     <store>/.anchor/tmp/                             what is not in the tree yet, or no more
 

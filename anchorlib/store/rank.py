@@ -14,6 +14,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.errors import DamagedError, RunNotFoundError
+from anchorlib.operations import Entry
 from anchorlib.record import Gap
 from anchorlib.store.catalog import Catalogue, whole_lines
 from anchorlib.store.digests import UNFIT, damage, unfit
@@ -30,6 +31,7 @@ from anchorlib.store.layout import (
     rank_name,
 )
 from anchorlib.store.location import Location, Within
+from anchorlib.store.operations import operation_entries
 from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import StoredRows, committed_rows
 from anchorlib.store.values import StoredForm
@@ -362,6 +364,18 @@ class RankReader:
     def gaps(self) -> list[Gap]:
         """What each attempt says it did not record."""
         return list(self.catalogue.gaps.values())
+
+    def operations(self, attempt: int | None = None) -> list[Entry]:
+        """The log of operations: all of it, or its structures and what one attempt states.
+
+        Raises DamagedError.
+        """
+        entries, _ = operation_entries(self._location)
+        return [
+            entry
+            for entry in entries
+            if attempt is None or "structure" in entry or entry["attempt"] == attempt
+        ]
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
         """The stored pairs of all these rows, one row after the other."""

@@ -24,6 +24,7 @@ from anchorlib.block import RowBlock
 from anchorlib.claims import claim_of
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import check_run_name
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.store.budget import Budget, Room, RunRoom
 from anchorlib.store.catalog import Attempt, encode
@@ -42,6 +43,7 @@ from anchorlib.store.register import Register, Workshop
 from anchorlib.store.slots import ChunkFiles
 from anchorlib.store.statements import Statements
 from anchorlib.store.table import RowTable
+from anchorlib.store.tracefile import OperationFile
 from anchorlib.store.tree import Tree
 
 __all__ = ["Writer"]
@@ -142,6 +144,7 @@ class Writer:
         self._published = (min(catalogue.published, reader.committed), -1)
         self._left_out = LeftOut(())
         self._statements = Statements(self._catalog, self._budget, catalogue)
+        self._operations = OperationFile(place.path, place.tree, budget)
         self._first_row = 0
         self._ground = Ground(place.path, place.run, place.rank)
 
@@ -270,12 +273,23 @@ class Writer:
         with store_errors(f"cannot write {self._place}"):
             self._statements.header(told)
 
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Adds entries to the log of operations; what was stated before is not stated again.
+
+        What there is no room for is left out, and counted in the log as a gap.
+        """
+        if not self._stands():
+            return
+        with store_errors(f"cannot write {self._place}"):
+            self._operations.add(entries, self.attempt)
+
     def publish(self) -> None:
         """Shows foreign readers all that is committed; ours see it anyway."""
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
             self._statements.append_gaps(self._left_out.statements())
             self._statements.rest()
+            self._operations.publish()
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
@@ -324,6 +338,7 @@ class Writer:
         self._files.close()
         self._table.close()
         self._catalog.close()
+        self._operations.close()
         self._ground.close()
         return self._lock
 

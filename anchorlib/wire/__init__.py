@@ -75,7 +75,7 @@ if TYPE_CHECKING:
         UNFINISHED_SHARE,
         WINDOW,
     )
-    from anchorlib.wire.lineage import read_header, read_lineage
+    from anchorlib.wire.lineage import read_header, read_lineage, read_operations
     from anchorlib.wire.malformed import FrameError
     from anchorlib.wire.numbering import Row, defined, first_of, renumbered
     from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
@@ -188,6 +188,7 @@ __all__ = [
     "read_gaps",
     "read_header",
     "read_lineage",
+    "read_operations",
     "reader_handler",
     "renumbered",
     "sealed",
@@ -211,7 +212,7 @@ _MODULES = {
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL "
         "READ_BYTES RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE WINDOW"
     ),
-    "lineage": "read_header read_lineage",
+    "lineage": "read_header read_lineage read_operations",
     "malformed": "FrameError",
     "numbering": "Row defined first_of renumbered",
     "outbox": "Frames MemoryFrames Outbox close_request gap_requests",

@@ -36,6 +36,7 @@ __all__ = [
     "MAX_DIMS",
     "MAX_ELEMENTS",
     "MESSAGE_BYTES",
+    "OPERATIONS_BYTES",
     "PROTOCOL",
     "READ_BYTES",
     "RECORD_BYTES",
@@ -76,6 +77,7 @@ MAX_DIMS: Final = 64  # numpy's own limit
 MAX_ELEMENTS: Final = 1 << 40
 TEXT_BYTES: Final = 1024  # of a name, kind, mode, phase or reason, in UTF-8
 HEADER_BYTES: Final = 4 << 20  # of a run header, as JSON
+OPERATIONS_BYTES: Final = 4 << 20  # of one entry of the operations' log, as JSON
 TABLE_ENTRIES: Final = 1 << 20  # series, layouts or phases that one stream defines
 DEFINED_BYTES: Final = 256 << 20  # of messages that define them
 AHEAD_BYTES: Final = 16 << 20  # of messages that arrived and are not dealt with, but for one

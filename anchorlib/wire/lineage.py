@@ -1,4 +1,4 @@
-"""Lineage as messages, and entries of the header that a run gains on its way."""
+"""Lineage as messages, entries of the header that a run gains on its way, traced operations."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from itertools import chain
 from typing import Any
 
 from anchorlib.names import check_name
+from anchorlib.operations import Entry, check_entry
 from anchorlib.record import Edges, Parent
-from anchorlib.wire.limits import HEADER_BYTES, MAX_DIMS
+from anchorlib.wire.limits import HEADER_BYTES, MAX_DIMS, OPERATIONS_BYTES
 from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.texts import check_phase, check_reason
 from anchorlib.wire.v1.collector_pb2 import Edges as WireEdges
 from anchorlib.wire.v1.collector_pb2 import Lineage
 from anchorlib.wire.v1.collector_pb2 import Parent as WireParent
 
-__all__ = ["header_message", "lineage_messages", "read_header", "read_lineage"]
+__all__ = [
+    "header_message",
+    "lineage_messages",
+    "operations_messages",
+    "read_header",
+    "read_lineage",
+    "read_operations",
+]
 
 _MESSAGE_BYTES = 1 << 19  # statements together in one message; a single one may be larger
 
@@ -38,6 +46,38 @@ def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
 def header_message(entries: Mapping[str, Any]) -> Lineage:
     """The message that adds `entries` to the header; what JSON has no form of is text."""
     return Lineage(header=json.dumps(dict(entries), default=str))
+
+
+def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
+    """The messages that state entries of the operations' log; one of them alone may be large.
+
+    What no collector would take is left out.
+    """
+    message, size = Lineage(), 0
+    for text in map(json.dumps, entries):
+        if len(text) > OPERATIONS_BYTES:
+            continue
+        if size and size + len(text) > _MESSAGE_BYTES:
+            yield message
+            message, size = Lineage(), 0
+        message.operations.append(text)
+        size += len(text)
+    if size:
+        yield message
+
+
+def read_operations(message: Lineage) -> list[Entry]:
+    """The entries. Raises FrameError for what is none, or too large."""
+    return list(map(_read_entry, message.operations))
+
+
+def _read_entry(text: str) -> Entry:
+    if len(text) > OPERATIONS_BYTES:
+        raise FrameError(f"an entry of the operations' log has {OPERATIONS_BYTES} bytes at most")
+    try:
+        return check_entry(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"what was traced cannot be read: {error}") from None
 
 
 def read_header(message: Lineage) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from anchorlib.block import RowBlock
+from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.wire.encoder import Encoded, Encoder
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
 from anchorlib.wire.limits import WINDOW
-from anchorlib.wire.lineage import header_message, lineage_messages
+from anchorlib.wire.lineage import header_message, lineage_messages, operations_messages
 from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.sealing import sealed
 from anchorlib.wire.v1.collector_pb2 import (
@@ -208,6 +209,12 @@ class Outbox:
     def header(self, entries: Mapping[str, Any]) -> None:
         """Take entries of the header over; every new stream is told all of them."""
         self.say_lineage([sealed(PushRequest(lineage=header_message(entries)))])
+
+    def operations(self, entries: Iterable[Entry]) -> None:
+        """Take traced operations over; every new stream is told all of them."""
+        self.say_lineage(
+            sealed(PushRequest(lineage=message)) for message in operations_messages(entries)
+        )
 
     def say_lineage(self, requests: Iterable[bytes]) -> None:
         """Take lineage over that is messages already."""

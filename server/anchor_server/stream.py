@@ -41,6 +41,7 @@ from anchorlib.wire import (
     read_gaps,
     read_header,
     read_lineage,
+    read_operations,
 )
 
 __all__ = ["Stream"]
@@ -148,6 +149,7 @@ class Stream:
         if self._header > HEADER_BYTES:
             raise FrameError(f"one stream adds at most {HEADER_BYTES} characters to its header")
         self._writer.header(read_header(lineage))
+        self._writer.operations(read_operations(lineage))
 
     def _gap(self, gaps: list[Gap]) -> None:
         for reason, observations in self._writer.gap(gaps).items():

@@ -601,27 +601,33 @@ Global___Gap: _TypeAlias = Gap  # noqa: Y015
 
 @_typing.final
 class Lineage(_message.Message):
-    """What values were computed from, and what the run's header has to say since Hello. Statements may
-    come twice: the first of a place counts, and of the header the last.
+    """What values were computed from, what the run's header has to say since Hello, and what was traced.
+    Statements may come twice: the first of a place counts, and of the header the last.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EDGES_FIELD_NUMBER: _builtins.int
     HEADER_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
     header: _builtins.str
     """a JSON object, or empty; its entries are added to the header"""
     @_builtins.property
     def edges(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edges]: ...
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """entries of the operations' log, each a JSON object"""
+
     def __init__(
         self,
         *,
         edges: _abc.Iterable[Global___Edges] | None = ...,
         header: _builtins.str = ...,
+        operations: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["edges", b"edges", "header", b"header"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["edges", b"edges", "header", b"header", "operations", b"operations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

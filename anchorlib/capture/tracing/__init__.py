@@ -1,0 +1,15 @@
+"""Tracing: the operations themselves, as torch dispatches them, for some steps of a session.
+
+    Traces       what a session was asked for
+     └ Tracer    begins and ends at step boundaries ─▶ OpLog ─▶ the recorder's queue
+        └ OpMode sees each operation, on the thread that began the trace
+           └ Sights  what is known of a step so far: makers, forward operations, passes
+
+ATen operations of forward, backward, accumulation and optimizer are seen. What torch does not
+dispatch (code that a compiler made) is stated as a gap.
+"""
+
+from anchorlib.capture.tracing.request import TRACE, Digests, TraceSteps, steps_of_environment
+from anchorlib.capture.tracing.traces import Traces
+
+__all__ = ["TRACE", "Digests", "TraceSteps", "Traces", "steps_of_environment"]

@@ -1,0 +1,126 @@
+"""Where an operation comes from, told by the Python frames above it: line, module, stage.
+
+No hook is set on any module: global hooks would make torch.compile compile its code again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd import graph
+from torch.optim import Optimizer
+
+__all__ = ["OURS", "Place", "place_of"]
+
+
+class Place(NamedTuple):
+    """Where an operation comes from.
+
+    module: of the innermost module known by name that runs; None where there is none.
+    optimizes: whether an optimizer's step runs it. repeats: whether it is a forward inside
+        backward. graph: whether a compiler's graph runs it, operation by operation.
+    where: of a backward operation empty unless a user's own code (a hook, a Function) ran it.
+    """
+
+    where: str = ""
+    module: str | None = None
+    optimizes: bool = False
+    repeats: bool = False
+    graph: bool = False
+
+
+OURS: Final = Place("ours")
+"""The place of operations that anchorlib itself runs."""
+
+
+class _Kind(Enum):
+    USERS = auto()
+    TORCHS = auto()
+    OPTIMIZERS = auto()
+    CHECKPOINTS = auto()
+    GRAPHS = auto()
+    OURS = auto()
+    BESIDE = auto()  # of anchorlib, below which users' code runs
+
+
+_TORCH: Final = str(Path(torch.__file__).parent) + "/"
+_ANCHORLIB: Final = str(Path(__file__).parents[2]) + "/"
+_OBSERVING: Final = (f"{_ANCHORLIB}capture/", f"{_ANCHORLIB}recorder/")
+_OPTIMIZING: Final = ("optim/", "nn/utils/clip_grad", "amp/grad_scaler")
+_WRAPPERS: Final = {"scale", "step", "backward"}  # of ours, around functions of torch
+
+
+def _code(function: Any) -> CodeType:
+    found: CodeType = function.__code__
+    return found
+
+
+_CALL: Final = _code(nn.Module._call_impl)  # noqa: SLF001
+_ENGINE: Final = _code(graph._engine_run_backward)  # noqa: SLF001
+_STEP: Final = _code(Optimizer.profile_hook_step(Optimizer.step))
+
+_kinds: dict[str, _Kind] = {}
+
+
+def _kind_of(file: str) -> _Kind:
+    kind = _kinds.get(file)
+    if kind is None:
+        kind = _kinds[file] = _new_kind(file)
+    return kind
+
+
+def _new_kind(file: str) -> _Kind:
+    if file.startswith("<eval_with_key>"):
+        return _Kind.GRAPHS
+    if file.startswith(_TORCH):
+        inside = file[len(_TORCH) :]
+        if inside.startswith(_OPTIMIZING):
+            return _Kind.OPTIMIZERS
+        return _Kind.CHECKPOINTS if inside == "utils/checkpoint.py" else _Kind.TORCHS
+    if file.startswith(_OBSERVING):
+        return _Kind.OURS
+    return _Kind.BESIDE if file.startswith(_ANCHORLIB) else _Kind.USERS
+
+
+def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one loop, no calls
+    frame: FrameType | None, names: Mapping[int, str], *, backward: bool
+) -> Place:
+    """Where the operation comes from that `frame` runs, or `OURS`.
+
+    names: of modules, by id. backward: whether autograd's engine is at work.
+    """
+    where, module = "", None
+    optimizes = repeats = graphs = called = False
+    while frame is not None:
+        code = frame.f_code
+        kind = _kinds.get(code.co_filename) or _kind_of(code.co_filename)
+        if kind is _Kind.TORCHS:
+            if code is _CALL:
+                called = True
+                repeats |= backward
+                if module is None:
+                    module = names.get(id(frame.f_locals["self"]))
+            elif code is _ENGINE and backward:
+                break
+        elif kind is _Kind.USERS:
+            where = where or f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+        elif kind is _Kind.OPTIMIZERS:
+            # AveragedModel, which averages weights, also calls the model that it holds.
+            optimizes |= not (where or called) or (code is _STEP and not torch.is_grad_enabled())
+        elif kind is _Kind.OURS:
+            if not where and code.co_name not in _WRAPPERS:
+                return OURS
+        elif kind is _Kind.CHECKPOINTS:
+            repeats |= backward
+        else:
+            graphs |= kind is _Kind.GRAPHS
+        if where and (module is not None or optimizes):
+            break
+        frame = frame.f_back
+    return Place(where, module, optimizes, repeats, graphs)

@@ -1,0 +1,52 @@
+"""What an operation's schema says: names of its arguments, what it writes, whether it is a view."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["OpFacts", "facts_of", "higher_order_name"]
+
+BLANK = ("aten::empty", "aten::new_empty")
+_SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
+
+
+class OpFacts(NamedTuple):
+    """Of one overload.
+
+    writes: names of the arguments that it writes. silent: whether it computes nothing.
+    blank: whether it makes memory that nobody has written yet.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    writes: frozenset[str]
+    view: bool
+    silent: bool
+    blank: bool
+
+
+@cache
+def facts_of(overload: Any) -> OpFacts:
+    """What the schema of an overload says."""
+    schema = overload._schema  # noqa: SLF001  # torch has no public name for it
+    written = [
+        a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
+    view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    space, _, base = schema.name.partition("::")
+    return OpFacts(
+        f"{space}.{base}.{schema.overload_name or 'default'}",
+        tuple(argument.name for argument in schema.arguments),
+        frozenset(written),
+        view,
+        schema.name.startswith(_SILENT),
+        schema.name.startswith(BLANK),
+    )
+
+
+def higher_order_name(func: Any) -> str | None:
+    """The name of an operator that runs code of its own (`cond`, `flex_attention`); else None."""
+    return None if isinstance(func, torch._ops.OpOverload) else str(getattr(func, "__name__", func))  # noqa: SLF001

@@ -1,0 +1,159 @@
+"""What is known of a traced step so far, and what an operation is in it.
+
+forward    its sequence number is that of the autograd node which was just made
+backward   its node says the number of its forward operation, and so module and line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+
+from anchorlib.capture.tracing.places import Place
+from anchorlib.capture.tracing.schemas import OpFacts
+from anchorlib.capture.tracing.storages import Makers, storage_key
+from anchorlib.operations import TracedOp
+
+__all__ = ["Names", "Sight", "Sights"]
+
+_NO_SEQUENCE: Final = 1 << 63  # nodes that accumulate have none
+_SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
+_sequence = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # noqa: SLF001  # private
+
+
+class Names:
+    """What modules and parameters are called."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, str] = {}
+        self._owners: dict[int, str] = {}
+        self._parameters: dict[int, str] = {}
+        self._held: list[object] = []
+
+    def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
+        """Take over the names of a watched model, as its outputs and parameters have them."""
+        self._held += [modules, parameters]  # an id is a name while its object lives
+        self.modules |= {id(module): name for name, module in modules.items()}
+        root = next(reversed(modules), "")
+        for name, parameter in parameters.items():
+            owner = name.rpartition(".")[0]
+            self._parameters[id(parameter)] = owner if owner in modules else root
+
+    def owner(self, variable: object) -> str:
+        """The module that holds a parameter; empty where it is none."""
+        return self._parameters.get(id(variable), "")
+
+    def find_memory(self) -> None:
+        """Look where the parameters' memory is; it may have moved since."""
+        self._owners.clear()
+        for parts in self._held[1::2]:
+            for parameter in parts.values():  # type: ignore[attr-defined]
+                self.own(parameter, self._parameters[id(parameter)])
+
+    def own(self, x: torch.Tensor, module: str) -> None:
+        """Until the step ends the memory of `x` belongs to a module: a gradient, a state."""
+        key = storage_key(x)
+        if key is not None:
+            self._owners[key] = module
+
+    def owner_among(self, tensors: Iterable[torch.Tensor]) -> str:
+        """The one module whose memory is among `tensors`; empty where there is not one."""
+        found = {self._owners.get(key, "") for key in map(storage_key, tensors) if key is not None}
+        found.discard("")
+        return found.pop() if len(found) == 1 else ""
+
+
+class Sight(NamedTuple):
+    """What an operation is."""
+
+    stage: str
+    module: str
+    seq: int | None
+    node: str
+    where: str
+
+
+@dataclass(slots=True)
+class Sights:
+    """What is known of one step.
+
+    ops: those that were traced. pass_index: of the one that comes next.
+    """
+
+    names: Names
+    ops: list[TracedOp] = field(default_factory=list)
+    makers: Makers = field(default_factory=Makers)
+    pass_index: int = 0
+    _forward: dict[int, tuple[str, str]] = field(default_factory=dict)
+    _numbers: dict[int, int] = field(default_factory=dict)
+    _blank: set[int | None] = field(default_factory=set)
+    _ended: bool = False  # a backward of the pass was seen
+
+    def next_step(self) -> list[TracedOp]:
+        """A step has ended: its operations; nothing of it is known any more."""
+        ops, self.ops = self.ops, []
+        self.makers.forget()
+        self._forward.clear()
+        self._numbers.clear()
+        self._blank.clear()
+        self.pass_index, self._ended = 0, False
+        self.names.find_memory()
+        return ops
+
+    def add(self, op: TracedOp, facts: OpFacts) -> None:
+        """An operation has run."""
+        if facts.blank:
+            self._blank.add(len(self.ops))
+        self.ops.append(op)
+
+    def is_blank(self, maker: int | None) -> bool:
+        """Whether nobody has written what that operation made."""
+        return maker in self._blank
+
+    def see(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
+        """What the operation `name` is that comes from `place`.
+
+        node: the autograd node that runs; None outside backward.
+        """
+        if place.optimizes:
+            module = place.module or self.names.owner_among(tensors)
+            return Sight("optimizer", module, None, "", place.where)
+        if node is not None and not place.repeats:
+            return self._backward(name, place, node, tensors)
+        return self._forwards(place, "forward" if node is None else "recompute", tensors)
+
+    def _forwards(self, place: Place, stage: str, tensors: list[torch.Tensor]) -> Sight:
+        sequence = _sequence() - 1
+        followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        module = place.module or ""
+        if followed and self._ended and stage == "forward":
+            self.pass_index, self._ended = self.pass_index + 1, False
+        fresh = sequence >= 0 and sequence not in self._forward
+        if fresh:  # the first operation after its node was made
+            self._forward[sequence] = (module, place.where)
+        seq = self._number(sequence) if fresh and followed else None
+        return Sight(stage, module, seq, "", place.where)
+
+    def _backward(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
+        self._ended = True
+        sequence, called = node._sequence_nr(), node.name()  # noqa: SLF001
+        if sequence >= _NO_SEQUENCE:
+            module = self.names.owner(getattr(node, "variable", None))
+            return Sight("accumulate", module, None, called, place.where)
+        module, where = self._forward.get(sequence, ("", ""))
+        seq = self._number(sequence)
+        if not place.where and name in _SUMS and _alike(tensors):
+            return Sight("accumulate", module, seq, called, where)
+        return Sight("backward", place.module or module, seq, called, place.where or where)
+
+    def _number(self, sequence: int) -> int:
+        return self._numbers.setdefault(sequence, len(self._numbers))
+
+
+def _alike(tensors: list[torch.Tensor]) -> bool:
+    """Whether these are two gradients that the engine adds up: derivatives hardly ever do so."""
+    return len(tensors) == 2 and tensors[0].shape == tensors[1].shape

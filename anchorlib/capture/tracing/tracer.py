@@ -1,0 +1,147 @@
+"""The trace of some steps: begins and ends at step boundaries, and hands over what was seen.
+
+The mode is on torch's stack in traced steps alone: others cost nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from anchorlib.capture.structure import Parts
+from anchorlib.capture.tracing.mode import OpMode
+from anchorlib.capture.tracing.request import Digests
+from anchorlib.capture.tracing.sights import Names, Sights
+from anchorlib.operations import Entry, OpLog, gap_entry
+
+__all__ = ["Tracer"]
+
+_log = logging.getLogger("anchorlib")
+_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  # torch has no public name for it
+_mode_at = torch._C._get_dispatch_stack_at  # noqa: SLF001
+
+OTHER_MODE: Final = "operations of a step in which another dispatch mode was active"
+MIDWAY: Final = "operations of a step that had begun when its trace was asked for"
+COMPILED: Final = "operations inside compiled code"
+
+
+class Tracer:
+    """Traces the operations of `steps`.
+
+    say: takes entries of the operations' log. missed: is told the reason of each gap.
+    tells_compiled: whether compiled code is stated as a gap.
+    """
+
+    tells_compiled = True
+
+    def __init__(
+        self,
+        steps: range,
+        digests: Digests,
+        say: Callable[[list[Entry]], None],
+        missed: Callable[[str], None],
+    ) -> None:
+        self.steps = steps
+        self._digests = digests
+        self._say, self._missed = say, missed
+        self._names = Names()
+        self._sights = Sights(self._names)
+        self._log = OpLog()
+        self._mode: OpMode | None = None
+        self._thread = 0
+        self._step = -1
+        self._gaps: dict[str, tuple[int, int, int]] = {}
+        self._over = False
+
+    def know(self, parts: Parts) -> None:
+        """A model is watched: its modules and parameters have these names."""
+        self._names.know(parts.modules, parts.parameters)
+        self._names.find_memory()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no further step will be traced, and nothing of ours is left on torch's stack."""
+        return self._over and self._mode is None
+
+    def begin(self, step: int, *, midway: bool = False) -> None:
+        """Step `step` begins here. midway: it has begun before, and cannot be traced whole."""
+        self._step = step
+        if self._over or step not in self.steps:
+            return
+        if midway:
+            self._gap(MIDWAY)
+        elif _modes():  # what lies on a mode of the user's goes when that one goes
+            self._gap(OTHER_MODE)
+        else:
+            self._sights.next_step()
+            self._mode = OpMode(self._sights, self._digests, self._gap, self._fault)
+            self._thread = threading.get_ident()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch's
+
+    def end_step(self, upcoming: int | None) -> None:
+        """The step has ended, and `upcoming` begins (None: no further one)."""
+        if upcoming == self._step:
+            return
+        try:
+            self._hand_over()
+        except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
+            self._fault(fault)
+        self._over |= upcoming is None or upcoming >= self.steps.stop
+        if self._mode is None or self._over or upcoming not in self.steps:
+            self._take_away()
+            if upcoming is not None:
+                self.begin(upcoming)
+        elif upcoming is not None:
+            self._step = upcoming
+
+    def silence(self) -> None:
+        """This process was forked from the one that traces: it traces nothing."""
+        self._over = True
+        if self._mode is not None:
+            self._mode.live = False
+
+    def _gap(self, reason: str) -> None:
+        """Something of this step was not traced."""
+        count, first, _ = self._gaps.get(reason, (0, self._step, self._step))
+        self._gaps[reason] = (count + 1, first, self._step)
+        self._missed(reason)
+
+    def _fault(self, fault: Exception) -> None:
+        """A fault of ours ends the trace; training goes on."""
+        if self._mode is not None:
+            self._mode.live = False
+        self._over = True
+        reason = f"{type(fault).__name__}: {fault}"[:200]
+        self._gap(reason)
+        _log.warning("anchorlib: the trace of operations has ended: %s", reason)
+
+    def _hand_over(self) -> None:
+        ops = self._sights.next_step()
+        if ops and self.tells_compiled and _has_compiled():
+            self._gap(COMPILED)
+        entries = list(self._log.entries(self._step, ops))
+        entries += [gap_entry(reason, *told) for reason, told in self._gaps.items()]
+        if entries:
+            self._say(entries)
+
+    def _take_away(self) -> None:
+        """Take the mode off torch's stack, unless a mode of the user's lies on it."""
+        mode = self._mode
+        if mode is None:
+            return
+        mode.live = False
+        on_top = _modes() and _mode_at(_modes() - 1) is mode
+        if on_top and threading.get_ident() == self._thread:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._mode = None
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile has made code in this process, of which torch dispatches nothing."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0

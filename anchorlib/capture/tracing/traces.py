@@ -1,0 +1,80 @@
+"""What a session was asked to trace, and the trace that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from anchorlib.capture.clock import Clock
+from anchorlib.capture.recorder import Recorder
+from anchorlib.capture.structure import Parts
+from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
+from anchorlib.capture.tracing.tracer import Tracer
+from anchorlib.operations import Entry
+
+__all__ = ["Traces"]
+
+
+class Traces:
+    """The traces of one session, one at a time. Nothing of it raises inside training.
+
+    parts: of the models that are watched.
+    """
+
+    def __init__(
+        self, clock: Clock, recorder: Recorder, parts: Callable[[], Iterable[Parts]]
+    ) -> None:
+        self._clock = clock
+        self._recorder = recorder
+        self._parts = parts
+        self._tracer: Tracer | None = None
+
+    def ask(self, steps: TraceSteps, digests: object = "both", *, compiled: bool = True) -> None:
+        """Trace these steps, in place of a trace that is under way. Raises OptionError."""
+        clock = self._clock
+        upcoming = clock.step if clock.is_at_boundary else clock.step + 1
+        self.begin(trace_steps(steps, upcoming), check_digests(digests), compiled=compiled)
+
+    def begin(
+        self,
+        steps: range,
+        digests: Digests = "both",
+        *,
+        compiled: bool = True,
+        midway: bool = False,
+    ) -> None:
+        """The same, checked. midway: the open step has begun, though the clock saw nothing yet."""
+        self.close()
+        tracer = Tracer(steps, digests, self._say, self._recorder.miss_operations)
+        tracer.tells_compiled = compiled
+        for parts in self._parts():
+            tracer.know(parts)
+        self._tracer = tracer
+        midway = midway or not self._clock.is_at_boundary
+        tracer.begin(self._clock.step, midway=midway)
+
+    def know(self) -> None:
+        """Another model is watched."""
+        if self._tracer is not None:
+            for parts in self._parts():
+                self._tracer.know(parts)
+
+    def end_step(self, upcoming: int | None) -> None:
+        """A step has ended, and `upcoming` begins (None: no further one)."""
+        tracer = self._tracer
+        if tracer is not None:
+            tracer.end_step(upcoming)
+            if tracer.is_done:
+                self._tracer = None
+
+    def close(self) -> None:
+        """Trace nothing more."""
+        self.end_step(None)
+        self._tracer = None
+
+    def silence(self) -> None:
+        """This process was forked from the one that traces."""
+        if self._tracer is not None:
+            self._tracer.silence()
+
+    def _say(self, entries: list[Entry]) -> None:
+        self._recorder.operations(entries)

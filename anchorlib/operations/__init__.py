@@ -1,0 +1,35 @@
+"""The operations of a traced step: what each ran on, what it made, and the log they are kept in.
+
+Op, Operand      one operation, and one tensor that it took or made
+OpLog            turns a step's operations into entries: each structure once, then a row a block
+read_entries     turns entries into operations again
+entry_key        what tells two entries apart, so that an entry which comes twice is kept once
+
+Nothing here imports torch: `anchorlib.capture.tracing` sees the operations while they run.
+"""
+
+from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
+from anchorlib.operations.gaps import OpGap, gaps_of
+from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
+from anchorlib.operations.op import Op, Operand
+from anchorlib.operations.reading import read_entries
+from anchorlib.operations.selection import STAGES, select_ops
+
+__all__ = [
+    "FLOAT",
+    "STAGES",
+    "Entry",
+    "Op",
+    "OpForm",
+    "OpGap",
+    "OpLog",
+    "Operand",
+    "OperandForm",
+    "TracedOp",
+    "check_entry",
+    "entry_key",
+    "gap_entry",
+    "gaps_of",
+    "read_entries",
+    "select_ops",
+]

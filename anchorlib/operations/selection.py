@@ -1,0 +1,35 @@
+"""Which operations of a run somebody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from anchorlib.errors import OptionError
+from anchorlib.operations.op import Op
+
+__all__ = ["STAGES", "select_ops"]
+
+STAGES = ("forward", "recompute", "backward", "accumulate", "optimizer")
+
+
+def select_ops(
+    ops: Iterable[Op],
+    stage: str | None = None,
+    module: str | None = None,
+    step: int | range | None = None,
+) -> list[Op]:
+    """Those of one stage, of modules (a path, or a glob), of a step or a range of steps.
+
+    Raises OptionError for a stage that there is not.
+    """
+    if stage is not None and stage not in STAGES:
+        raise OptionError(f"stage is one of {', '.join(STAGES)}, not {stage!r}")
+    steps = range(step, step + 1) if isinstance(step, int) else step
+    return [
+        op
+        for op in ops
+        if (stage is None or op.stage == stage)
+        and (module is None or fnmatchcase(op.module, module))
+        and (steps is None or op.step in steps)
+    ]

@@ -1,0 +1,21 @@
+"""A traced training computes what it computes untraced, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.anchorlib.capture.tracing.programs import SITUATIONS, train
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_traced_training_has_the_bits_of_an_untraced_one(situation):
+    plain, _, _ = train(situation, traced=False)
+    traced, ops, run = train(situation, traced=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, traced, strict=True))
+    assert {op.step for op in ops} == {0, 1}
+    assert torch._C._len_torch_dispatch_stack() == 0
+    told = {reason for reason in run.session.counters.skipped if "operation" in reason}
+    compiled = situation in {"aot_eager", "inductor"}
+    assert told == ({"operations inside compiled code"} if compiled else set())

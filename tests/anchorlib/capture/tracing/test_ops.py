@@ -1,0 +1,260 @@
+"""What a trace says of each operation is what torch ran."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import anchorlib
+from anchorlib.operations import read_entries
+from tests.anchorlib.capture.tracing.programs import SITUATIONS, Net, train
+from tests.recording import recording
+
+EAGER = [name for name in SITUATIONS if name not in {"aot_eager", "inductor"}]
+
+
+def traced(body, model=None, optimizer=None, **options):
+    """The operations of one step: what `body` runs."""
+    with recording() as run:
+        if model is not None:
+            run.session.watch(model, tensors="*", optimizer=optimizer)
+        run.session.trace(1, **options)
+        body()
+        if optimizer is None:
+            run.session.step()
+    return read_entries(run.sink.traced)
+
+
+def one(ops, name, **where):
+    (found,) = [
+        op for op in ops if op.op == name and all(getattr(op, k) == v for k, v in where.items())
+    ]
+    return found
+
+
+def test_a_backward_operation_has_number_module_and_line_of_its_forward_operation():
+    model = Net()
+
+    def body():
+        model(torch.randn(4, 6)).sum().backward()
+
+    ops = traced(body, model)
+    forward = one(ops, "aten.tanh.default", module="tanh1")
+    backward = one(ops, "aten.tanh_backward.default", module="tanh1")
+    assert (forward.stage, backward.stage) == ("forward", "backward")
+    assert forward.seq == backward.seq is not None
+    assert backward.node == "TanhBackward0"
+    assert backward.where == forward.where
+    assert forward.where.startswith("programs.py:")
+
+
+def test_producers_lead_from_an_operation_to_what_made_its_inputs():
+    w = torch.randn(3, 3)
+
+    def body():
+        made = w.sin()
+        seen = made.view(9).view(3, 3)
+        made.add_(1.0)
+        torch.mm(seen, w)
+
+    ops = traced(body)
+    assert [op.op.split(".")[1] for op in ops] == ["sin", "view", "view", "add_", "mm"]
+    assert [op.view for op in ops] == [False, True, True, False, False]
+    assert ops[0].producers == (None,)
+    assert ops[3].mutates == (0,)
+    assert ops[3].producers == (0,)
+    assert ops[4].producers == (3, None), "a view shares the memory that add_ wrote last"
+    assert ops[3].inputs[0].digest == ops[0].outputs[0].digest != ops[3].outputs[0].digest
+
+
+def test_what_a_fused_operation_writes_is_among_its_outputs():
+    _, ops, _ = train("fused", traced=True)
+    fused = one(ops, "aten._fused_adam_.default", step=0)
+    assert len(fused.mutates) == 4 * 6, "parameters, two moments, steps"
+    names = {operand.argument.partition("[")[0] for operand in fused.outputs}
+    assert names >= {"self", "exp_avgs", "exp_avg_sqs"}
+    before = {operand.argument: operand.digest for operand in fused.inputs}
+    assert all(before[o.argument] != o.digest for o in fused.outputs if "self" in o.argument)
+
+
+def test_arguments_that_are_no_tensors_are_text_by_name():
+    def body():
+        x = torch.arange(6.0).view(2, 3)
+        torch.addmm(x[0], x, x.t() @ x, beta=0.5, alpha=2)
+        x.sum(dim=[1], keepdim=True, dtype=torch.float64)
+
+    ops = traced(body)
+    assert one(ops, "aten.addmm.default").args == "beta=0.5, alpha=2"
+    assert one(ops, "aten.sum.dim_IntList").args == "dim=[1], keepdim=True, dtype=float64"
+
+
+def test_operands_have_dtype_shape_stride_and_the_digest_of_a_record():
+    x = torch.randn(3, 5).t()
+
+    def body():
+        anchorlib.anchor(x.bfloat16(), "low")
+
+    with recording() as run:
+        run.session.trace(1)
+        body()
+        run.session.step()
+    (op,) = read_entries(run.sink.traced)
+    (made,) = op.outputs
+    (record,) = run.records("low")
+    assert (made.argument, made.dtype, made.shape) == ("out", "bfloat16", (5, 3))
+    assert op.inputs[0].stride == (1, 5)
+    assert made.digest == record.summary.digest.hex()
+
+
+@pytest.mark.parametrize("situation", EAGER)
+def test_records_of_a_traced_step_have_the_digest_of_an_operations_output(situation):
+    _, ops, run = train(situation, traced=True)
+    made = {operand.digest for op in ops for operand in op.outputs}
+    before = {(p.name, 0) for p in run.sink.records if p.kind in ("updated", "pass_grad")}
+    kinds = {"value", "grad", "pass_grad", "updated"}
+    wanted = [
+        record
+        for record in run.sink.records
+        if record.step < 2
+        and (record.kind in kinds or record.kind.startswith("opt.exp"))
+        and not record.name.startswith("input")
+        and not (record.kind == "value" and (record.name, record.step) in before)
+    ]
+    joined = [record for record in wanted if record.summary.digest.hex() in made]
+    assert len(wanted) > 30
+    assert len(joined) >= 0.99 * len(wanted)
+
+
+@pytest.mark.parametrize("situation", [name for name in EAGER if name != "vmap of grad"])
+def test_backward_operations_know_their_module(situation):
+    _, ops, _ = train(situation, traced=True)
+    backward = [op for op in ops if op.stage == "backward"]
+    assert sum(bool(op.module) for op in backward) >= 0.95 * len(backward)
+
+
+def test_operations_of_our_own_hooks_are_no_part_of_a_trace():
+    _, some, _ = train("transformer", traced=True, watched=["norm"])
+    _, every, _ = train("transformer", traced=True, watched="*")
+    assert [(op.op, op.inputs, op.outputs) for op in some] == [
+        (op.op, op.inputs, op.outputs) for op in every
+    ]
+
+
+def test_gradients_that_are_summed_are_a_stage_of_their_own():
+    model = nn.Linear(2, 2)
+
+    def body():
+        for _ in range(2):
+            h = model(torch.ones(1, 2))
+            (h.sin() + h.cos()).sum().backward()
+
+    ops = traced(body, model)
+    summed = [op for op in ops if op.stage == "accumulate" and op.op.startswith("aten.add")]
+    assert {op.module for op in summed if op.op == "aten.add_.Tensor"} == {"output"}
+    assert len([op for op in summed if op.node != "torch::autograd::AccumulateGrad"]) == 2
+
+
+def test_passes_are_told_apart():
+    _, ops, _ = train("sgd", traced=True)
+    first = [op for op in ops if op.step == 0]
+    assert [op.pass_index for op in first] == sorted(op.pass_index for op in first)
+    assert {op.pass_index for op in first if op.stage == "backward"} == {0, 1}
+    assert {op.pass_index for op in first if op.stage == "optimizer"} == {1}
+
+
+def test_a_forward_that_checkpointing_repeats_is_recompute():
+    for situation in ("reentrant", "not reentrant"):
+        _, ops, _ = train(situation, traced=True)
+        repeated = [op for op in ops if op.stage == "recompute"]
+        assert {op.module.split(".")[0] for op in repeated if op.module} == {"blocks"}
+        assert any(op.op == "aten.gelu.default" for op in repeated)
+
+
+def test_an_optimizers_operations_belong_to_the_module_of_their_parameter():
+    _, ops, _ = train("adam", traced=True)
+    moments = [op for op in ops if op.op == "aten.lerp_.Scalar" and op.step == 1]
+    assert [op.module for op in moments] == ["fc1", "fc1", "fc2", "fc2", "fc3", "fc3"]
+    assert {op.stage for op in moments} == {"optimizer"}
+
+
+def test_a_closure_that_an_optimizer_calls_is_forward_and_backward():
+    _, ops, _ = train("lbfgs", traced=True)
+    losses = [op for op in ops if op.op == "aten.mse_loss.default"]
+    assert losses
+    assert {op.stage for op in losses} == {"forward"}
+    assert any(op.stage == "optimizer" for op in ops)
+
+
+def test_a_users_own_backward_has_its_own_line():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.mul(2)
+
+    w = torch.randn(3, requires_grad=True)
+    ops = traced(lambda: Double.apply(w).sum().backward())
+    inside = one(ops, "aten.mul.Tensor", stage="backward")
+    assert inside.node == "DoubleBackward"
+    assert inside.where.startswith("test_ops.py:")
+
+
+def test_what_runs_inside_a_tensor_of_another_class_is_seen():
+    class Wrapped(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            plain = [one.inner if isinstance(one, Wrapped) else one for one in args]
+            return Wrapped(func(*plain, **(kwargs or {})))
+
+    x = Wrapped(torch.ones(3))
+    found = []
+    ops = traced(lambda: found.append(x.sin()))
+    assert isinstance(found[0], Wrapped)
+    assert one(ops, "aten.sin.default").outputs[0].digest
+
+
+def test_digests_may_be_of_outputs_alone_or_of_nothing():
+    def body():
+        torch.ones(3).sin()
+
+    for choice, expected in (("outputs", (False, True)), ("none", (False, False))):
+        op = one(traced(body, digests=choice), "aten.sin.default")
+        assert (op.inputs[0].digest is not None, op.outputs[0].digest is not None) == expected
+
+
+def test_tensors_without_values_have_no_digest_and_disturb_nothing():
+    def body():
+        torch.empty(3, device="meta").sin()
+        torch.eye(3).to_sparse().coalesce()
+        torch.empty(0).sin()
+
+    ops = traced(body)
+    assert one(ops, "aten.sin.default", index=1).outputs[0].digest is None
+    assert ops[-1].outputs[0].digest is not None, "an empty tensor has the digest of no bytes"
+
+
+def test_memory_that_nobody_has_written_yet_has_no_digest():
+    ops = traced(lambda: torch.empty(3, 3).bernoulli_(0.5).add_(1))
+    assert [op.op.split(".")[1] for op in ops] == ["empty", "bernoulli_", "add_"]
+    assert ops[0].outputs[0].digest is None
+    assert ops[1].inputs[0].digest is None
+    assert ops[1].outputs[0].digest == ops[2].inputs[0].digest is not None
+
+
+def test_traced_tensors_stay_resizable():
+    x, model = torch.randn(3), nn.Linear(3, 3)
+    held = []
+    traced(lambda: held.append(functional.relu(model(x))), model)
+    for tensor in (x, model.weight, held[0]):
+        assert tensor.untyped_storage().resizable()
