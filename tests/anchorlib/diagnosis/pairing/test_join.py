@@ -123,7 +123,9 @@ def test_a_step_that_is_missing_is_a_result() -> None:
     assert not len(found.only_b)
 
 
-@pytest.mark.parametrize("change", [{"rank": 1}, {"phase": "eval"}, {"call": 1}, {"kind": "value"}])
+@pytest.mark.parametrize(
+    "change", [{"rank": 1}, {"phase": "probe"}, {"call": 1}, {"kind": "value"}]
+)
 def test_ranks_phases_calls_and_kinds_never_mix(change: dict[str, Any]) -> None:
     a = run(["x", "y"])
     found = align(table(a), table([again(one, **change) for one in a]))
