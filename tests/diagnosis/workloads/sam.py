@@ -165,6 +165,7 @@ CASES = [
     Case("eps of the length", "benign", {"eps": 0.0}),
     Case("foreach optimizer", "benign", {"implementation": "foreach"}),
     Case("2 threads", "benign", {"threads": 2}),
+    Case("killed", "incomplete", {"killed_at": 3}),
     Case("other init", "data", {"init": 1}, ("*@value",)),
     Case("again", "equal"),
     Case("again, adaptive", "equal", reference={"adaptive": True}),

@@ -197,6 +197,7 @@ CASES = [
         r"smoothing",
     ),
     Case("port: other init", "data", {"ported": True, "init": 1}, ("*@value",)),
+    Case("port: killed", "incomplete", {"ported": True, "killed_at": 3}),
     Case("port", "equal", {"ported": True}),
     Case("port, with dropout", "equal", {"ported": True}, reference={"dropout": 0.1}),
     Case("port, norms behind", "equal", {"ported": True}, reference={"post": True}),
