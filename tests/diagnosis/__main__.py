@@ -83,14 +83,16 @@ def _chosen(options: argparse.Namespace) -> list[Pair]:
 
 
 def _planted(options: argparse.Namespace, one: int, parts: int) -> bool:
-    found = list(planted.outcomes(options.faults[one - 1 :: parts]))
-    scenes, autocast = (seeds[one - 1 :: parts] for seeds in (options.scenes, options.autocast))
+    faults, scenes, autocast = (
+        seeds[len(seeds) * (one - 1) // parts : len(seeds) * one // parts]
+        for seeds in (options.faults, options.scenes, options.autocast)
+    )
+    found = list(planted.outcomes(faults))
     raised = list(planted.alarms(scenes, autocast, options.compiled))
     print("\n".join(planted.report(found, raised)))
     print(
-        f"\nseeds: faults {_span(options.faults)}, scenes {_span(options.scenes)} (the first "
-        f"{options.compiled} compiled too), autocast {_span(options.autocast)}; part {one} of "
-        f"{parts}\n"
+        f"\nseeds: faults {_span(faults)}, scenes {_span(scenes)} (those under "
+        f"{options.compiled} compiled too), autocast {_span(autocast)}\n"
     )
     return planted.missed(found, raised)
 

@@ -7,6 +7,7 @@ third of the pairs aside: rules and thresholds are made by the others alone (`he
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import re
 import time
@@ -27,6 +28,8 @@ from tests.diagnosis.workloads.base import Case, EndedError, Workload
 
 SEEDS = 3
 NOISE = (1, 2, 3)
+PATIENCE = 30
+"""Seconds that the recorder of a killed training may take to store what it holds."""
 BAD = ("not_rounding", "nonfinite")
 SETTLED = ("identical", "expected")
 
@@ -144,6 +147,20 @@ def judge(chosen: Sequence[Pair], store: Path) -> Iterator[Judged]:
 
 def record(workload: Workload, seed: int, run: str, store: Path, perturb: str = "") -> None:
     """Train once, recorded as `run`; a training that was told to die did."""
+    if workload.killed_at is None:
+        _record(workload, seed, run, store, perturb)
+        return
+    child = multiprocessing.get_context("spawn").Process(
+        target=_record, args=(workload, seed, run, store)
+    )
+    child.start()
+    child.join()
+    until = time.monotonic() + PATIENCE
+    while anchorlib.open_run(run, store).live is not False and time.monotonic() < until:
+        time.sleep(0.1)  # what the recorder still holds
+
+
+def _record(workload: Workload, seed: int, run: str, store: Path, perturb: str = "") -> None:
     start = partial(anchorlib.start, run, store=store)
     told = warnings.catch_warnings()
     with _threads(workload.threads), _perturbed(perturb), told, suppress(EndedError):

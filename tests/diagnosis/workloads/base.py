@@ -7,6 +7,8 @@ otherwise. A case is a pair of such values, of which it is known what the differ
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,7 +36,8 @@ class Workload:
 
     init, order: added to the seeds of the parameters, and of how samples are dealt.
     turned: whether each batch holds its samples in the opposite order.
-    ends_at: the step in whose middle the training dies. decoupled: AdamW, else Adam.
+    ends_at: the step before which the training raises an error. killed_at: the same, killed; only
+        in a process of its own. decoupled: AdamW, else Adam.
     implementation: of the optimizer ("loop", "foreach" or "fused").
     """
 
@@ -45,6 +48,7 @@ class Workload:
     turned: bool = False
     threads: int = 1
     ends_at: int | None = None
+    killed_at: int | None = None
     lr: float = 1e-2
     betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
@@ -99,6 +103,8 @@ class Workload:
             chosen = chosen.flip(0) if self.turned else chosen
             if step == self.ends_at:
                 raise EndedError
+            if step == self.killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             yield images[chosen], labels[chosen]
 
 

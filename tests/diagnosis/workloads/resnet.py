@@ -163,7 +163,7 @@ CASES = [
         "bug",
         {"evaluating_from": 4},
         ("bn@value", "part1.bn1@value", "input@value", "stem@value"),
-        r"eval mode|training",
+        r"eval mode",
     ),
     Case("biased std of the input", "data", {"correction": 0}, ("input*@value",)),
     Case("slope", "bug", {"slope": 0.2}, ("part1.act1@value",), r"negative_slope"),
