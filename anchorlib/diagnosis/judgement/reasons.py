@@ -14,7 +14,7 @@ from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
-__all__ = ["computing", "of_b_alone", "reason", "unrounding"]
+__all__ = ["computing", "of_b_alone", "other_settings", "reason", "unrounding"]
 
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 LARGE = 1000.0  # eps, which no operation of the first steps is likely to make
@@ -108,6 +108,21 @@ def _made_otherwise(found: Frontier, row: int) -> tuple[str, str] | None:
         if key_a in told_a:
             return made_otherwise(told_a[key_a], told_b.get(key_b))
     return None
+
+
+def other_settings(found: Frontier, row: int) -> bool:
+    """Whether the module that computed a record was made with other values of the same arguments.
+
+    Then it computes another formula: eps, approximate, p, negative_slope. Of other classes, or with
+    other arguments, two modules may still compute one and the same.
+    """
+    a = found.alignment.a
+    made = _made_otherwise(found, row)
+    if made is None or a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
+        return False
+    names = [re.findall(r"(\w+)=", text) for text in made]
+    # Of one class, the second text begins with its arguments.
+    return bool(names[0]) and names[0] == names[1] and bool(re.match(r"\w+=", made[1]))
 
 
 def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:
