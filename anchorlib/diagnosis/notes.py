@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.comparison import Divergence
-from anchorlib.diagnosis.judgement import Completeness, Envelope, Origin
+from anchorlib.diagnosis.judgement import Completeness, Envelope, Origin, perturbation
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.names import escape, join
 
@@ -142,22 +141,11 @@ def _flips(found: Frontier) -> Iterable[str]:
 
 def too_fine(alignment: Alignment, runs: Sequence[Table]) -> bool:
     """Whether noise runs were perturbed by less than what either run's element types round."""
-    sizes = [_perturbed(header) for run in runs for header in run.header.values()]
+    sizes = [perturbation(header) for run in runs for header in run.header.values()]
     told = [size for size in sizes if size is not None]
     tables = (alignment.a, alignment.b)
     used = [dtypes.dtype(t.dtypes[code]).eps for t in tables for code in np.unique(t.dtype)]
     return bool(told) and max(told) * 1.5 < max((eps or 0.0 for eps in used), default=0.0)
-
-
-def _perturbed(header: Mapping[str, Any]) -> float | None:
-    """The relative change of a noise run's parameters, as its header has it: SEED[:EPS]."""
-    _, _, size = str(header.get("perturbed", "")).partition(":")
-    if size in dtypes.DTYPES:
-        return dtypes.DTYPES[size].eps
-    try:
-        return float(size)
-    except ValueError:
-        return None
 
 
 def incomplete(complete: Completeness, alignment: Alignment, first: Divergence | None) -> bool:

@@ -8,6 +8,7 @@ from anchorlib.diagnosis.causes.headers import (
     made_otherwise,
     mode_since,
     module_key,
+    other_values,
 )
 from anchorlib.diagnosis.causes.lineage import Lineage, StepLineage
 from anchorlib.diagnosis.causes.parentage import Role, plain
@@ -30,6 +31,7 @@ __all__ = [
     "made_otherwise",
     "mode_since",
     "module_key",
+    "other_values",
     "plain",
     "skips",
 ]

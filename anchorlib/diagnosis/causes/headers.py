@@ -7,7 +7,7 @@ from typing import Any
 
 from anchorlib.diagnosis.pairing import Alignment, compiled
 
-__all__ = ["MODULE", "config_diff", "made_otherwise", "mode_since", "module_key"]
+__all__ = ["MODULE", "config_diff", "made_otherwise", "mode_since", "module_key", "other_values"]
 
 PASSING = (
     "pid",
@@ -86,6 +86,18 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
         left = [one.replace("=", " ", 1) for one in left]
         right = [one.partition("=")[2] or one for one in right]
     return f"{class_a} {', '.join(left) or 'without it'}", ", ".join(right) or "without it"
+
+
+def other_values(a: object, b: object) -> bool:
+    """Whether two modules of one class were given other values of the same arguments."""
+    if not (isinstance(a, str) and isinstance(b, str)) or a == b:
+        return False
+    (class_a, args_a), (class_b, args_b) = _parted(a), _parted(b)
+    names = [
+        [one.partition("=")[0] for one in args if one not in others and "=" in one]
+        for args, others in ((args_a, args_b), (args_b, args_a))
+    ]
+    return class_a == class_b and bool(names[0]) and names[0] == names[1]
 
 
 def _parted(text: str) -> tuple[str, list[str]]:

@@ -4,7 +4,7 @@ from anchorlib.diagnosis.judgement.benign import benign, only_dead_ends
 from anchorlib.diagnosis.judgement.changes import computing
 from anchorlib.diagnosis.judgement.classes import BAD, Judge
 from anchorlib.diagnosis.judgement.completeness import COMPLETE, Completeness, completeness
-from anchorlib.diagnosis.judgement.envelope import Envelope, envelope, scores
+from anchorlib.diagnosis.judgement.envelope import Envelope, envelope, perturbation, scores
 from anchorlib.diagnosis.judgement.growth import Growth, growth
 from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
@@ -33,6 +33,7 @@ __all__ = [
     "leaves_noise",
     "losses",
     "only_dead_ends",
+    "perturbation",
     "preceding",
     "scores",
     "verdict",

@@ -21,7 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Lineage, between, made_otherwise, module_key
+from anchorlib.diagnosis.causes import (
+    Frontier,
+    Lineage,
+    between,
+    made_otherwise,
+    module_key,
+    other_values,
+)
 from anchorlib.diagnosis.judgement.leftover import leftover
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -85,7 +92,10 @@ class Changes:
     def of(self, row: int, measure: Measure) -> tuple[str, ...]:
         """A clause each; none where nothing is known."""
         a, b = self.operations(row)
-        told = [*self._module(row), *_arguments(a, b), *self._counted(row, a, b)]
+        module = self._module(row)
+        # What the module says its operation says too: "GELU approximate" and "GeluBackward0 …".
+        arguments = [one for one in _arguments(a, b) if _setting(one) not in map(_setting, module)]
+        told = [*module, *arguments, *self._counted(row, a, b)]
         told += self._left_over(row, measure)
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A")
@@ -169,17 +179,32 @@ class Changes:
 
     # -- what is said
 
+    def other_settings(self, row: int) -> bool:
+        """Whether the module that made a row was made with other values of the same arguments.
+
+        Then it computes another formula: eps, approximate, p, negative_slope. Of other classes, or
+        with other arguments, two modules may still compute one and the same.
+        """
+        a = self.found.alignment.a
+        if a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
+            return False
+        return other_values(*self._texts(row))
+
     def _module(self, row: int) -> list[str]:
         """What the two modules whose output this is, or whose parameter, were made with."""
+        made = made_otherwise(*self._texts(row))
+        return [] if made is None else [" | ".join(map(escape, made))]
+
+    def _texts(self, row: int) -> tuple[object, object]:
+        """What the module of A, and that of B, says of itself; None where nothing is known."""
         a, b = self.found.alignment.a, self.found.alignment.b
         tensor = a.tensors[a.tensor[row]]
         told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
         for name in (tensor.name, tensor.name.rpartition(".")[0]):
             key_a, key_b = module_key(name), module_key(self._names.get(name, name))
             if key_a in told_a:
-                made = made_otherwise(told_a[key_a], told_b.get(key_b))
-                return [] if made is None else [" | ".join(map(escape, made))]
-        return []
+                return told_a[key_a], told_b.get(key_b)
+        return None, None
 
     def _counted(self, row: int, a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
         """Which operations one run alone has, or has more often."""
@@ -255,6 +280,11 @@ def _arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
                 told.append(" | ".join(map(escape, made)))
     return list(dict.fromkeys(told))[:SHOWN]
+
+
+def _setting(change: str) -> str:
+    """A change without the class or node that it is of: "approximate 'none' | 'tanh'"."""
+    return change.partition(" ")[2]
 
 
 def _plain(name: str) -> str:

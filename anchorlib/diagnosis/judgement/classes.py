@@ -34,6 +34,8 @@ NOISY = 30.0
 HALF, TURNED = 0.5, 0.1
 """Noise of half a tensor is all that it is made of. As large an error turns it by more than this
 cosine distance, unless it only scales it."""
+PARALLEL = 0.01
+"""Of the cosine distance that so large an error in all directions makes: below, it is a factor."""
 FEW = 16  # elements, of which noise may well point the same way twice
 COVERED = 4.0
 """Times its noise that a difference may be."""
@@ -340,9 +342,11 @@ class Judge:
         told = severity(self.found, row, int(self.found.alignment.b_row[pair]), measure)
         if np.isnan(told.error):
             return "rounding", "no values were kept; its size is not known"
+        if self.changes.other_settings(row):
+            return "not_rounding", told.note
         if told.rounding:
             return "rounding", told.note
-        if self._is_noise(row, pair):
+        if self._is_noise(row, pair, told.eps):
             return "rounding", "the noise runs differ as much"
         row_b = int(self.found.alignment.b_row[pair])
         replay = self.replays.of(row, row_b, measure, told.eps)
@@ -374,24 +378,26 @@ class Judge:
         ]
         return None not in seeds and seeds[0] != seeds[1]
 
-    def _is_noise(self, row: int, pair: int) -> bool:
+    def _is_noise(self, row: int, pair: int, computed: float) -> bool:
         """Whether the noise runs cover the difference.
 
         Where they say something, by being as far apart; where the tensor is all noise, only if the
         difference is one that noise would make.
         """
-        if self.noise is None:
-            return False
-        if not self._covers(pair):
+        if self.noise is None or not self._covers(pair):
             return False
         a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
         own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
         error = self.measures["error_eps"][at] * eps
+        few = bool(self.measures["numel"][at] < FEW)
+        apart = float(self.measures["cosine_distance"][at])
+        if apart < PARALLEL * error**2 / 2 and not few:
+            return False  # a multiple of it: noise would point elsewhere
         if own < SATURATED:
-            return True
-        # A multiple of it, or nothing at all: noise would point elsewhere.
-        turned = bool(self.measures["cosine_distance"][at] >= TURNED)
-        turned |= bool(self.measures["numel"][at] < FEW)
+            # The inputs are equal: what perturbed parameters moved them by is no excuse.
+            size = self.noise.size
+            return size is None or bool(error <= COVERED * own * min(1.0, computed / size))
+        turned = few or apart >= TURNED
         if error >= HALF and not turned:
             return False
         rows = self.found.alignment.a_row[self.measures.pair]

@@ -12,17 +12,18 @@ Once the noise runs are a tenth apart, a drift says nothing any more: that is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Role, frontier
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measures, measure
 
-__all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "scores"]
+__all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "perturbation", "scores"]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -45,6 +46,8 @@ class Envelope:
     runs: how many noise runs there are.
     floor: the least noise there can be, a relative L2 error too.
     damaged: a line for each record of a noise run whose values are no good.
+    size: by how much of itself each parameter of the noise runs was moved at most; None where that
+        is not known of all of them.
     """
 
     relative: Array
@@ -54,6 +57,7 @@ class Envelope:
     runs: int
     floor: Array
     damaged: tuple[str, ...] = ()
+    size: float | None = None
 
     @property
     def saturated(self) -> Array:
@@ -88,7 +92,25 @@ def envelope(
     horizon = _horizon(a.step[rows], relative, measures["numel"])
     floor = FLOOR * measures["eps"] * _of_parameters(a, rows)
     told = tuple(damaged)
-    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor, told)
+    size = _size(runs)
+    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor, told, size)
+
+
+def _size(runs: Sequence[Table]) -> float | None:
+    sizes = [perturbation(header) for run in runs for header in run.header.values()]
+    told = [size for size in sizes if size is not None]
+    return max(told) if told and len(told) == len(sizes) else None
+
+
+def perturbation(header: Mapping[str, Any]) -> float | None:
+    """The relative change of a noise run's parameters, as its header has it: SEED[:EPS]."""
+    _, _, size = str(header.get("perturbed", "")).partition(":")
+    if size in dtypes.DTYPES:
+        return dtypes.DTYPES[size].eps
+    try:
+        return float(size)
+    except ValueError:
+        return None
 
 
 def _of_run(
