@@ -213,16 +213,26 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
         found.parameter_lacking[rows] = layout.parameter_lacking
         if not len(children):
             continue
-        parents = found.status[rows][:, layout.parent]
-        order = found.alignment.a.order[rows]
         _hand_on(found.since, rows, layout)
-        # A later pass of the step comes after the step of the optimizer that stepped before it.
-        late = (order[:, layout.parent] > order[:, layout.child]) & layout.timely
-        differs = np.logical_or.reduceat((parents == DIFFERS) & ~late, first, axis=1)
-        unknown = np.logical_or.reduceat((parents == UNMATCHED) & ~late, first, axis=1)
+        parents = _parents(found, rows, layout)
+        differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
+        unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
         found.explained[rows[:, children]] |= differs
         found.lacking[rows[:, children]] |= unknown
         found.orphaned[rows[:, children]] |= unknown
+
+
+def _parents(found: Frontier, rows: Array, layout: Layout) -> Array:
+    """The status of each parent in these blocks; one that came too late is as good as equal.
+
+    A later pass of the step comes after the step of the optimizer that stepped before it.
+    """
+    parents = found.status[rows][:, layout.parent]
+    timely = np.flatnonzero(layout.timely)
+    order = found.alignment.a.order[rows]
+    late = order[:, layout.parent[timely]] > order[:, layout.child[timely]]
+    parents[:, timely] = np.where(late, EQUAL, parents[:, timely])
+    return parents
 
 
 def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
