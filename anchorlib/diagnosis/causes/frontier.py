@@ -21,6 +21,7 @@ from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.parentage import Layout, Role, Scope, layout_of, plain
 from anchorlib.diagnosis.causes.reach import Reach
 from anchorlib.diagnosis.pairing import Alignment, statements
+from anchorlib.scope import TRAIN
 
 __all__ = ["Frontier", "frontier"]
 
@@ -75,6 +76,19 @@ class Frontier:
     def origins(self) -> Array:
         """The rows that differ and that nothing explains, ascending."""
         return np.flatnonzero((self.status == DIFFERS) & ~self.explained)
+
+    def blocks_before(self, some: Array) -> Array:
+        """The block of the step before each of these, -1 without one.
+
+        What ran in eval mode where the other run trained goes on where training left.
+        """
+        blocks, phases = self.blocks, list(self.alignment.a.phases)
+        rank, phase, steps = blocks.rank[some], blocks.phase[some], blocks.step[some] - 1
+        before = blocks.find(rank, phase, steps)
+        if self.alignment.eval_since[0] is None or TRAIN not in phases:
+            return before
+        trained = blocks.find(rank, np.full(len(some), phases.index(TRAIN)), steps)
+        return np.where(before < 0, trained, before)
 
     def ancestry(self, row: int) -> Ancestry:
         """The parents of a row that differs."""
@@ -204,16 +218,26 @@ def _inside(found: Frontier, layout: Layout, some: Array) -> None:
         found.parameter_lacking[rows] = layout.parameter_lacking
         if not len(children):
             continue
-        parents = found.carried[rows][:, layout.parent]
-        order = found.alignment.a.order[rows]
         _hand_on(found.since, rows, layout)
-        # A later pass of the step comes after the step of the optimizer that stepped before it.
-        late = (order[:, layout.parent] > order[:, layout.child]) & layout.timely
-        differs = np.logical_or.reduceat((parents == DIFFERS) & ~late, first, axis=1)
-        unknown = np.logical_or.reduceat((parents == UNMATCHED) & ~late, first, axis=1)
+        parents = _parents(found, rows, layout)
+        differs = np.logical_or.reduceat(parents == DIFFERS, first, axis=1)
+        unknown = np.logical_or.reduceat(parents == UNMATCHED, first, axis=1)
         found.explained[rows[:, children]] |= differs
         found.lacking[rows[:, children]] |= unknown
         found.orphaned[rows[:, children]] |= unknown
+
+
+def _parents(found: Frontier, rows: Array, layout: Layout) -> Array:
+    """The status of each parent in these blocks; one that came too late is as good as equal.
+
+    A later pass of the step comes after the step of the optimizer that stepped before it.
+    """
+    parents = found.carried[rows][:, layout.parent]
+    timely = np.flatnonzero(layout.timely)
+    order = found.alignment.a.order[rows]
+    late = order[:, layout.parent[timely]] > order[:, layout.child[timely]]
+    parents[:, timely] = np.where(late, EQUAL, parents[:, timely])
+    return parents
 
 
 def _hand_on(since: Array, rows: Array, layout: Layout) -> None:
@@ -227,7 +251,7 @@ def _across(found: Frontier, layout: Layout, some: Array) -> None:
     """Parents of other steps and phases; and whether the step before was recorded."""
     blocks = found.blocks
     steps = blocks.step[some]
-    before = blocks.find(blocks.rank[some], blocks.phase[some], steps - 1)
+    before = found.blocks_before(some)
     before = np.where(found.shared[np.maximum(before, 0)], before, -1)
     late = min(key[2] for key in layout.keys) > 0
     for block in some if late else some[(before < 0) & (steps > 0)]:

@@ -220,10 +220,7 @@ class Judge:
         if found.alignment.a.step[row] == 0:
             return "starts_unequal", "parameters differ before the first step"
         block = int(found.block_of[row])
-        before = found.blocks.find(
-            *(found.blocks.rank[[block]], found.blocks.phase[[block]]),
-            found.blocks.step[[block]] - 1,
-        )[0]
+        before = found.blocks_before(np.array([block]))[0]
         if found.blocks.attempt[before] != found.blocks.attempt[block]:
             return "window_start", "the run was resumed here"
         return None

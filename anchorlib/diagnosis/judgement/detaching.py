@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.names import escape
-from anchorlib.record import DETACHED, Edges
+from anchorlib.record import Edges
 
 __all__ = ["detached"]
 
@@ -14,40 +14,37 @@ Site = tuple[str, str, int, int]
 
 
 def detached(found: Frontier, row: int) -> list[str]:
-    """What to say of a gradient that differs where one run alone detaches its tensor."""
+    """What to say of a gradient that comes back from somewhere in one run alone."""
     alignment = found.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind == "value":
         return []
     names = {one.a: one.b for one in alignment.renamed}
-    a = _cut(alignment.a.edges.get(tensor.rank, ()), tensor.name, {})
-    b = _cut(
-        alignment.b.edges.get(tensor.rank, ()),
-        names.get(tensor.name, tensor.name),
-        {two: one for one, two in names.items()},
-    )
-    for run, other, own, others in (("A", "B", a, b), ("B", "A", b, a)):
-        alone = [site[0] for site, cut in own.items() if cut and others.get(site) is False]
+    told_a = alignment.a.edges.get(tensor.rank, ())
+    told_b = alignment.b.edges.get(tensor.rank, ())
+    a = _leading(told_a, tensor.name, {})
+    b = _leading(told_b, names.get(tensor.name, tensor.name), {b: a for a, b in names.items()})
+    for run, own, others in (("A", a, b), ("B", b, a)):
+        alone = [site[0] for site, leads in own.items() if leads and others.get(site) is False]
         if alone:
-            return [f"{run} detaches it for {escape(alone[0])}, {other} does not"]
+            return [f"in {run} alone gradients come back to it from {escape(alone[0])}"]
     return []
 
 
-def _cut(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
-    """By place, whether what was said of it first is a detached tensor of this name.
-
-    False: it is made of a tensor with its graph, or known by no other name.
-    """
-    told = list(told)
-    same = {name}
-    for _ in range(2):
-        for one in told:
-            if not one.ops and one.parents and same & {one.name, one.parents[0].name}:
-                same |= {one.name, one.parents[0].name}
+def _leading(told: Iterable[Edges], name: str, renamed: dict[str, str]) -> dict[Site, bool]:
+    """By place: whether a tensor hangs on this one by its graph; False where it has no graph."""
     found: dict[Site, bool] = {}
     for one in told:
         site = (renamed.get(one.name, one.name), one.phase, one.pass_index, one.call)
-        cut = one.ops == (DETACHED,)
-        if not cut or one.parents[0].name in same:
-            found.setdefault(site, cut)
+        parents = _followed(one)
+        if not parents or name in parents:
+            found.setdefault(site, bool(parents))
     return found
+
+
+def _followed(edges: Edges) -> set[str]:
+    """Names of the tensors to which gradients go back from this one."""
+    if not edges.ops:
+        return {parent.name for parent in edges.parents}
+    numbers = {-source for sources in edges.inputs for source in sources if source < 0}
+    return {edges.parents[number - 1].name for number in numbers}

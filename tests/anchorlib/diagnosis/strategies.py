@@ -34,7 +34,7 @@ def records(draw: st.DrawFn, names: st.SearchStrategy[str] = names) -> list[Reco
         st.sampled_from([0, 1, 2, 2**40]),  # step
         st.integers(0, 1),  # pass
         st.integers(0, 1),  # call
-        st.sampled_from(["train", "eval"]),
+        st.sampled_from(["train", "test"]),
         st.integers(0, 3),  # what it says
     )
     drawn = draw(st.lists(places, max_size=12))

@@ -270,6 +270,109 @@ def test_an_operation_that_reads_a_mask_receives_from_it():
     assert len(compared(run, changes).origins) == 1
 
 
+def two_players():
+    """Two optimizers in one step: d's pass and step, then a pass through d to g, and g's step."""
+    run = History()
+    run.chain("input", "d", "loss")
+    for step in range(2):
+        run.passes("input", "d", "loss", step=step)
+        for kind in ("grad", "updated"):
+            run.add(f"w_d@{kind}", step)
+        run.passes("input", "d", "loss", step=step, pass_index=1)
+        for kind in ("grad", "updated"):
+            run.add(f"w_loss@{kind}", step)
+    return run
+
+
+def test_an_update_does_not_hang_on_the_passes_after_it():
+    run = two_players()
+    for kind in ("grad", "updated"):
+        # The other's parameters are what they were: it has not stepped yet.
+        changes = after(run, number(run, f"w_d@{kind}"), but=("input@value", "w_loss@value"))
+        assert told(compared(run, changes)) == [f"rounding w_d@{kind} 0 0"]
+
+
+def test_a_parameter_that_an_optimizer_moved_inside_the_step_receives_from_its_update():
+    run = two_players()
+    changes = {"w_d@updated 0": ROUND, "w_d@value 0 1": ROUND}
+    assert told(compared(run, changes)) == ["rounding w_d@updated 0 0"]
+
+
+def test_a_second_step_of_the_optimizer_hangs_on_what_the_first_one_left():
+    run = History()
+    run.chain("input", "b")
+    for call in (0, 1):
+        run.passes("input", "b", pass_index=call)
+        for kind in ("grad", "updated", "opt.exp_avg"):
+            run.add(f"w_b@{kind}", call=call)
+    changes = {"w_b@opt.exp_avg": ROUND, "w_b@updated": ROUND}
+    assert told(compared(run, changes)) == ["rounding w_b@updated 0 0"]
+    changes = {"w_b@updated 0 0 1": ROUND, "w_b@opt.exp_avg 0 0 1": ROUND}
+    found = compared(run, changes)
+    assert told(found) == ["rounding w_b@updated 0 0"]
+    assert found.origins[0].parents == ("w_b@grad", "w_b@updated", "w_b@opt.exp_avg")
+
+
+def test_the_first_of_two_ranks_updates_does_not_hang_on_later_passes_of_the_other():
+    run = History()
+    for rank in (0, 1):
+        run.chain("input", "d", rank=rank)
+        run.passes("input", "d", rank=rank)
+        for kind in ("grad", "updated"):
+            run.add(f"w_d@{kind}", rank=rank)
+        run.passes("input", "d", pass_index=1, rank=rank)
+    changes = {"w_d@updated": ROUND, "w_d@value 0 1": ROUND, "d@value 0 1": ROUND}
+    found = compared(run, changes)
+    assert told(found) == ["rounding w_d@updated 0 0"]
+    assert found.origins[0].amongst == 2
+
+
+def carried(*, bits=True):
+    """y is made of the input; a model is given something with the bits of y, or other ones."""
+    run = History()
+    run.chain("input")
+    run.made_of("y", "input")
+    run.edges[0].append(Edges("z.input", "train", 0, 0, (SIZE,), missing=("it has no graph",)))
+    for name in ("input", "y"):
+        run.add(f"{name}@value")
+    run.add("z.input@value", raw=run.records[1].raw if bits else None)
+    return run
+
+
+def test_a_value_with_the_bits_of_an_earlier_record_in_both_runs_receives_from_it():
+    run = carried()
+    changes = {"y@value": ROUND, "z.input@value": ROUND}
+    assert told(compared(run, changes)) == ["rounding y@value 0 0"]
+    assert told(compared(carried(bits=False), changes)) == [
+        "rounding y@value 0 0",
+        "rounding z.input@value 0 0",
+    ]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_value_with_the_bits_of_a_record_in_one_run_alone_was_made_of_it(turned):
+    run = carried()
+    a, b = run.table(), run.table({"z.input@value": FAR}, "b")
+    found = compare_tables(align(b, a) if turned else align(a, b))
+    assert told(found) == ["not_rounding z.input@value 0 0"]
+    assert found.origins[0].parents == ("y@value",)
+    one, other = "BA" if turned else "AB"
+    assert f"in {one} it is y bit for bit, in {other} it is not" in found.origins[0].why
+
+
+@given(st.integers(0, 40), st.sets(st.integers(0, 40), min_size=1))
+def test_the_first_record_of_a_rank_that_differs_is_always_an_origin(first, rest):
+    run = two_players()
+    at = {first, *(number for number in rest if number > first)}
+    keys = [
+        f"{one.name}@{one.kind} {one.step} {one.pass_index}"
+        for place, one in enumerate(run.records)
+        if place in at
+    ]
+    found = frontier(align(run.table(), run.table(dict.fromkeys(keys, ROUND), "b")))
+    assert first in found.alignment.a.order[found.origins]
+
+
 @st.composite
 def worlds(draw):
     """A random directed graph of values over two steps, and what differs at first."""

@@ -123,14 +123,32 @@ def test_a_step_that_is_missing_is_a_result() -> None:
     assert not len(found.only_b)
 
 
-@pytest.mark.parametrize(
-    "change", [{"rank": 1}, {"phase": "probe"}, {"call": 1}, {"kind": "value"}]
-)
+@pytest.mark.parametrize("change", [{"rank": 1}, {"phase": "test"}, {"call": 1}, {"kind": "value"}])
 def test_ranks_phases_calls_and_kinds_never_mix(change: dict[str, Any]) -> None:
     a = run(["x", "y"])
     found = align(table(a), table([again(one, **change) for one in a]))
     assert len(found) == 0
     assert len(found.only_a) == len(found.only_b) == len(a)
+
+
+def test_forwards_in_eval_mode_are_those_of_training_where_each_run_has_one_of_them_alone() -> None:
+    a = run(["x", "y"])
+    b = [again(one, phase="eval") if one.step > 1 else one for one in a]
+    for one, two, since in ((a, b, (None, 2)), (b, a, (2, None))):
+        found = align(table(one), table(two))
+        assert len(found) == len(a)
+        assert (found.equal.all(), found.eval_since) == (True, since)
+    # Beside the training there may be evaluations, of the same tensors at the same steps.
+    both = [*a, *(again(one, phase="eval", order=one.order + 100) for one in a)]
+    found = align(table(both), table(a))
+    assert (len(found), len(found.only_a), found.eval_since) == (len(a), len(a), (None, None))
+
+
+def test_an_evaluation_where_nothing_is_trained_stays_by_itself() -> None:
+    a = run(["x"], kind="value")
+    b = [again(one, phase="eval") if one.step == 3 else one for one in a]
+    found = align(table(a), table(b))
+    assert (len(found), len(found.only_b), found.eval_since) == (3, 1, (None, None))
 
 
 def test_a_sum_stands_for_a_sum_of_the_same_window_alone() -> None:
