@@ -73,8 +73,8 @@ class Splitting:
 
     passes, ranks: into how many. loss: "mean" of each part, its "share" of the whole's mean, or
     the "sum". reduce: what becomes of the gradients: "mean", "sum" or "none". fault: of the net,
-    "norm" or "act". dealt: the samples in "block"s, in turn ("strided"), or all of them to each part
-    ("all").
+    "norm" or "act". dealt: the samples in "block"s, in turn ("strided"), or all of them to each
+    part ("all").
     """
 
     net: str = "dense"

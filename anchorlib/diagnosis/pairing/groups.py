@@ -46,17 +46,19 @@ class Groups:
     """All of them, in the finer run's order of their first rows.
 
     replicas: rows of ranks that should hold the same and do not: the first, and one that differs.
+    parts: how many records' shapes are parts of the other run's. others: how many fit in no way.
     """
 
     found: list[Group] = field(default_factory=list)
     replicas: list[tuple[int, int]] = field(default_factory=list)
 
+    parts: int = 0
+    others: int = 0
+
     @property
     def split(self) -> bool:
         """Whether shapes say that work is split so, more often than that it is not."""
-        parts = sum(one.way == "concatenated" for one in self.found)
-        others = sum(one.way == "left out" for one in self.found)
-        return parts > others
+        return self.parts > self.others
 
 
 def grouped(
@@ -165,6 +167,7 @@ class _Grouping:
             gradient = tensor.kind != "value" and tensor.name not in self.parameters
             return self._kept(group._replace(way="concatenated", axis=axis, gradient=gradient))
         if not self._complete(group):
+            self.groups.others += 1
             return group._replace(way="left out")
         if (tensor.name, tensor.kind) in self.partial:
             return self._kept(group._replace(way="summed"))
@@ -225,4 +228,5 @@ class _Grouping:
         axes = np.flatnonzero((sizes != np.array(target, np.int64)).any(axis=0))
         if len(axes) != 1 or sizes[:, axes[0]].sum() != target[axes[0]]:
             return None
+        self.groups.parts += 1
         return int(axes[0])
