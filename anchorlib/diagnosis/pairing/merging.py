@@ -49,8 +49,10 @@ class Merged:
         """For people, a part of a sentence."""
         counts = ((self.ranks, "ranks"), (self.passes, "passes"))
         parts = [f"{count} {what}" for count, what in counts if count > 1]
-        whose = f"{self.side.upper()}'s {' and '.join(parts)}"
-        return f"{whose} are compared as one" if self.all else f"{whose} each are compared as one"
+        side = self.side.upper()
+        if self.all:
+            return f"{side}'s {' and '.join(parts)} are compared as one"
+        return f"each {' and '.join(parts)} of {side} are compared as one"
 
 
 def merged(
