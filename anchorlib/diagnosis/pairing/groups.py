@@ -15,11 +15,13 @@ import numpy as np
 
 from anchorlib.diagnosis.pairing.identity import mode_class, repeats
 from anchorlib.diagnosis.pairing.splits import Split
-from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.diagnosis.pairing.table import Table, Tensor
 
 __all__ = ["Group", "Groups", "grouped"]
 
 Array = np.ndarray[Any, Any]
+PLACEMENTS, PARTIAL = ":placements", 2
+"""What is recorded beside a DTensor: how it lies on its mesh, a row for each of its dimensions."""
 Way = Literal["first", "concatenated", "summed", "left out"]
 Key = tuple[Hashable, ...]
 
@@ -44,17 +46,19 @@ class Groups:
     """All of them, in the finer run's order of their first rows.
 
     replicas: rows of ranks that should hold the same and do not: the first, and one that differs.
+    parts: how many records' shapes are parts of the other run's. others: how many fit in no way.
     """
 
     found: list[Group] = field(default_factory=list)
     replicas: list[tuple[int, int]] = field(default_factory=list)
 
+    parts: int = 0
+    others: int = 0
+
     @property
     def split(self) -> bool:
         """Whether shapes say that work is split so, more often than that it is not."""
-        parts = sum(one.way == "concatenated" for one in self.found)
-        others = sum(one.way == "left out" for one in self.found)
-        return parts > others
+        return self.parts > self.others
 
 
 def grouped(
@@ -75,7 +79,7 @@ def grouped(
             *(split.pass_of(phase, pass_index), *rest),
         )
         members.setdefault(own, []).append(row)
-    grouping = _Grouping(fine, coarse, split, _parameters(fine))
+    grouping = _Grouping(fine, coarse, split, _parameters(fine), _partial(fine))
     for key, rows in members.items():
         grouping.add(rows, partners.get(key[:-1], -1))
     return grouping.groups
@@ -103,22 +107,42 @@ def _parameters(table: Table) -> set[str]:
     return found
 
 
+def _partial(table: Table) -> set[tuple[str, str]]:
+    """The names and kinds of DTensors of which each rank holds a summand."""
+    found = set()
+    for number, tensor in enumerate(table.tensors):
+        name, mark, _ = tensor.name.rpartition(PLACEMENTS)
+        if not mark:
+            continue
+        row = int(np.flatnonzero(table.tensor == number)[-1])
+        told = np.concatenate(list(table.read(row, 1 << 16))).reshape(-1, 2)
+        if (told[:, 0] == PARTIAL).any():
+            found.add((name, tensor.kind))
+    return found
+
+
 @dataclass(slots=True)
 class _Grouping:
-    """Groups in the making."""
+    """Groups in the making.
+
+    parameters: their names. partial: names and kinds of which each rank holds a summand.
+    """
 
     fine: Table
     coarse: Table
     split: Split
     parameters: set[str]
+    partial: set[tuple[str, str]]
     groups: Groups = field(default_factory=Groups)
 
     def add(self, rows: list[int], partner: int) -> None:
         tensor = self.fine.tensors[self.fine.tensor[rows[0]]]
+        if tensor.name.endswith(PLACEMENTS):
+            return
         group = Group(tuple(rows), partner, "first")
         if len(rows) > 1 and partner >= 0:
             whole = tensor.name in self.parameters and tensor.kind != "pass_grad"
-            group = self._whole(group) if whole else self._part(group, tensor.kind)
+            group = self._whole(group) if whole else self._part(group, tensor)
         self.groups.found.append(group)
 
     def _whole(self, group: Group) -> Group:
@@ -135,38 +159,51 @@ class _Grouping:
             return group._replace(rows=(row,))
         return group
 
-    def _part(self, group: Group, kind: str) -> Group:
+    def _part(self, group: Group, tensor: Tensor) -> Group:
         """What belongs to a pass: parts of a batch, or what each part has."""
-        gradient = kind != "value"
-        complete = self.split.together * self._passes(group) == len(group.rows)
         axis = self._axis(group)
         if axis is not None:
+            # Shards of a parameter's gradient are shards of what was reduced already.
+            gradient = tensor.kind != "value" and tensor.name not in self.parameters
             return self._kept(group._replace(way="concatenated", axis=axis, gradient=gradient))
-        rows = list(group.rows)
-        alike = (self.fine.shape[rows] == self.fine.shape[rows[0]]).all()
-        shapes = (self.fine.shapes[self.fine.shape[rows[0]]], self._target(group))
-        if not complete or not alike or shapes[0] != shapes[1]:
+        if not self._complete(group):
+            self.groups.others += 1
             return group._replace(way="left out")
-        if not shapes[0]:
+        if (tensor.name, tensor.kind) in self.partial:
+            return self._kept(group._replace(way="summed"))
+        if not self._target(group):
             return self._number(group)
-        if gradient:
-            return self._kept(group._replace(way="summed", gradient=True))
-        equal = (self.fine.digest[rows] == self.fine.digest[rows[0]]).all()
-        return group if equal else group._replace(way="left out")
+        if self._is_replica(group):
+            return group
+        if tensor.kind == "value":
+            return group._replace(way="left out")
+        return self._kept(group._replace(way="summed", gradient=True))
 
-    def _passes(self, group: Group) -> int:
-        phase = self.fine.phases[self.fine.phase[group.rows[0]]]
-        return self.split.passes if phase in self.split.phases else 1
+    def _complete(self, group: Group) -> bool:
+        """Whether there is a record of each part, and each as large as the whole."""
+        fine, rows = self.fine, list(group.rows)
+        phase = fine.phases[fine.phase[rows[0]]]
+        passes = self.split.passes if phase in self.split.phases else 1
+        alike = bool((fine.shape[rows] == fine.shape[rows[0]]).all())
+        alike &= fine.shapes[fine.shape[rows[0]]] == self._target(group)
+        return alike and len(rows) == self.split.together * passes
+
+    def _is_replica(self, group: Group) -> bool:
+        """Whether all parts have the same bits, and one of them is as large as the whole."""
+        fine, rows = self.fine, list(group.rows)
+        if not (fine.digest[rows] == fine.digest[rows[0]]).all():
+            return False
+        own, goal = fine.figures["l2"][rows[0]], self.coarse.figures["l2"][group.partner]
+        return bool(abs(own - goal) <= abs(len(rows) * own - goal))
 
     def _number(self, group: Group) -> Group:
-        """A scalar: the parts' mean or sum, whichever is nearer to the other run's."""
+        """A scalar: the parts' sum, or a mean of it, whichever is nearer to the other run's."""
         rows = list(group.rows)
         if (self.fine.digest[rows] == self.coarse.digest[group.partner]).all():
             return group
-        values = self.fine.figures["sum"][rows]
+        total = float(self.fine.figures["sum"][rows].sum())
         goal = float(self.coarse.figures["sum"][group.partner])
-        mean = abs(values.mean() - goal) <= abs(values.sum() - goal)
-        factor = 1 / len(rows) if mean else 1.0
+        factor = min(self.split.factors, key=lambda one: abs(total * one - goal))
         return self._kept(group._replace(way="summed", factor=factor))
 
     def _kept(self, group: Group) -> Group:
@@ -191,4 +228,5 @@ class _Grouping:
         axes = np.flatnonzero((sizes != np.array(target, np.int64)).any(axis=0))
         if len(axes) != 1 or sizes[:, axes[0]].sum() != target[axes[0]]:
             return None
+        self.groups.parts += 1
         return int(axes[0])

@@ -7,7 +7,7 @@ accumulation or reduction, is not, and says whether that scale was kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,10 @@ class Merged:
         """For people, a part of a sentence."""
         counts = ((self.ranks, "ranks"), (self.passes, "passes"))
         parts = [f"{count} {what}" for count, what in counts if count > 1]
-        whose = f"{self.side.upper()}'s {' and '.join(parts)}"
-        return f"{whose} are compared as one" if self.all else f"{whose} each are compared as one"
+        side = self.side.upper()
+        if self.all:
+            return f"{side}'s {' and '.join(parts)} are compared as one"
+        return f"each {' and '.join(parts)} of {side} are compared as one"
 
 
 def merged(
@@ -63,7 +65,7 @@ def merged(
     for number, group in enumerate(groups.found):
         if group.way == "summed" and not summable(fine.dtypes[fine.dtype[group.rows[0]]]):
             groups.found[number] = group._replace(way="left out")
-    factor = _scale(fine, coarse, groups)
+    factor = _scale(fine, coarse, groups, split.factors)
     layout = _layout(fine, coarse, groups)
     kept = [
         group._replace(factor=group.factor * factor) if group.gradient else group
@@ -77,28 +79,23 @@ def merged(
     return JointTable(fine, coarse, split, kept, layout).made(), told
 
 
-def _scale(fine: Table, coarse: Table, groups: Groups) -> float:
-    """What gradients of the parts are multiplied by: 1, or 1 over their number.
+def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float]) -> float:
+    """What gradients of the parts are multiplied by.
 
     Each part's loss is a mean of its own, or already the part of the whole batch's.
     """
-    ratios, counts = [], []
-    for group in groups.found:
-        if not group.gradient or group.way == "left out":
-            continue
+    ratios = []
+    for group in [one for one in groups.found if one.gradient and one.way != "left out"][:SAMPLE]:
         norm = float(np.sqrt(np.square(fine.figures["l2"][list(group.rows)]).sum()))
         if group.way == "summed":
             norm = float(np.linalg.norm(_values(fine, group)))
         other = float(coarse.figures["l2"][group.partner])
         if norm > 0 and other > 0 and np.isfinite(norm / other):
             ratios.append(norm / other)
-            counts.append(len(group.rows))
-        if len(ratios) >= SAMPLE:
-            break
     if not ratios:
         return 1.0
-    ratio, count = float(np.median(ratios)), float(np.median(counts))
-    return 1 / count if abs(np.log(ratio / count)) < abs(np.log(ratio)) else 1.0
+    ratio = float(np.median(ratios))
+    return min(factors, key=lambda one: abs(np.log(ratio * one)))
 
 
 def _values(table: Table, group: Group) -> Array:

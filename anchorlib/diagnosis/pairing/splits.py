@@ -35,6 +35,12 @@ class Split:
         """How many ranks are one."""
         return len(self.ranks) // len(set(self.ranks.values()))
 
+    @property
+    def factors(self) -> list[float]:
+        """What a sum over all parts may be taken times: a mean over ranks, passes, both or none."""
+        ranks, passes = 1 / self.together, 1 / self.passes
+        return sorted({1.0, ranks, passes, ranks * passes})
+
     def pass_of(self, phase: str, pass_index: int) -> int:
         """The other's pass that one of the finer run's belongs to."""
         return pass_index // self.passes if phase in self.phases else pass_index

@@ -1,0 +1,128 @@
+"""Micro-batches and ranks: what splits the same work differently is compared as one."""
+
+from __future__ import annotations
+
+import pytest
+
+import anchorlib
+from tests.anchorlib.capture.test_distributed import run_ranks
+from tests.diagnosis.splitting import Splitting, draw_splitting, train
+
+SEEDS = (*range(9), *(pytest.param(n, marks=pytest.mark.slow) for n in range(9, 36)))
+
+
+def compared(store, one, two, **options):
+    train(one, "a", store)
+    train(two, "b", store)
+    return anchorlib.compare("a", "b", store=store, **options)
+
+
+def whole(one):
+    """The same training at once."""
+    loss = "sum" if one.loss == "sum" else "share"
+    return one.but(passes=1, ranks=1, loss=loss, dealt="block", reduce="mean", fault="")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_training_in_parts_rounds_otherwise_and_nothing_else(seed, turned, tmp_path):
+    split = draw_splitting(seed)
+    pair = (split, whole(split)) if turned else (whole(split), split)
+    found = compared(tmp_path, *pair)
+    assert found.verdict in ("suspect", "expected", "identical"), (split, found)
+    assert {origin.cls for origin in found.origins} <= {"rounding"}, (split, found)
+    assert (found.counts.only_a, found.counts.only_b) == (0, 0), split
+    side = "A" if turned else "B"
+    ranks, passes = f"{split.ranks} ranks", f"{split.passes} passes"
+    parts = [ranks] * (split.ranks > 1) + [passes] * (split.passes > 1)
+    clause = f"{side}'s {' and '.join(parts)} are compared as one"
+    assert clause in found.sentence
+    assert clause in found.notes
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fault_in_a_training_in_parts_is_named(seed, tmp_path):
+    split = draw_splitting(seed)
+    fault = ("norm", "act")[seed % 2]
+    found = compared(tmp_path, whole(split), split.but(fault=fault))
+    assert found.verdict == "unexpected", (split, found)
+    bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
+    assert (bad.place.name, bad.place.kind) == (fault, "value"), (split, found)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_sum_in_place_of_a_mean_over_ranks_is_told_by_its_factor(ranks, tmp_path):
+    split = Splitting(ranks=ranks, loss="mean", reduce="sum")
+    found = compared(tmp_path, whole(split), split)
+    assert found.verdict == "unexpected"
+    assert f"B is {ranks} times A, after backward: reduction" in found.sentence
+
+
+def test_a_loss_that_is_not_divided_by_its_passes_is_told_by_its_factor(tmp_path):
+    split = Splitting(passes=4, loss="mean")
+    found = compared(tmp_path, whole(split), split)
+    assert found.verdict == "unexpected"
+    assert "B is 4 times A, after backward: accumulation" in found.sentence
+
+
+def test_ranks_that_are_not_reduced_are_told_of(tmp_path):
+    split = Splitting(ranks=2, loss="mean", reduce="none")
+    found = compared(tmp_path, whole(split), split)
+    assert found.verdict == "unexpected"
+    assert any("ranks 0 and 1 of b hold different values" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_split_training_whose_drift_is_the_noise_is_expected(turned, tmp_path, monkeypatch):
+    split = Splitting(passes=4, steps=4)
+    one, other = (whole(split), split) if turned else (split, whole(split))
+    train(one, "a", tmp_path)
+    train(other, "b", tmp_path)
+    train(other.but(fault="act"), "c", tmp_path)
+    for number in (1, 2, 3):
+        monkeypatch.setenv("ANCHOR_PERTURB", f"{number}:float32")
+        train(one, "a", tmp_path)
+    noise = [f"a-noise{number}" for number in (1, 2, 3)]
+    assert anchorlib.compare("a", "b", store=tmp_path, noise=noise).verdict == "expected"
+    assert anchorlib.compare("a", "c", store=tmp_path, noise=noise).verdict == "unexpected"
+
+
+def test_passes_of_other_work_are_not_taken_together(tmp_path):
+    """Twice the samples, in two passes as large as the other's one."""
+    found = compared(tmp_path, Splitting(), Splitting(passes=2, dealt="all"))
+    assert "compared as one" not in found.sentence
+
+
+def test_parts_of_which_no_values_were_kept_are_left_out_and_said_to_be(tmp_path):
+    split = Splitting(passes=2)
+    train(whole(split), "a", tmp_path)
+    train(split, "b", tmp_path, mode=anchorlib.Summary())
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict != "unexpected", found
+    assert "B's 2 passes are compared as one" in found.notes
+    assert any("of b could not be put together and are left out" in one for one in found.notes)
+
+
+def test_shards_of_parameters_are_put_together(tmp_path):
+    script = """
+        sharded = {sharded}
+        from torch.distributed.fsdp import fully_shard
+        model = nn.Sequential(nn.Linear(4, 24), nn.Tanh(), nn.Linear(24, 16))
+        for part in (model[0], model[2], model) if sharded else ():
+            fully_shard(part)
+        x = torch.randn(8, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with anchorlib.start("run1", store=store) as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(x.chunk(world)[rank]).pow(2).mean().backward()
+                optimizer.step()
+        """
+    one, two = tmp_path / "one", tmp_path / "two"
+    run_ranks(script.format(sharded=False), one, world=1)
+    run_ranks(script.format(sharded=True), two, world=2)
+    found = anchorlib.compare(anchorlib.open_run("run1", one), anchorlib.open_run("run1", two))
+    assert found.verdict == "suspect", found
+    assert {origin.cls for origin in found.origins} == {"rounding"}
+    assert (found.counts.only_a, found.counts.only_b) == (0, 0), found.notes
