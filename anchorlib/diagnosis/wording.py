@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.comparison import Divergence
 from anchorlib.diagnosis.judgement import (
     BAD,
@@ -23,6 +25,7 @@ from anchorlib.names import escape, join
 
 __all__ = ["Beside", "sentence"]
 
+MODULES = 3  # that are named
 ROUNDABLE = 1000.0  # eps, beyond which an error is more easily read as a share
 
 
@@ -32,7 +35,8 @@ class Beside(NamedTuple):
     benign: what differs in no value, a clause each. losses: where the losses part; None without
     any. drift: how the noise runs judge; None without any. leaving: the first record that leaves
     the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
-    follows from.
+    follows from. drawn: the first step that began with another random state in B; None without.
+    config: header entries that differ.
     """
 
     benign: Sequence[str]
@@ -41,6 +45,8 @@ class Beside(NamedTuple):
     leaving: Leaving | None
     complete: Completeness
     ends: bool = False
+    drawn: int | None = None
+    config: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
 
 
 def sentence(
@@ -68,8 +74,32 @@ def sentence(
         parts.append(f"at {_what(bad)}")
     if beside.ends:
         parts += ["nothing that differs follows from it: the gradients of its step are equal"]
+    if not (origins and origins[0].changed):
+        parts += [_modules(beside.config)]
+    parts += [_drawn(beside.drawn, first.place.step)]
     parts += [_loss(beside.losses, first.place.step), _noise(beside, answer), lacking]
     return "; ".join(part for part in parts if part) + "."
+
+
+def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
+    """Which modules were made otherwise, where no origin is the output of one."""
+    made = {
+        name.removeprefix(MODULE): " | ".join(told)
+        for name, pair in config.items()
+        if name.startswith(MODULE) and (told := made_otherwise(*pair)) is not None
+    }
+    shown = ", ".join(f"{escape(name)}: {escape(told)}" for name, told in made.items())
+    if len(made) > MODULES:
+        return f"{len(made)} modules were made otherwise"
+    return f"the modules were made otherwise ({shown})" if made else ""
+
+
+def _drawn(step: int | None, first: int) -> str:
+    """That other random numbers were drawn before the runs part."""
+    # What is drawn inside a step shows where the next one begins.
+    if step is None or step > first + 1:
+        return ""
+    return f"B drew other random numbers from step {step} on"
 
 
 def _upper(why: str) -> str:

@@ -3,6 +3,7 @@
     LayerNorm eps 1e-05 | 0.01              what the module was made with
     GeluBackward0 approximate 'none' | 'tanh'        what an operation was told
     B has a second Mul                      operations, without those that only move bits
+    AdamW lr 0.001 | 0.0005 from step 10    what the optimizer was told
     zero_grad? B takes A's gradient and its own of the step before
     B is 1.1 times A                        the result itself
 
@@ -15,13 +16,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Lineage, between, made_otherwise, module_key
+from anchorlib.diagnosis.causes import (
+    Frontier,
+    Lineage,
+    Parting,
+    between,
+    made_otherwise,
+    module_key,
+    partings,
+)
 from anchorlib.diagnosis.judgement.leftover import leftover
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -74,10 +83,12 @@ class Changes:
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
+    _partings: list[Parting] = field(init=False)
 
     def __post_init__(self) -> None:
         alignment = self.found.alignment
         self._names = {one.a: one.b for one in alignment.renamed}
+        self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
         self._known = ({self._names.get(name, name) for name in a}, b)
 
@@ -85,6 +96,7 @@ class Changes:
         """A clause each; none where nothing is known."""
         a, b = self.operations(row)
         told = [*self._module(row), *_arguments(a, b), *self._counted(row, a, b)]
+        told += self._settings(row)
         told += self._left_over(row, measure)
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A")
@@ -194,6 +206,22 @@ class Changes:
         told += [f"A has {_nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
 
+    def _settings(self, row: int) -> list[str]:
+        """What the optimizers were told otherwise up to an update that differs."""
+        alignment = self.found.alignment
+        tensor = alignment.a.tensors[alignment.a.tensor[row]]
+        if tensor.kind not in ("updated", "delta") and not tensor.kind.startswith("opt."):
+            return []
+        told_a, told_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
+        step = int(alignment.a.step[row])
+        told = {
+            name: Parting(name, 0, told_a[name], told_b[name])
+            for name in told_a
+            if name.startswith("optimizer") and told_a[name] != told_b.get(name, told_a[name])
+        }
+        told |= {one.name: one for one in self._partings if one.step <= step}
+        return [_setting(one, told_a) for one in told.values()][:SHOWN]
+
     def _left_over(self, row: int, measure: Measure) -> list[str]:
         """That a gradient was not cleared; of the first few alone, for their values are read."""
         alignment = self.found.alignment
@@ -254,6 +282,14 @@ def _arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
                 told.append(" | ".join(map(escape, made)))
     return list(dict.fromkeys(told))[:SHOWN]
+
+
+def _setting(one: Parting, header: Mapping[str, Any]) -> str:
+    """As "AdamW lr 0.001 | 0.0005 from step 10"."""
+    optimizer, _, what = one.name.partition(".")
+    name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"
+    since = f" from step {one.step}" if one.step else ""
+    return escape(f"{name} {one.a} | {one.b}{since}")
 
 
 def _plain(name: str) -> str:
