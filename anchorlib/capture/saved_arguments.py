@@ -23,6 +23,8 @@ import xxhash
 
 __all__ = ["arguments"]
 
+_address: Any = getattr(torch._C, "_data_address", lambda _: 0)  # noqa: SLF001  # no public name
+
 _SAVED: Final = "_saved_"
 _RAW: Final = "_raw_saved_"
 _MOST_TEXT: Final = 200
@@ -92,7 +94,7 @@ def _mask(mask: Any) -> str:
     """How many elements of a mask are set, and its digest; "" where that is not cheap."""
     if type(mask) is not torch.Tensor or mask.dtype != torch.bool or mask.device.type != "cpu":
         return ""
-    address = torch._C._data_address(mask)  # noqa: SLF001  # `data_ptr` would copy a lazy clone
+    address = _address(mask)  # `data_ptr` would copy a lazy clone
     if not address or not mask.is_contiguous() or mask.numel() > _MOST_MASK:
         return ""
     raw = ctypes.string_at(address, mask.numel())
