@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -196,9 +196,13 @@ class Changes:
         """Which operations one run alone has, or has more often."""
         if alone := self.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
-        if not a or not b or self._cut_elsewhere(row):
+        if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
+        if self._cut_elsewhere(row):
+            known = {op for some in self._edges_of_a for edges in some for op in edges.ops}
+            new = Counter([name for name in second if name not in known])
+            return [f"B computes it by {_several(new)}"] if new else []
         more, less = second - first, first - second
         if more and less and not (set(more) & set(first) or set(less) & set(second)):
             return [f"B has {_several(more)} in place of {_several(less)}"]
@@ -232,6 +236,10 @@ class Changes:
         self.unread -= 1
         pair = int(np.searchsorted(alignment.a_row, row))
         return list(filter(None, [leftover(alignment, pair, measure.eps)]))
+
+    @property
+    def _edges_of_a(self) -> Iterable[Sequence[Edges]]:
+        return self.found.alignment.a.edges.values()
 
     def _cut_elsewhere(self, row: int) -> bool:
         """Whether one run recorded, between its operations, what the other has under no name."""
@@ -280,8 +288,18 @@ def _arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
         for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
             # Where one run told nothing, as those before this was recorded, nothing is known.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
-                told.append(" | ".join(map(escape, made)))
+                told.append(" | ".join(map(escape, _shorter(*made))))
     return list(dict.fromkeys(told))[:SHOWN]
+
+
+def _shorter(a: str, b: str) -> tuple[str, str]:
+    """Two texts with six digits of their numbers, where that tells them apart."""
+    one, two = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
+    return (one, two) if one.split()[-1:] != two.split()[-1:] else (a, b)
+
+
+def _six_digits(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.6g}"
 
 
 def _setting(one: Parting, header: Mapping[str, Any]) -> str:

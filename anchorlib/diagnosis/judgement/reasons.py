@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.judgement.changes import computing
 from anchorlib.diagnosis.judgement.groups import Segment
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
@@ -99,8 +100,9 @@ def _after_backward(kind: str) -> str:
 def _stretch(segment: Segment) -> list[str]:
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]
-    if len(segment.ops) > 3:
-        return [f"somewhere in {len(segment.ops)} operations: anchors between them tell which"]
+    ops = computing(segment.ops)
+    if len(ops) > 3:
+        return [f"somewhere in {len(ops)} operations: anchors between them tell which"]
     return []
 
 

@@ -105,6 +105,26 @@ def test_equal_formulas_that_are_anchored_in_between_are_said_to_be_no_change(tm
     assert not any("that the other lacks" in one for one in found.origins[0].changed)
 
 
+def test_operations_that_one_run_never_has_are_named_also_where_anchors_stand_elsewhere(tmp_path):
+    def by_hand(x):
+        scores = anchorlib.anchor(x @ x.mT / 8**0.5, "scores")
+        return scores.softmax(-1) @ x
+
+    def fused(x):
+        return functional.scaled_dot_product_attention(x[None], x[None], x[None])[0]
+
+    found = compared(tmp_path, by_hand, fused)
+    assert "B computes it by " in found.sentence
+    assert "SafeSoftmax" in found.sentence or "ScaledDotProduct" in found.sentence
+
+
+def test_numbers_are_told_with_six_digits_where_these_differ(tmp_path):
+    found = compared(tmp_path, lambda x: x / 32**0.5, lambda x: x / 24**0.5)
+    assert "DivBackward0 other 5.65685 | 4.89898" in found.sentence
+    near = compared(tmp_path / "near", lambda x: x * 0.10000001, lambda x: x * 0.10000002)
+    assert "MulBackward0 other 0.10000001 | 0.10000002" in near.origins[0].why
+
+
 def test_the_argument_of_an_operation_in_backward_is_told_of_the_gradient(tmp_path):
     class Slope(torch.autograd.Function):
         """Equal forward; another slope backward, which no getter of torch's tells."""
