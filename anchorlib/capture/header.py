@@ -119,8 +119,23 @@ _ENVIRONMENT = (
 )
 
 
+# Variables that libraries of arithmetic read, by how they begin; where files lie changes no number.
+_OF_LIBRARIES = (
+    *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "DNNL_", "ONEDNN_", "CUBLAS_", "CUDNN_"),
+    *("NVIDIA_TF32_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "ATEN_"),
+    *("NCCL_ALGO", "NCCL_PROTO", "PYTHONHASHSEED"),
+)
+_OF_FILES = ("_DIR", "_PATH", "_HOME", "_CACHE", "_FILE", "_ROOT", "_PREFIX", "_BIN", "_LIB")
+_LONGEST = 200
+
+
 def _world() -> dict[str, Any]:
-    return {f"env.{name}": os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    names = [
+        name
+        for name in os.environ
+        if name in _ENVIRONMENT or (name.startswith(_OF_LIBRARIES) and not name.endswith(_OF_FILES))
+    ]
+    return {f"env.{name}": str(masked_value(name, os.environ[name]))[:_LONGEST] for name in names}
 
 
 def command(argv: list[str], *, inline: bool = False) -> list[str]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import xxhash
 from torch import nn
 
 from anchorlib.capture.masking import masked_value
 
-__all__ = ["module_texts"]
+__all__ = ["module_texts", "module_tree"]
 
 MOST_MODULES = 1024
 MOST_TEXT = 200
@@ -36,6 +37,13 @@ def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
         if kept or not any(module.children()):
             told[f"module.{name}"] = _text(module, kept)
     return told
+
+
+def module_tree(modules: Mapping[str, nn.Module]) -> str:
+    """How many modules there are, and the digest of their names and classes."""
+    told = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
+    digest = xxhash.xxh3_64_hexdigest(told.encode(errors="surrogatepass"))
+    return f"{len(modules):,} modules, {digest}"
 
 
 def _text(module: nn.Module, kept: list[str]) -> str:

@@ -201,11 +201,20 @@ def _due(streams: tuple[Stream, ...], step: int) -> bool:
 
 
 class StepHook:
-    """The global hook behind every optimizer's step in this process, for one session."""
+    """The global hook behind every optimizer's step in this process, for one session.
 
-    def __init__(self, observer: Observer, watches: list[OptimizerWatch]) -> None:
+    stepped: told of each optimizer that has stepped, and of the step.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        watches: list[OptimizerWatch],
+        stepped: Callable[[Optimizer, int], None] = lambda _optimizer, _step: None,
+    ) -> None:
         self._observer = observer
         self._watches = watches
+        self._stepped = stepped
         self._handle = register_optimizer_step_post_hook(self._after)
         self._scaler = ScalerHooks(observer, self._skipped)
 
@@ -217,6 +226,8 @@ class StepHook:
         for watch in self._watches:
             if watch.is_for(optimizer):
                 self._observer.guarded(watch.after)
+        step = self._observer.clock.step
+        self._observer.guarded(lambda: self._stepped(optimizer, step))
         self._observer.guarded(lambda: self._observer.clock.optimizer_stepped(optimizer))
 
     def _skipped(self, optimizer: Optimizer) -> None:

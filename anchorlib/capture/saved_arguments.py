@@ -3,11 +3,12 @@
     GeluBackward0       approximate='tanh'
     StdBackward0        correction=0, dim=(1,), keepdim=True
     MulBackward0        other=0.125             a number that a tensor was multiplied by
+    MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many are set, and the digest
 
 torch gives each type of node a getter for each thing that is saved (`_saved_eps`). The getters are
 taken from the type's own dict, because a custom `torch.autograd.Function` may call anything so. A
-saved tensor is never unpacked: hooks of the user's could run, or graphs be changed. The one tensor
-that is looked at is a number that torch made a tensor of itself, through `_raw_saved_other`.
+saved tensor is never unpacked: hooks of the user's could run, or graphs be changed. What is looked
+at, through `_raw_saved_other`, are numbers that torch made a tensor of itself, and small masks.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from types import GetSetDescriptorType
 from typing import Any, Final
 
 import torch
+import xxhash
 
 __all__ = ["arguments"]
+
+_address: Any = getattr(torch._C, "_data_address", lambda _: 0)  # noqa: SLF001  # no public name
 
 _SAVED: Final = "_saved_"
 _RAW: Final = "_raw_saved_"
 _MOST_TEXT: Final = 200
 _MOST_ITEMS: Final = 8
+_MOST_MASK: Final = 1 << 16
+_MASKS: Final = ("mask", "condition")
 
 _SIZES: Final = ("_sizes", "_strides", "_numel", "_options", "_opt", "HxW", "N", "C")
 """Ends of names that say what the tensors are like: their shapes are recorded."""
@@ -66,22 +72,33 @@ def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     raw = getters.get(f"{_RAW}{short}")
     try:
         if raw is not None:
-            return _number(raw.__get__(node))
+            tensor = raw.__get__(node).data  # as it was packed: no hook runs
+            return _mask(tensor) if short in _MASKS else _number(tensor)
         value = getters[name].__get__(node)
     except Exception:  # noqa: BLE001  # torch's own: backward has let go of it
         return ""
     return _shown(_UNTOLD.get(short) if value is None else value, _WORDS.get(short, ()))
 
 
-def _number(saved: Any) -> str:
+def _number(tensor: Any) -> str:
     """The number that torch wrapped into a tensor; "" for any tensor of the user's."""
-    tensor = saved.data  # as it was packed: no hook runs
     if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad:
         return ""
     form = _NUMBERS.get(tensor.dtype)
     if form is None or tensor.device.type != "cpu" or not tensor.data_ptr():
         return ""
     return _shown(form.from_address(tensor.data_ptr()).value, ())
+
+
+def _mask(mask: Any) -> str:
+    """How many elements of a mask are set, and its digest; "" where that is not cheap."""
+    if type(mask) is not torch.Tensor or mask.dtype != torch.bool or mask.device.type != "cpu":
+        return ""
+    address = _address(mask)  # `data_ptr` would copy a lazy clone
+    if not address or not mask.is_contiguous() or mask.numel() > _MOST_MASK:
+        return ""
+    raw = ctypes.string_at(address, mask.numel())
+    return f"{raw.count(1)} of {len(raw)} ({xxhash.xxh3_64_hexdigest(raw)[:6]})"
 
 
 def _shown(value: Any, words: tuple[str, ...]) -> str:

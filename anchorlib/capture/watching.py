@@ -12,8 +12,9 @@ from torch import nn
 from anchorlib.capture.choice import Asked, Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
-from anchorlib.capture.hyperparameters import hyperparameters
-from anchorlib.capture.module_texts import module_texts
+from anchorlib.capture.histories import Histories
+from anchorlib.capture.hyperparameters import headed, hyperparameters
+from anchorlib.capture.module_texts import module_texts, module_tree
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
@@ -22,6 +23,7 @@ from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
 from anchorlib.errors import OptionError
 from anchorlib.names import escape, quoted
+from anchorlib.scope import TRAIN
 
 __all__ = ["Watches"]
 
@@ -45,7 +47,9 @@ class Watches:
         self._names: dict[str, nn.Module] = {}  # what is recorded, and of which model
         self._optimizers: list[OptimizerWatch] = []
         self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # their settings stand in the header
-        self._step_hook = StepHook(observer, self._optimizers)
+        self._trees: dict[str, str] = {}  # of the watched models, by prefix
+        self._histories = Histories(observer.recorder.header)
+        self._step_hook = StepHook(observer, self._optimizers, self._histories.stepped)
         self._undo: list[Callable[[], None]] = []
 
     def add(
@@ -141,7 +145,9 @@ class Watches:
     def _tell_modules(self, parts: Parts) -> None:
         """State in the header what the modules were made with."""
         if self._settings.recording:
-            for key, value in module_texts(parts.modules).items():
+            self._trees[parts.prefix] = module_tree(parts.modules)
+            told = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}
+            for key, value in told.items():
                 self._observer.recorder.header(key, value)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
@@ -150,6 +156,7 @@ class Watches:
             return
         for key, value in hyperparameters(optimizer, len(self._told)).items():
             self._observer.recorder.header(key, value)
+        self._histories.follow(optimizer, headed(len(self._told)))
         self._told.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:
@@ -168,6 +175,9 @@ class Watches:
         """A pass begins."""
         for watch in self._models:
             watch.on_pass(at)
+        settings = self._settings
+        if at.phase == TRAIN and settings.recording and not settings.scope.rests(at.step, TRAIN):
+            self._observer.guarded(lambda: self._histories.began(at.step, at.pass_index))
 
     @property
     def missing(self) -> list[str]:
@@ -176,6 +186,7 @@ class Watches:
 
     def close(self) -> None:
         """Take every hook away."""
+        self._observer.guarded(self._histories.close)
         for model in self._models:
             model.close()
         for optimizer in self._optimizers:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, config_diff, frontier
+from anchorlib.diagnosis.causes import Frontier, config_diff, drawn_otherwise, frontier
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.judgement import (
     Drift,
@@ -97,12 +97,22 @@ def compare_tables(
             told, leaving = told._replace(covered=None), None
     ends = only_dead_ends(judged, measures)
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
+    config = config_diff(alignment)
     settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
     before = preceding(found, first.place, origins[0]) if first and origins else ""
-    merged = [one.clause for one in alignment.merged]
     beside = Beside(
-        alike.lines(), parted, told, leaving, complete, ends, alignment.eval_since, before, merged
+        benign=alike.lines(),
+        losses=parted,
+        drift=told,
+        leaving=leaving,
+        complete=complete,
+        ends=ends,
+        eval_since=alignment.eval_since,
+        preceding=before,
+        merged=[one.clause for one in alignment.merged],
+        drawn=drawn_otherwise(alignment),
+        config=config,
     )
     return Comparison(
         a=alignment.a.run,
@@ -112,7 +122,7 @@ def compare_tables(
         counts=_counts(alignment),
         first=first or _first(alignment),
         origins=tuple(origins),
-        config_diff=config_diff(alignment),
+        config_diff=config,
         growth=tuple(growth(judged, measures, scored)),
         losses=parted,
         renamed=alignment.renamed,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.comparison import Divergence
 from anchorlib.diagnosis.judgement import (
     BAD,
@@ -23,6 +25,7 @@ from anchorlib.names import escape, join
 
 __all__ = ["Beside", "sentence"]
 
+MODULES = 3  # that are named
 ROUNDABLE = 1000.0  # eps, beyond which an error is more easily read as a share
 
 
@@ -34,7 +37,8 @@ class Beside(NamedTuple):
     the noise. complete: what the runs lack. ends: whether nothing differs but scalars that nothing
     follows from. eval_since: the steps from which A, and B, trained in eval mode alone. preceding:
     why the first record that differs is not the origin that is told first, "" where it is. merged:
-    what is compared as one, a clause each.
+    what is compared as one, a clause each. drawn: the first step that began with another random
+    state in B; None without. config: header entries that differ.
     """
 
     benign: Sequence[str]
@@ -46,6 +50,8 @@ class Beside(NamedTuple):
     eval_since: tuple[int | None, int | None] = (None, None)
     preceding: str = ""
     merged: Sequence[str] = ()
+    drawn: int | None = None
+    config: Mapping[str, tuple[Any, Any]] = MappingProxyType({})
 
     @property
     def modes(self) -> list[str]:
@@ -84,9 +90,33 @@ def sentence(
         parts.append(f"at {_what(bad)}")
     if beside.ends:
         parts += ["nothing that differs follows from it: the gradients of its step are equal"]
+    if not (origins and origins[0].changed):
+        parts += [_modules(beside.config)]
+    parts += [_drawn(beside.drawn, first.place.step)]
     parts += [_loss(beside.losses, first.place.step), _noise(beside, answer), lacking]
     parts += beside.merged
     return "; ".join(part for part in parts if part) + "."
+
+
+def _modules(config: Mapping[str, tuple[Any, Any]]) -> str:
+    """Which modules were made otherwise, where no origin is the output of one."""
+    made = {
+        name.removeprefix(MODULE): " | ".join(told)
+        for name, pair in config.items()
+        if name.startswith(MODULE) and (told := made_otherwise(*pair)) is not None
+    }
+    shown = ", ".join(f"{escape(name)}: {escape(told)}" for name, told in made.items())
+    if len(made) > MODULES:
+        return f"{len(made)} modules were made otherwise"
+    return f"the modules were made otherwise ({shown})" if made else ""
+
+
+def _drawn(step: int | None, first: int) -> str:
+    """That other random numbers were drawn before the runs part."""
+    # What is drawn inside a step shows where the next one begins.
+    if step is None or step > first + 1:
+        return ""
+    return f"B drew other random numbers from step {step} on"
 
 
 def _upper(why: str) -> str:

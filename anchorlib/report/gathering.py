@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import MODULE
+from anchorlib.diagnosis.causes import HISTORY, MODULE
 from anchorlib.names import escape
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
@@ -242,7 +242,7 @@ def _header(run: Run) -> dict[str, str]:
     return {
         escape(str(name)): escape(_text(value))
         for name, value in sorted(found.items())
-        if not name.startswith(MODULE)  # those stand in what changed
+        if not name.startswith((MODULE, HISTORY))  # what differs stands in what changed
     }
 
 

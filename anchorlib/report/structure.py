@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from anchorlib.diagnosis import Comparison
 from anchorlib.diagnosis.causes import made_otherwise, module_key
+from anchorlib.diagnosis.judgement import computing
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.names import escape
 from anchorlib.record import Edges
@@ -112,7 +113,7 @@ def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dic
         if one.missing or compiled(one.ops):
             continue
         inputs = {names.get(parent.name, parent.name) for parent in one.parents}
-        way = (one.ops, tuple(sorted(inputs, key=_by_number)))
+        way = (computing(one.ops), tuple(sorted(inputs, key=_by_number)))
         own = found.setdefault(names.get(one.name, one.name), [])
         if way not in own:
             own.append(way)

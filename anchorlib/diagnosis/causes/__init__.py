@@ -10,28 +10,33 @@ from anchorlib.diagnosis.causes.headers import (
     module_key,
     other_values,
 )
+from anchorlib.diagnosis.causes.histories import HISTORY, Parting, drawn_otherwise, partings
 from anchorlib.diagnosis.causes.lineage import Lineage, StepLineage
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
 
 __all__ = [
     "EQUAL",
+    "HISTORY",
     "MODULE",
     "UNMATCHED",
     "Ancestry",
     "Frontier",
     "Lineage",
     "Link",
+    "Parting",
     "Role",
     "Skips",
     "StepLineage",
     "between",
     "config_diff",
+    "drawn_otherwise",
     "frontier",
     "made_otherwise",
     "mode_since",
     "module_key",
     "other_values",
+    "partings",
     "plain",
     "skips",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from anchorlib.diagnosis.causes.histories import HISTORY, partings
 from anchorlib.diagnosis.pairing import Alignment, compiled
 
 __all__ = ["MODULE", "config_diff", "made_otherwise", "mode_since", "module_key", "other_values"]
@@ -24,6 +26,11 @@ PASSING = (
 )
 """What is another in every process, and changes no number."""
 
+TREE = "modules"
+"""The entry that holds the digest of all modules, by name and class."""
+
+MOST_ALONE = 20  # modules of one run alone that are named
+
 MODULE = "module."
 """What entries that say what a module was made with begin with."""
 
@@ -38,13 +45,35 @@ def config_diff(alignment: Alignment) -> dict[str, tuple[Any, Any]]:
     one: Mapping[str, Any] = a[common[0] if common else min(a)] if a else {}
     two: Mapping[str, Any] = b[common[0] if common else min(b)] if b else {}
     names = list(dict.fromkeys([*one, *two]))
-    return _engines(alignment) | {
+    found = _engines(alignment) | {
         name: _both(name, one, two)
         for name in names
         if name not in PASSING
+        and not name.startswith(HISTORY)
         and one.get(name) != two.get(name)
         and (not name.startswith(MODULE) or (name in one and name in two))
     }
+    for part in partings(alignment):
+        if part.name not in found:
+            found[f"{part.name} from step {part.step}"] = (part.a, part.b)
+    return found | _trees(one, two)
+
+
+def _trees(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The modules that one run alone has, where both have told all of theirs.
+
+    None where the same modules stand under other names.
+    """
+    if TREE not in one or TREE not in two or one[TREE] == two[TREE]:
+        return {}
+    own, other = (
+        {name: told for name, told in header.items() if name.startswith(MODULE)}
+        for header in (one, two)
+    )
+    if Counter(map(str, own.values())) == Counter(map(str, other.values())):
+        return {}
+    alone = [name for name in {**own, **other} if (name in own) != (name in other)]
+    return {name: (own.get(name), other.get(name)) for name in alone[:MOST_ALONE]}
 
 
 def mode_since(header: Mapping[str, Any], name: str) -> int | None:

@@ -3,6 +3,7 @@
     LayerNorm eps 1e-05 | 0.01              what the module was made with
     GeluBackward0 approximate 'none' | 'tanh'        what an operation was told
     B has a second Mul                      operations, without those that only move bits
+    AdamW lr 0.001 | 0.0005 from step 10    what the optimizer was told
     zero_grad? B takes A's gradient and its own of the step before
     B is 1.1 times A                        the result itself
 
@@ -15,19 +16,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from anchorlib.diagnosis.causes import (
     Frontier,
     Lineage,
+    Parting,
     between,
     made_otherwise,
     module_key,
     other_values,
+    partings,
 )
 from anchorlib.diagnosis.judgement.leftover import leftover
 from anchorlib.diagnosis.pairing import Table, compiled
@@ -82,10 +85,12 @@ class Changes:
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
     _known: tuple[set[str], set[str]] = field(init=False)
+    _partings: list[Parting] = field(init=False)
 
     def __post_init__(self) -> None:
         alignment = self.found.alignment
         self._names = {one.a: one.b for one in alignment.renamed}
+        self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
         self._known = ({self._names.get(name, name) for name in a}, b)
 
@@ -94,8 +99,9 @@ class Changes:
         a, b = self.operations(row)
         module = self._module(row)
         # What the module says its operation says too: "GELU approximate" and "GeluBackward0 …".
-        arguments = [one for one in _arguments(a, b) if _setting(one) not in map(_setting, module)]
+        arguments = [one for one in _arguments(a, b) if _told(one) not in map(_told, module)]
         told = [*module, *arguments, *self._counted(row, a, b)]
+        told += self._settings(row)
         told += self._left_over(row, measure)
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A")
@@ -210,15 +216,35 @@ class Changes:
         """Which operations one run alone has, or has more often."""
         if alone := self.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
-        if not a or not b or self._cut_elsewhere(row):
+        if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
+        if self._cut_elsewhere(row):
+            known = {op for some in self._edges_of_a for edges in some for op in edges.ops}
+            new = Counter([name for name in second if name not in known])
+            return [f"B computes it by {_several(new)}"] if new else []
         more, less = second - first, first - second
         if more and less and not (set(more) & set(first) or set(less) & set(second)):
             return [f"B has {_several(more)} in place of {_several(less)}"]
         told = [f"B has {_nth(name, second[name], count)}" for name, count in more.items()]
         told += [f"A has {_nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
+
+    def _settings(self, row: int) -> list[str]:
+        """What the optimizers were told otherwise up to an update that differs."""
+        alignment = self.found.alignment
+        tensor = alignment.a.tensors[alignment.a.tensor[row]]
+        if tensor.kind not in ("updated", "delta") and not tensor.kind.startswith("opt."):
+            return []
+        told_a, told_b = (t.header.get(tensor.rank, {}) for t in (alignment.a, alignment.b))
+        step = int(alignment.a.step[row])
+        told = {
+            name: Parting(name, 0, told_a[name], told_b[name])
+            for name in told_a
+            if name.startswith("optimizer") and told_a[name] != told_b.get(name, told_a[name])
+        }
+        told |= {one.name: one for one in self._partings if one.step <= step}
+        return [_setting(one, told_a) for one in told.values()][:SHOWN]
 
     def _left_over(self, row: int, measure: Measure) -> list[str]:
         """That a gradient was not cleared; of the first few alone, for their values are read."""
@@ -230,6 +256,10 @@ class Changes:
         self.unread -= 1
         pair = int(np.searchsorted(alignment.a_row, row))
         return list(filter(None, [leftover(alignment, pair, measure.eps)]))
+
+    @property
+    def _edges_of_a(self) -> Iterable[Sequence[Edges]]:
+        return self.found.alignment.a.edges.values()
 
     def _cut_elsewhere(self, row: int) -> bool:
         """Whether one run recorded, between its operations, what the other has under no name."""
@@ -278,13 +308,31 @@ def _arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
         for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
             # Where one run told nothing, as those before this was recorded, nothing is known.
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
-                told.append(" | ".join(map(escape, made)))
+                told.append(" | ".join(map(escape, _shorter(*made))))
     return list(dict.fromkeys(told))[:SHOWN]
 
 
-def _setting(change: str) -> str:
+def _told(change: str) -> str:
     """A change without the class or node that it is of: "approximate 'none' | 'tanh'"."""
     return change.partition(" ")[2]
+
+
+def _shorter(a: str, b: str) -> tuple[str, str]:
+    """Two texts with six digits of their numbers, where that tells them apart."""
+    one, two = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
+    return (one, two) if one.split()[-1:] != two.split()[-1:] else (a, b)
+
+
+def _six_digits(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.6g}"
+
+
+def _setting(one: Parting, header: Mapping[str, Any]) -> str:
+    """As "AdamW lr 0.001 | 0.0005 from step 10"."""
+    optimizer, _, what = one.name.partition(".")
+    name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"
+    since = f" from step {one.step}" if one.step else ""
+    return escape(f"{name} {one.a} | {one.b}{since}")
 
 
 def _plain(name: str) -> str:

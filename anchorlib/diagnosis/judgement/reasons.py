@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
+from anchorlib.diagnosis.judgement.changes import computing
 from anchorlib.diagnosis.judgement.detaching import detached
 from anchorlib.diagnosis.judgement.groups import Segment
 from anchorlib.diagnosis.pairing import compiled
@@ -133,8 +134,9 @@ def _after_backward(found: Frontier, kind: str) -> str:
 def _stretch(segment: Segment) -> list[str]:
     if compiled(segment.ops):
         return ["somewhere inside compiled code"]
-    if len(segment.ops) > 3:
-        return [f"somewhere in {len(segment.ops)} operations: anchors between them tell which"]
+    ops = computing(segment.ops)
+    if len(ops) > 3:
+        return [f"somewhere in {len(ops)} operations: anchors between them tell which"]
     return []
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import anchorlib
 from anchorlib.capture import active_session
-from anchorlib.capture.header import command
+from anchorlib.capture.header import command, run_header
 from anchorlib.capture.hyperparameters import hyperparameters
 from tests.recording import recording
 
@@ -67,11 +67,11 @@ def test_the_header_learns_what_training_used(how, learned):
 
 
 def learnt(seen):
-    """What the header learned of training, but for what it says of optimizers and modules."""
+    """What the header learned of training, but for optimizers, modules and histories."""
     return {
         key: value
         for key, value in seen.sink.entries.items()
-        if key.partition(".")[0] not in ("optimizer", "module", "steps")
+        if key.partition(".")[0] not in ("history", "optimizer", "module", "modules", "steps")
     }
 
 
@@ -125,3 +125,29 @@ def test_compare_tells_that_an_optimizer_was_set_otherwise(tmp_path):
     assert anchorlib.open_run("a", tmp_path).header()["optimizer"] == "SGD"
     differences = anchorlib.compare("a", "b", store=tmp_path).config_diff
     assert differences == {"optimizer.lr": (0.25, 0.5)}
+
+
+def test_variables_that_libraries_of_arithmetic_read_are_told_and_no_others(monkeypatch):
+    told = {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "3", "MKL_CBWR": "AVX2",
+        "NVIDIA_TF32_OVERRIDE": "0", "PYTORCH_JIT": "0", "TORCHINDUCTOR_FREEZING": "1",
+    }  # fmt: skip
+    untold = {"TORCH_HOME": "/x", "MY_OWN": "1", "HF_TOKEN": "hf_abcdefgh1J", "LD_PRELOAD": "a.so"}
+    for name, value in (told | untold | {"TORCH_API_KEY": "hunter2"}).items():
+        monkeypatch.setenv(name, value)
+    header = run_header({})
+    assert {f"env.{name}": value for name, value in told.items()}.items() <= header.items()
+    assert not {f"env.{name}" for name in untold} & header.keys()
+    assert header["env.TORCH_API_KEY"] == "***"
+
+
+def test_a_switch_of_an_optimizer_that_is_off_reads_false(tmp_path):
+    for name, amsgrad in (("a", False), ("b", True)):
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), amsgrad=amsgrad)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model, optimizer=optimizer)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.to_dict()["config_diff"]["optimizer.amsgrad"] == [False, True]

@@ -103,3 +103,44 @@ def test_compare_says_what_the_module_of_an_origin_was_made_with(tmp_path):
     assert "LayerNorm eps 1e-05 | 0.1" in found.sentence
     assert "module.1" in found.config_diff
     assert "module.0" not in found.config_diff
+
+
+class Scaled(nn.Module):
+    """A norm that nobody anchored, between two that were."""
+
+    def __init__(self, eps: float, drop: bool = False) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(8, 8), nn.LayerNorm(8, eps=eps)
+        if drop:
+            self.drop = nn.Identity()
+
+    def forward(self, x):
+        return self.norm(self.fc(x)).tanh()
+
+
+def test_a_module_that_is_no_origin_is_named_where_it_was_made_otherwise(tmp_path):
+    for name, eps in (("a", 1e-5), ("b", 0.01)):
+        torch.manual_seed(0)
+        model = Scaled(eps)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model, tensors=["output", "fc"])
+            model(torch.randn(16, 8)).sum().backward()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.origins[0].place.name == "output"
+    assert "the modules were made otherwise (norm: LayerNorm eps 1e-05 | 0.01)" in found.sentence
+
+
+def test_modules_of_one_run_alone_are_told_by_the_digest_of_the_tree(tmp_path):
+    for name, drop in (("a", False), ("again", False), ("b", True)):
+        torch.manual_seed(0)
+        model = Scaled(1e-5, drop)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model)
+            model(torch.randn(16, 8)).sum().backward()
+    trees = [anchorlib.open_run(name, tmp_path).header()["modules"] for name in ("a", "b")]
+    assert trees[0] != trees[1]
+    assert [tree.partition(",")[0] for tree in trees] == ["3 modules", "4 modules"]
+    assert not anchorlib.compare("a", "again", store=tmp_path).config_diff
+    differs = anchorlib.compare("a", "b", store=tmp_path).config_diff
+    assert differs["modules"] == tuple(trees)
+    assert differs["module.drop"] == (None, "Identity()")

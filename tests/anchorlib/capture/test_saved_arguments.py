@@ -57,6 +57,27 @@ def test_a_tensor_of_the_users_is_no_number():
     assert told(leaf() * torch.ones(4, 4)) == ""
 
 
+def test_a_small_mask_is_told_by_its_digest():
+    mask = torch.ones(4, 4).triu(1).bool()
+    said = told(leaf().masked_fill(mask, 0.0))
+    assert said.startswith("mask=6 of 16 (")
+    assert said == told(leaf().masked_fill(mask.clone(), 0.0))
+    other = mask.roll(1, 0)
+    assert said != told(leaf().masked_fill(other, 0.0))
+    assert told(torch.where(mask, leaf(), 0.0)) == said.replace("mask", "condition")
+    assert told(leaf(300, 300).masked_fill(torch.ones(300, 300, dtype=torch.bool), 0.0)) == ""
+    assert told(leaf(4, 4).masked_fill(mask.T, 0.0)) == ""  # its memory is not in order
+
+
+def test_looking_at_a_mask_leaves_a_lazy_clone_lazy():
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    lazy = torch._lazy_clone(mask)
+    y = leaf().masked_fill(lazy, 0.0)
+    before = torch._C._is_cow_tensor(lazy)
+    told(y)
+    assert torch._C._is_cow_tensor(lazy) == before
+
+
 def test_no_hook_of_the_users_runs_and_no_operation_is_made():
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

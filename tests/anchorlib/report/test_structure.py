@@ -69,6 +69,12 @@ def test_a_module_that_computes_otherwise_says_by_which_operations(tmp_path):
     ]
 
 
+def test_a_view_is_no_other_operation(tmp_path):
+    bodies = (("a", nn.Identity()), ("b", nn.Flatten()))
+    a, b = (trained(tmp_path, name, Net([nn.Tanh(), one])) for name, one in bodies)
+    assert nodes(a, b)["body.0"][0] == "equal"
+
+
 def test_another_width_is_another_shape(tmp_path):
     a, b = (trained(tmp_path, n, Net([nn.Tanh()], out)) for n, out in (("a", 2), ("b", 3)))
     assert nodes(a, b)["head.weight"] == ("other", 1, [["shape", "2×4", "3×4"]])
