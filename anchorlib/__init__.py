@@ -28,7 +28,6 @@ needs them, so that the collector and the command line never load torch.
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +124,6 @@ _LAZY = {
     **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),
     **dict.fromkeys(["Log2Histogram", "log2_histogram"], "anchorlib.summary"),
 }
-
-
-if os.environ.get("ANCHOR_WATCH"):
-    import_module("anchorlib.launch").await_torch()
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
+from weakref import ref
 
 import torch
 
@@ -64,19 +65,15 @@ class Found(NamedTuple):
 
 
 class LineageTracker:
-    """Walks the graphs of one session; `tell` is given what is not known yet.
-
-    parameters: names of leaves, by id.
-    """
+    """Walks the graphs of one session; `tell` is given what is not known yet."""
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
         self.token = object()  # marks of other sessions are not ours
         self._names: set[str] = set()
-        self.parameters: dict[int, str] = {}
+        self._parameters: dict[int, tuple[ref[torch.Tensor], str]] = {}  # by id
         self.storages = Storages()
         self._buffers: set[tuple[str, str]] = set()
-        self._held: list[Mapping[str, torch.Tensor]] = []  # an id means nothing once it is free
         self._generation = 0  # of what is anchored: sites seen before are looked at once more
         self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
         self._told: dict[tuple[Any, ...], int] = {}
@@ -85,9 +82,13 @@ class LineageTracker:
 
     def know(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Learn the names of a model's parameters; more may be anchored from now on."""
-        self._held.append(parameters)
-        self.parameters |= {id(tensor): name for name, tensor in parameters.items()}
+        self._parameters |= {id(tensor): (ref(tensor), name) for name, tensor in parameters.items()}
         self._generation += 1
+
+    def parameter_name(self, leaf: object) -> str | None:
+        """What the parameter `leaf` of a model is called; None where it is not known."""
+        held, name = self._parameters.get(id(leaf), (None, None))
+        return name if held is not None and held() is leaf else None
 
     def see(  # noqa: PLR0913  # one call an observation
         self,
@@ -204,7 +205,6 @@ class LineageTracker:
         for handle in self._leaves:
             handle.remove()
         self._leaves.clear()
-        self._held.clear()
         self.storages.clear()
 
 
@@ -278,7 +278,7 @@ class _Walk:
         """A leaf was computed from nothing, but it may have other names."""
         owner = self._tracker.leaf_owner(x)
         parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
-        name = self._tracker.parameters.get(id(x))
+        name = self._tracker.parameter_name(x)
         if parent is None and name is not None:
             parent = Parent(name, None)
         return Found(() if parent is None else (parent,))
@@ -301,7 +301,7 @@ class _Walk:
             else:
                 self._parents.setdefault(parent, len(self._parents) + 1)
         for parameter in given[0].parameters(recurse=False):
-            name = self._tracker.parameters.get(id(parameter))
+            name = self._tracker.parameter_name(parameter)
             if name is not None:
                 self._parents.setdefault(Parent(name, None), len(self._parents) + 1)
         if not _is_leaf(given):
@@ -349,7 +349,7 @@ class _Walk:
             leaf = leaf_of(node)
             if leaf is None:
                 return node
-            name = self._tracker.parameters.get(id(leaf))
+            name = self._tracker.parameter_name(leaf)
             if name is None:
                 self._missing["a leaf that is not anchored"] = None
                 return 0

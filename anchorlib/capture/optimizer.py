@@ -67,7 +67,10 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 
 
 class OptimizerWatch:
-    """The parameters of one model in one optimizer, and what is recorded of their updates."""
+    """The parameters of one model in one optimizer, and what is recorded of their updates.
+
+    of: the optimizer, while the program has it.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class OptimizerWatch:
         plan: Callable[[str], Plan],
         rests: Callable[[int, str], bool],
     ) -> None:
-        self._optimizer = ref(optimizer)
+        self.of = ref(optimizer)
         self._rests = rests  # whether nothing is selected in a step and phase
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         self.parameters = {name: p for name, p in parameters.items() if id(p) in held}
@@ -89,10 +92,6 @@ class OptimizerWatch:
         self._ended = (-1, 0)  # a step, and how often the optimizer has stepped in it
         # On the instance, so that it comes after hooks of the user's that change gradients.
         self._handle = optimizer.register_step_pre_hook(self._step_begins)
-
-    def is_for(self, optimizer: object, plan: Callable[[str], Plan] | None = None) -> bool:
-        """Whether this watches `optimizer` (and, if given, records by `plan`)."""
-        return self._optimizer() is optimizer and (plan is None or self.records(plan))
 
     def records(self, plan: Callable[[str], Plan]) -> bool:
         """Whether this records by `plan`, which is a watched model's."""
@@ -130,7 +129,7 @@ class OptimizerWatch:
         if not self._gradients_due:
             return
         self._gradients_due = False
-        optimizer = self._optimizer()
+        optimizer = self.of()
         self._note = NO_NOTE if optimizer is None else fused_note(optimizer)
         self._record_gradients(self._note)
 
@@ -169,7 +168,7 @@ class OptimizerWatch:
             self._record_state(plan, at, parameter)
 
     def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
-        optimizer = self._optimizer()
+        optimizer = self.of()
         if optimizer is None:
             return
         for kind, value in state_values(optimizer.state.get(parameter, {})):
@@ -209,7 +208,7 @@ class StepHook:
     def __init__(
         self,
         observer: Observer,
-        watches: list[OptimizerWatch],
+        watches: Callable[[object], list[OptimizerWatch]],
         stepped: Callable[[Optimizer, int], None] = lambda _optimizer, _step: None,
     ) -> None:
         self._observer = observer
@@ -223,17 +222,15 @@ class StepHook:
         if self._observer.closed:
             return
         self._scaler.stepping(optimizer)
-        for watch in self._watches:
-            if watch.is_for(optimizer):
-                self._observer.guarded(watch.after)
+        for watch in self._watches(optimizer):
+            self._observer.guarded(watch.after)
         step = self._observer.clock.step
         self._observer.guarded(lambda: self._stepped(optimizer, step))
         self._observer.guarded(lambda: self._observer.clock.optimizer_stepped(optimizer))
 
     def _skipped(self, optimizer: Optimizer) -> None:
-        for watch in self._watches:
-            if watch.is_for(optimizer):
-                watch.skipped()
+        for watch in self._watches(optimizer):
+            watch.skipped()
         self._observer.clock.optimizer_stepped(optimizer)
 
     def close(self) -> None:

@@ -1,10 +1,14 @@
-"""What a session watches: models and their optimizers, each under names of its own."""
+"""What a session watches: models and their optimizers, each under names of its own.
+
+The session holds none of them: a watched model holds its `ModelWatch`, and an optimizer its
+`OptimizerWatch`, by their hooks. What the program lets go of is gone with what watched it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from itertools import takewhile
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import nn
@@ -18,6 +22,7 @@ from anchorlib.capture.module_texts import module_texts, module_tree
 from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
+from anchorlib.capture.optimizer_watches import OptimizerWatches
 from anchorlib.capture.scripting import script_without_hooks
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
@@ -37,19 +42,20 @@ class Watches:
     """
 
     def __init__(
-        self, settings: Settings, observer: Observer, compiled: dict[int, Watched]
+        self, settings: Settings, observer: Observer, compiled: MutableMapping[int, Watched]
     ) -> None:
         self.shares_names = False
         self._settings = settings
         self._observer = observer
         self._compiled = compiled
-        self._models: list[ModelWatch] = []
-        self._names: dict[str, nn.Module] = {}  # what is recorded, and of which model
-        self._optimizers: list[OptimizerWatch] = []
+        self._held: list[ref[ModelWatch]] = []
+        self._names: dict[str, ref[nn.Module]] = {}  # what is recorded, and of which model
+        self._optimizers = OptimizerWatches()
+        self._choices: list[Choice] = []  # of models that may be gone, too
         self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # their settings stand in the header
         self._trees: dict[str, str] = {}  # of the watched models, by prefix
         self._histories = Histories(observer.recorder.header)
-        self._step_hook = StepHook(observer, self._optimizers, self._histories.stepped)
+        self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
         self._undo: list[Callable[[], None]] = []
 
     def add(
@@ -78,6 +84,8 @@ class Watches:
         for one in reversed(inner):
             self._watch_optimizer(one, watch)
         watch.add(choice)
+        if self._settings.recording:
+            self._choices.append(choice)
         self._observer.guarded(lambda: self._tell_modules(parts))
         forget_compiled_code()
         self._observer.lineage.know(parts.parameters)
@@ -86,12 +94,13 @@ class Watches:
         """Watch `root` no longer; its names are free again."""
         for watch in [one for one in self._models if one.parts.root is root]:
             watch.close()
-            self._models.remove(watch)
+            self._held = [one for one in self._held if one() is not watch]
             self._compiled.pop(watch.number, None)
+            self._choices = [one for one in self._choices if one not in watch.choices]
             for optimizer in [one for one in self._optimizers if one.records(watch.plan)]:
                 optimizer.close()
                 self._optimizers.remove(optimizer)
-        self._names = {name: of for name, of in self._names.items() if of is not root}
+        self._names = {name: of for name, of in self._names.items() if of() is not root}
         self._observer.clock.unbind()
 
     @property
@@ -101,7 +110,7 @@ class Watches:
 
     def has_name(self, name: str) -> bool:
         """Whether something that is watched, and recorded, is called `name`."""
-        return name in self._names
+        return name in self._names and self._names[name]() is not None
 
     def at_close(self, undo: Callable[[], None]) -> None:
         """Let `undo` be called when every hook is taken away."""
@@ -109,14 +118,18 @@ class Watches:
 
     def _claim(self, names: set[str], root: nn.Module) -> None:
         """Take `names` for one model, on ranks that record nothing as well."""
-        taken = sorted(name for name in names if self._names.get(name, root) is not root)
+        taken = sorted(
+            name
+            for name in names
+            if name in self._names and self._names[name]() not in (None, root)
+        )
         if taken and not self.shares_names:
             shown = ", ".join(map(quoted, taken[:_SHOWN])) + (", …" if len(taken) > _SHOWN else "")
             raise OptionError(
                 f"another watched model has tensors of these names: {shown}; give one of the two "
                 'a prefix, as watch(model, prefix="teacher")'
             )
-        self._names.update(dict.fromkeys(names, root))
+        self._names.update(dict.fromkeys(names, ref(root)))
 
     def _watch_of(self, parts: Parts) -> ModelWatch:
         for watch in self._models:
@@ -128,17 +141,18 @@ class Watches:
         watch = ModelWatch(parts, self._observer, self._settings.wants)
         if self._settings.recording:
             watch.attach()
-            self._models.append(watch)
+            self._held = [one for one in self._held if one() is not None]
+            self._held.append(ref(watch))
             self._compiled[watch.number] = watch
         return watch
 
     def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
         self._observer.clock.bind(optimizer)
         self._observer.guarded(lambda: self._tell_settings(optimizer))
-        if not any(one.is_for(optimizer, watch.plan) for one in self._optimizers):
+        if not any(one.records(watch.plan) for one in self._optimizers.of(optimizer)):
             parameters = watch.parts.parameters
             added = OptimizerWatch(optimizer, parameters, self._observer, watch.plan, watch.rests)
-            self._optimizers.append(added)
+            self._optimizers.add(added)
             if added.parameters:
                 self._observer.forwards.know_trained(watch.parts.root)
 
@@ -163,8 +177,7 @@ class Watches:
         """What `optimizer` is called: the module that all it updates lies in, else its class."""
         paths = [
             name.split(".")[:-1]
-            for one in self._optimizers
-            if one.is_for(optimizer)
+            for one in self._optimizers.of(optimizer)
             for name in one.parameters
         ]
         levels = zip(*paths, strict=False)
@@ -182,7 +195,12 @@ class Watches:
     @property
     def missing(self) -> list[str]:
         """Selectors that were accepted for what might come, and which nothing came to match."""
-        return [text for watch in self._models for one in watch.choices for text in one.missing]
+        return [text for one in self._choices for text in one.missing]
+
+    @property
+    def _models(self) -> list[ModelWatch]:
+        """Of the models that the program has not let go."""
+        return [watch for one in self._held if (watch := one()) is not None]
 
     def close(self) -> None:
         """Take every hook away."""

@@ -5,6 +5,8 @@
                            └─▶ constructions  hears of each optimizer that is constructed
                                  └─▶ trainer  opens a session, and watches the models it updates
 
+    ANCHOR_WATCH ──▶ anchorlib_watch.pth, which installing puts beside the packages: the same hook
+
 request       what was asked, as it travels    roots     the models that parameters belong to
 command       the command's environment        callings  what the program calls its models
 interpreters  why some are not seen            session   a trainer's session, and its last line
@@ -15,7 +17,6 @@ Importing this imports no torch: the command line does, and each Python that `an
 from __future__ import annotations
 
 from anchorlib.launch.command import Launch, launch
-from anchorlib.launch.hook.sitecustomize import await_torch
 from anchorlib.launch.observing import observe_trainers
 from anchorlib.launch.request import WATCH, Request, selectors_of_environment
 
@@ -23,7 +24,6 @@ __all__ = [
     "WATCH",
     "Launch",
     "Request",
-    "await_torch",
     "launch",
     "observe_trainers",
     "selectors_of_environment",

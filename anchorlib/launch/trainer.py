@@ -56,7 +56,7 @@ class _Model:
     root: Callable[[], nn.Module | None]
     callings: list[str]
     prefix: str = ""
-    unknown: dict[str, UnknownTensorError] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
     undo: Callable[[], object] = lambda: None
 
     def is_held_by(self, optimizer: Optimizer | None) -> bool:
@@ -199,7 +199,7 @@ class Trainer:
             try:
                 session.watch(root, tensors=[text], optimizer=optimizers, prefix=prefix)
             except UnknownTensorError as fault:  # it may be a tensor of another model
-                model.unknown[text] = fault
+                model.unknown[text] = str(fault)  # a fault holds the model, by its traceback
 
     # -- while training is on
 
@@ -246,7 +246,7 @@ class Trainer:
         for text in texts:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]
             if faults and len(faults) == len(self._models):
-                say(escape(str(faults[0])))
+                say(escape(faults[0]))
 
 
 def _prefixes(models: list[_Model]) -> list[str]:

@@ -49,6 +49,8 @@ for package in (anchorlib, anchor_server, anchor_cli):
 
 # The compiled put of this Python, where it is built; it is not a source.
 COMPILED = f"anchorlib/recorder/_put{sysconfig.get_config_var('EXT_SUFFIX')}"
+# What Python executes at its start lies beside the packages.
+LINE = "anchorlib/launch/anchorlib_watch.pth"
 
 
 def run(*command, **options):
@@ -109,7 +111,7 @@ def installed(made, tmp_path_factory):
 def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(made):
     [wheel] = made.glob("*.whl")
     names = contents(wheel)
-    assert names - {COMPILED} == sources()
+    assert names - {COMPILED} == sources() - {LINE} | {Path(LINE).name}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
     assert any(name.startswith("anchorlib/report/assets/") for name in names)
 

@@ -11,9 +11,10 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from itertools import count
 from typing import Final
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -45,7 +46,7 @@ class CompiledObserver:
     """
 
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
-        self.watched: dict[int, Watched] = {}
+        self.watched: MutableMapping[int, Watched] = WeakValueDictionary()
         self._observer = observer
         observer.outside = self.see_from_outside
         self._plan = functools.cache(plan_of)

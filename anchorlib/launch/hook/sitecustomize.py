@@ -5,6 +5,9 @@ Python has loaded by then, so that a process that never imports torch pays next 
 torch was imported, `anchorlib.launch.observe_trainers` is called. An interpreter that has no
 anchorlib says so in one line, once, and its program runs unobserved. Another `sitecustomize` on the
 path is run as it would have been without this one.
+
+Where ANCHOR_WATCH is set and nobody typed `anchor run`, the line in `anchorlib_watch.pth`, which
+Python executes when it starts, runs this file under another name and calls `await_torch`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _TORCH = "torch"
 _REQUEST = "ANCHOR_LAUNCH"
+_WATCH = "ANCHOR_WATCH"
 
 
 class TorchFinder:
@@ -60,9 +64,11 @@ class TorchFinder:
 
 def await_torch() -> None:
     """Have trainers observed as soon as torch is imported; at once where it already is."""
+    # By name: a virtual environment executes each .pth file twice, and this file with it.
+    waits = any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path)
     if _TORCH in sys.modules:
         _observe()
-    elif not any(isinstance(finder, TorchFinder) for finder in sys.meta_path):
+    elif not waits:
         sys.meta_path.insert(0, TorchFinder())
 
 
@@ -70,7 +76,8 @@ def _observe() -> None:
     try:
         from anchorlib.launch import observe_trainers
     except Exception as fault:  # noqa: BLE001  # whatever it is, it must not break `import torch`
-        if os.environ.pop(_REQUEST, None):  # children of this process need not say it again
+        asked = [os.environ.pop(name, None) for name in (_REQUEST, _WATCH)]
+        if any(asked):  # children of this process need not say it again
             reason = f"{type(fault).__name__}: {fault}"
             _say(f"{sys.executable} cannot load anchorlib ({reason}): the program runs unobserved")
         return

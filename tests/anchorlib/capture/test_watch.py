@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -416,6 +418,32 @@ def test_poptorch_spellings_are_understood(net):
         "fc1.bias@updated",
         "fc1.bias@opt.exp_avg",
     }
+
+
+def test_what_the_program_lets_go_of_a_watched_model_is_let_go_and_its_names_are_free():
+    def once(session):
+        model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        session.watch(model, tensors="*", optimizer=optimizer)
+        train(model, optimizer)
+        return [weakref.ref(one) for one in (*model.modules(), *model.parameters(), optimizer)]
+
+    with recording() as run:
+        for _ in range(2):
+            gone = once(run.session)
+            gc.collect()
+            assert [one() for one in gone] == [None] * len(gone)
+    assert [step for step, *_ in run.at("0.weight", "grad")] == [0, 1, 2, 3]
+
+
+def test_a_selector_that_nothing_came_to_match_is_told_of_a_model_that_is_gone_too(caplog):
+    def once(session):
+        session.watch(nn.Linear(3, 2), tensors=["output:1"])
+
+    with recording() as run:
+        once(run.session)
+        gc.collect()
+    assert "nothing ever matched 'output:1'" in caplog.text
 
 
 def test_a_prefix_goes_before_every_name(net):

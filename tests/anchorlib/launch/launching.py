@@ -39,6 +39,12 @@ class Done:
     out: str
     err: str
 
+    @property
+    def said(self):
+        """The lines on stderr, but those of what a step weighs."""
+        weighs = "anchor: a step of run "
+        return [line for line in self.err.splitlines() if not line.startswith(weighs)]
+
 
 @dataclass(frozen=True)
 class Bench:

@@ -123,7 +123,7 @@ def test_every_model_that_an_optimizer_updates_has_names_that_a_second_start_giv
     program = bench.program(HEAD + body)
     done = bench.observed(program, options=("--watch", "*@grad"))
     assert done.code == 0, done.err
-    assert done.err.count("\n") == 1, done.err
+    assert len(done.said) == 1, done.err
     parameters = {name for name in bench.names() if name.endswith(("weight", "bias"))}
     assert parameters == expected
     assert bench.observed(program, name="again", options=("--watch", "*@grad")).code == 0
@@ -140,13 +140,15 @@ def test_a_layer_that_thaws_is_recorded_from_the_step_in_which_it_does(bench):
 
 def test_folds_go_on_in_the_steps_that_follow_and_earlier_models_are_let_go(bench):
     body = PROGRAMS["the folds of a cross-validation"][0]
-    bench.observed(
+    done = bench.observed(
         bench.program(
             HEAD + body.replace("    fit(net)", "    fit(net)\n    kept.append(weakref.ref(net))")
             .replace("for fold", "import gc, weakref\nkept = []\nfor fold")
             + "\ngc.collect()\nassert [one() is None for one in kept] == [True, True, False]"
+            "\ndel net\ngc.collect()\nassert kept[2]() is None\nprint('all gone')"
         )
     )  # fmt: skip
+    assert done.out == "all gone\n"
     run = bench.run()
     assert run["weight@grad"].columns["step"].tolist() == list(range(6))
     assert run["output@value"].columns["step"].tolist() == list(range(6))
@@ -163,7 +165,7 @@ def test_selectors_may_name_a_tensor_of_one_model_alone(bench):
     body = PROGRAMS["two models, by their variables"][0].replace("3, 2", "3, 2, bias=False")
     options = ("--watch", "bias@grad", "--watch", "second.weight@delta")
     done = bench.observed(bench.program(HEAD + body), options=options)
-    assert done.err.count("\n") == 1, done.err
+    assert len(done.said) == 1, done.err
     assert bench.names() == {"first.bias", "second.weight", "loss"}
 
 

@@ -152,11 +152,6 @@ def test_the_environment_names_what_is_watched(bench):
     program = bench.program(PLAIN)
     assert bench.observed(program, ANCHOR_WATCH="0@grad, 2.weight@delta").code == 0
     assert bench.names() == {"0", "2.weight", "loss"}
-    own = bench.program("import anchorlib\n" + PLAIN, "own.py")
-    done = bench.python(own, ANCHOR_WATCH="0@grad", ANCHOR_RUN="alone")
-    assert done.code == 0
-    assert bench.names("alone") == {"0", "loss"}
-    assert "anchor: run alone: 3 steps" in done.err
 
 
 def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(bench):
