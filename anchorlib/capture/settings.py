@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from anchorlib.capture.perturbing import Perturbation, perturbation
-from anchorlib.capture.tracing import steps_of_environment
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, matches, parse
+from anchorlib.operations import traced_steps
 from anchorlib.recorder import Place, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
@@ -141,7 +141,7 @@ def settings(asked: Options) -> Settings:
         recorder=_recorder(asked.recorder),
         scope=scope(asked.phases, asked.steps, environ=env),
         perturbation=noise,
-        trace=steps_of_environment(env),
+        trace=traced_steps(env),
     )
 
 

@@ -3,11 +3,13 @@
 Op, Operand      one operation, and one tensor that it took or made
 OpLog            turns a step's operations into entries: each structure once, then a row a block
 read_entries     turns entries into operations again
+traced_steps     the steps that ANCHOR_TRACE asks for
 entry_key        what tells two entries apart, so that an entry which comes twice is kept once
 
 Nothing here imports torch: `anchorlib.capture.tracing` sees the operations while they run.
 """
 
+from anchorlib.operations.asking import TRACE, traced_steps
 from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
 from anchorlib.operations.gaps import OpGap, gaps_of
 from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
@@ -18,6 +20,7 @@ from anchorlib.operations.selection import STAGES, select_ops
 __all__ = [
     "FLOAT",
     "STAGES",
+    "TRACE",
     "Entry",
     "Op",
     "OpForm",
@@ -32,4 +35,5 @@ __all__ = [
     "gaps_of",
     "read_entries",
     "select_ops",
+    "traced_steps",
 ]
