@@ -30,6 +30,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SLOW = (
     "anchorlib/capture/compiled/",
     "anchorlib/capture/test_distributed.py",
+    "anchorlib/capture/tracing/test_bits.py",
+    "anchorlib/capture/tracing/test_ranks.py",
     "anchorlib/integrations/",
     "anchorlib/launch/",
     "anchorlib/poptorch/test_tutorial.py",

@@ -87,6 +87,8 @@ SIGNATURES = {
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "
     "optimizer=None, prefix=''",
+    "Session.trace": "self, steps=2, *, digests='both', compiled=True, values=()",
+    "Run.ops": "self, stage=None, module=None, step=None, *, rank=None",
     "Session.step": "self, number=None",
     "Session.phase": "self, name",
     "Session.tensors": "self",

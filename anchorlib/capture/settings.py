@@ -11,10 +11,10 @@ from typing import Any, cast, get_args
 
 from anchorlib.capture.grafting import VARIABLE as GRAFT
 from anchorlib.capture.perturbing import Perturbation, perturbation
-from anchorlib.capture.tracing import steps_of_environment
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import All, Mode, ModeSpec, parse_modes
 from anchorlib.names import Selector, check_run_name, graft_name, matches, parse, parse_list
+from anchorlib.operations import traced_steps
 from anchorlib.recorder import Place, default_place
 from anchorlib.scope import ANYTHING, PhasesSpec, Scope, StepsSpec, scope
 from anchorlib.sinks import QUEUE_BYTES, Durability, OnFull, RunOptions
@@ -153,7 +153,7 @@ def settings(asked: Options) -> Settings:
         perturbation=noise,
         graft=grafted,
         speaks=rank == min(ranks or {0}),
-        trace=steps_of_environment(env),
+        trace=traced_steps(env),
     )
 
 

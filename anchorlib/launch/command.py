@@ -15,6 +15,7 @@ from anchorlib.errors import CommandError, RunExistsError, StoreError
 from anchorlib.launch.interpreters import why_unseen
 from anchorlib.launch.request import LAUNCH, Request
 from anchorlib.names import escape
+from anchorlib.operations import traced_steps
 from anchorlib.scope import scope
 
 __all__ = ["Launch", "launch"]
@@ -59,7 +60,7 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     """What `anchor run` starts: the command `words`, recorded as `request` says.
 
     settings: what else the sessions of its processes find in their environment: ANCHOR_STORE
-        always, ANCHOR_STEPS, ANCHOR_PHASES.
+        always, ANCHOR_STEPS, ANCHOR_PHASES, ANCHOR_TRACE.
     A run that nobody names gets the script's name and the time, the same for all of its processes,
     unless a job's id names it.
 
@@ -69,6 +70,7 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     request.check()
     environment = {**os.environ, **settings}
     scope(environ=environment)
+    traced_steps(environment)
     typed = environment["ANCHOR_STORE"]
     named = request.name or os.environ.get("ANCHOR_RUN")
     if named and not _of_a_job(words):

@@ -3,13 +3,17 @@
 Op, Operand      one operation, and one tensor that it took or made
 OpLog            turns a step's operations into entries: each structure once, then a row a block
 read_entries     turns entries into operations again
+Joined, segment  the operation that made a record, and those between it and others
+traced_steps     the steps that ANCHOR_TRACE asks for
 entry_key        what tells two entries apart, so that an entry which comes twice is kept once
 
 Nothing here imports torch: `anchorlib.capture.tracing` sees the operations while they run.
 """
 
+from anchorlib.operations.asking import TRACE, traced_steps
 from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
 from anchorlib.operations.gaps import OpGap, gaps_of
+from anchorlib.operations.joining import Joined, segment
 from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
 from anchorlib.operations.op import Op, Operand
 from anchorlib.operations.reading import read_entries
@@ -18,7 +22,9 @@ from anchorlib.operations.selection import STAGES, select_ops
 __all__ = [
     "FLOAT",
     "STAGES",
+    "TRACE",
     "Entry",
+    "Joined",
     "Op",
     "OpForm",
     "OpGap",
@@ -31,5 +37,7 @@ __all__ = [
     "gap_entry",
     "gaps_of",
     "read_entries",
+    "segment",
     "select_ops",
+    "traced_steps",
 ]

@@ -11,14 +11,14 @@ import numpy as np
 from anchorlib.errors import AmbiguousTensorError, DamagedError, OptionError, UnknownTensorError
 from anchorlib.modes import Mode, parse_mode
 from anchorlib.names import join, quoted, select
-from anchorlib.operations import Op, OpGap, gaps_of, read_entries, select_ops
+from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.frames import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
-from anchorlib.record import Edges, Gap, TensorInfo
+from anchorlib.record import Edges, Gap, Record, TensorInfo
 from anchorlib.store import RankReader, RunReader, as_zarr, find_run
 from anchorlib.summary import Log2Histogram
 
@@ -47,6 +47,7 @@ class Run:
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
         self._indexes: dict[tuple[int, bool], RankIndex] = {}
+        self._joined: dict[int, tuple[tuple[int, int], Joined]] = {}
         self._listed: tuple[list[Any], list[TensorInfo]] | None = None
         self._reader.refresh()
 
@@ -141,6 +142,24 @@ class Run:
         """What could not be traced, and why; raises as `ops`."""
         entries = [self._index(at).reader.operations() for at in self._ranks_of(rank)]
         return [gap for some in entries for gap in gaps_of(some)]
+
+    def op_of(self, record: Record) -> Op | None:
+        """The traced operation that made a record of this run, found by its digest.
+
+        None where its step was not traced, and of what no operation made: inputs, first
+        parameters, deltas. Raises DamagedError.
+        """
+        if record.summary is None:
+            return None
+        version = self._index(record.rank).version
+        known = self._joined.get(record.rank)
+        if known is None or known[0] != version:
+            known = self._joined[record.rank] = version, Joined(self.ops(rank=record.rank))
+        return known[1].maker(
+            *(record.name, record.kind, record.summary.digest.hex(), record.shape),
+            step=record.step,
+            pass_index=record.pass_index,
+        )
 
     def _ranks_of(self, rank: int | None) -> list[int]:
         return self.ranks if rank is None else [self._checked_rank(rank)]

@@ -31,6 +31,7 @@ from anchor_cli import (
     importing,
     names,
     noise,
+    ops,
     pull,
     push,
     report,
@@ -69,6 +70,7 @@ app.command("names", epilog=names.EXAMPLES)(names.show_names)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
 app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)
 app.command("stats", epilog=stats.EXAMPLES)(stats.show_stats)
+app.command("ops", epilog=ops.EXAMPLES)(ops.show_ops)
 app.command("tail", epilog=tail.EXAMPLES)(tail.tail_run)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare_runs)
 app.command("report", epilog=report.EXAMPLES)(report.write_report)

@@ -79,6 +79,16 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
             callback=not_empty,
         ),
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="A:B",
+            help="Steps of which to trace each operation, for `anchor ops`. Default: ANCHOR_TRACE, "
+            "else none.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = "anchors",
 ) -> int:
     """Run a training command and record it; the program is not edited.
@@ -93,9 +103,14 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
         name=name,
         watch=selectors,
         mode=mode,
-        command=(*_program(), *_again(selectors, mode, steps, phases), "--", *command),
+        command=(*_program(), *_again(selectors, mode, steps, phases, trace), "--", *command),
     )
-    settings = {"ANCHOR_STORE": store, "ANCHOR_STEPS": steps, "ANCHOR_PHASES": phases}
+    settings = {
+        "ANCHOR_STORE": store,
+        "ANCHOR_STEPS": steps,
+        "ANCHOR_PHASES": phases,
+        "ANCHOR_TRACE": trace,
+    }
     begun = launch(command, request, {key: text for key, text in settings.items() if text})
     if begun.unseen:
         note(begun.unseen)
@@ -112,9 +127,14 @@ def _program() -> list[str]:
 
 
 def _again(
-    watch: tuple[str, ...], mode: str | None, steps: str | None, phases: str | None
+    watch: tuple[str, ...],
+    mode: str | None,
+    steps: str | None,
+    phases: str | None,
+    trace: str | None,
 ) -> list[str]:
     """The options that record the same again, under another name and perhaps elsewhere."""
     options = [("--watch", text) for text in watch]
     options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]
+    options += [("--trace", trace or "")]
     return [word for option, text in options if text for word in (option, text)]

@@ -11,6 +11,7 @@ from importlib import metadata
 from anchor_cli.finding import Finding
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import check_run_name, escape, parse_list, suggest
+from anchorlib.operations import traced_steps
 from anchorlib.scope import scope
 
 __all__ = ["EMULATE", "TESTED_TORCH", "environment", "packages", "summaries", "without_password"]
@@ -23,7 +24,7 @@ SECRETS = ("ANCHOR_TOKEN",)
 CREDENTIALS = ("TOKEN", "TOKEN_FILE", "CA_FILE", "CLIENT_CERT", "CLIENT_KEY")
 VARIABLES = (
     *("ANCHOR_STORE", "ANCHOR_RUN", "ANCHOR_TENSORS", "ANCHOR_RANKS", "ANCHOR_DISABLED"),
-    *("ANCHOR_WATCH", "ANCHOR_PHASES", "ANCHOR_STEPS"),
+    *("ANCHOR_WATCH", "ANCHOR_PHASES", "ANCHOR_STEPS", "ANCHOR_TRACE", "ANCHOR_GRAFT"),
     *("ANCHOR_ON_FULL", "ANCHOR_RECORDER", "ANCHOR_SPOOL", "ANCHOR_SPOOL_LIMIT"),
     *("ANCHOR_PERTURB", "ANCHOR_DEBUG"),
     *(f"ANCHOR_{name}" for name in CREDENTIALS),
@@ -157,6 +158,7 @@ CHECKS = {
     "ANCHOR_WATCH": parse_list,
     "ANCHOR_PHASES": lambda text: scope(environ={"ANCHOR_PHASES": text}),
     "ANCHOR_STEPS": lambda text: scope(environ={"ANCHOR_STEPS": text}),
+    "ANCHOR_TRACE": lambda text: traced_steps({"ANCHOR_TRACE": text}),
     "ANCHOR_SPOOL_LIMIT": _limit,
 }
 

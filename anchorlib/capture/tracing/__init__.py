@@ -9,7 +9,7 @@ ATen operations of forward, backward, accumulation and optimizer are seen. What 
 dispatch (code that a compiler made) is stated as a gap.
 """
 
-from anchorlib.capture.tracing.request import TRACE, Digests, TraceSteps, steps_of_environment
+from anchorlib.capture.tracing.request import Digests, TraceSteps
 from anchorlib.capture.tracing.traces import Traces
 
-__all__ = ["TRACE", "Digests", "TraceSteps", "Traces", "steps_of_environment"]
+__all__ = ["Digests", "TraceSteps", "Traces"]

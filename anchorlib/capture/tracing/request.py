@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from anchorlib.errors import OptionError
 
-__all__ = ["TRACE", "Digests", "TraceSteps", "check_digests", "steps_of_environment", "trace_steps"]
+__all__ = ["Digests", "TraceSteps", "check_digests", "trace_steps"]
 
 TraceSteps: TypeAlias = int | range
 """A number of steps from the next one on, or the steps themselves."""
 
 Digests: TypeAlias = Literal["both", "outputs", "none"]
-
-TRACE: Final = "ANCHOR_TRACE"
 
 
 def trace_steps(steps: object, upcoming: int) -> range:
@@ -41,14 +37,3 @@ def check_digests(digests: object) -> Digests:
             found: Digests = choice
             return found
     raise OptionError(f"digests is one of {', '.join(get_args(Digests))}, not {digests!r}")
-
-
-def steps_of_environment(environ: Mapping[str, str]) -> range | None:
-    """The steps in ANCHOR_TRACE, as 0:2; None where it is not set. Raises OptionError."""
-    text = environ.get(TRACE, "").strip()
-    if not text:
-        return None
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise OptionError(f"{TRACE}={text!r} in the environment is no range of steps, as 0:2")
-    return range(int(found[1]), int(found[2]))

@@ -427,3 +427,20 @@ def test_what_goes_wrong_in_looking_never_reaches_the_program(bench):
     assert (done.code, done.out) == (0, bench.python(program).out)
     assert "anchor: a model is not observed: RuntimeError: of ours" in done.err
     assert "Traceback" not in done.err
+
+
+def test_trace_records_the_operations_of_its_steps(bench):
+    program = bench.program(PLAIN)
+    done = bench.observed(program, options=["--trace", "1:2"])
+    assert done.out == bench.python(program).out
+    ops = bench.run().ops()
+    assert {op.step for op in ops} == {1}
+    assert {"forward", "backward", "accumulate", "optimizer"} == {op.stage for op in ops}
+    assert [op.module for op in ops if op.op == "aten.tanh_backward.default"] == ["1"]
+
+
+def test_a_trace_that_is_no_range_is_refused_before_anything_runs(bench):
+    program = bench.program("print('ran')")
+    done = bench.anchor("run", "--trace", "2", "--", sys.executable, program)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "'0:2'" in done.err

@@ -1,0 +1,155 @@
+"""`anchor ops`: the operations that were traced, in the order in which they ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli.exits import ExitCode
+from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.selection import Selection, parse_steps
+from anchor_cli.table import Column, written
+from anchor_cli.terminal import Screen, document, emit, note, this_screen
+from anchor_cli.words import shown_shape, steps_of
+
+if TYPE_CHECKING:
+    from anchorlib.operations import Op
+
+__all__ = ["EXAMPLES", "show_ops"]
+
+EXAMPLES = examples(
+    "anchor ops run1",
+    "anchor ops run1 --stage backward --module 'encoder.*'",
+    "anchor ops run1 --grep tanh --step 0 --json",
+)
+
+_COLUMNS = [
+    Column("step", right=True),
+    Column("rank", right=True),
+    Column("op", right=True),
+    Column("stage", cut=True),
+    Column("module", cut=True, main=True),
+    Column("operation", cut=True),
+    Column("makes", cut=True, spare=3),
+    Column("where", cut=True, spare=2),
+    Column("arguments", cut=True, spare=1),
+]
+_MOST_SHAPES = 2
+_TRACE = "trace one with session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
+
+
+def show_ops(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            "--grep",
+            metavar="TEXT",
+            help="Only operations in whose name, node, line or arguments this regular expression "
+            "is found.",
+            show_default=False,
+        ),
+    ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            "--stage",
+            metavar="STAGE",
+            help="Only forward, recompute, backward, accumulate or optimizer.",
+            show_default=False,
+        ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "--module",
+            metavar="NAME",
+            help="Only operations of this module, or of several, as 'encoder.*'.",
+            show_default=False,
+        ),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step",
+            metavar="A[:B]",
+            help="Step A, or the steps from A up to, not with, B.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """List the operations of the steps that were traced, in the order in which they ran.
+
+    What could not be traced is told on stderr. With --json: one object for each operation and step.
+    """
+    from anchorlib.errors import OptionError
+    from anchorlib.names import escape
+    from anchorlib.operations import select_ops
+    from anchorlib.reading import open_run
+
+    opened = open_run(run, store=store)
+    every = opened.ops()
+    if not every:
+        raise OptionError(f"no operation of {opened.name} was traced: {_TRACE}")
+    found = _searched(select_ops(every, stage, module, _steps(step, every)), grep)
+    for gap in opened.op_gaps():
+        when = steps_of(gap.first_step, gap.last_step)
+        note(f"{opened.name} lacks {escape(gap.reason)}: {when}")
+    if not found:
+        raise OptionError(f"no traced operation of {opened.name} is of that kind")
+    if as_json:
+        document([op.to_dict() for op in found])
+    else:
+        emit(_table(found, this_screen()))
+    return ExitCode.DONE
+
+
+def _steps(text: str | None, ops: Sequence[Op]) -> range:
+    """The steps that --step names; what is negative counts from the last traced step."""
+    first, stop = parse_steps(text)
+    last = max(op.step for op in ops)
+    chosen = Selection(first, stop).within(last)
+    return range(chosen.first, last + 1 if chosen.stop is None else chosen.stop)
+
+
+def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
+    """Those in whose texts the pattern is found. Raises OptionError for one that is none."""
+    from anchorlib.errors import OptionError
+
+    if pattern is None:
+        return ops
+    try:
+        search = re.compile(pattern).search
+    except re.error as error:
+        raise OptionError(f"--grep {pattern!r} is no regular expression: {error}") from None
+    return [op for op in ops if any(map(search, (op.op, op.node, op.where, op.args)))]
+
+
+def _table(ops: Sequence[Op], screen: Screen) -> Iterator[str]:
+    several = len({op.rank for op in ops}) > 1
+    columns = [column for column in _COLUMNS if several or column.title != "rank"]
+    return written(columns, [_row(op, several=several) for op in ops], screen)
+
+
+def _row(op: Op, *, several: bool) -> list[str]:
+    from anchorlib.names import escape
+
+    made = [shown_shape(one.shape) for one in op.outputs[:_MOST_SHAPES]]
+    more = len(op.outputs) - len(made)
+    return [
+        str(op.step),
+        *([str(op.rank)] if several else []),
+        str(op.index),
+        escape(op.stage),
+        escape(op.module) or "-",
+        escape(op.op.removeprefix("aten.").removesuffix(".default")),
+        " ".join([*made, *([f"+{more}"] if more else [])]) or "-",
+        escape(op.where) or "-",
+        escape(op.args),
+    ]
