@@ -153,8 +153,9 @@ CASES = [
     Case(
         "generator in eval mode",
         "bug",
-        {"eval_generator"eval mode"G.norm@value", "G*input*@value", "G.first@value", "G*@value"),
-        r"eval",
+        {"eval_generator": True},
+        ("G.norm@value", "G*input*@value", "G.first@value", "G*@value"),
+        r"eval mode",
     ),
     Case(
         "old fake",

@@ -138,7 +138,7 @@ CASES = [
         "bug",
         {"restores": False},
         UPDATES,
-        r"restor|not put back|pass 1",
+        r"restor|not put back",
     ),
     Case("not forgotten", "bug", {"forgets": False}, ("*@grad",), r"zero_grad"),
     Case("adaptive", "bug", {"adaptive": True}, _SECOND, r"\bsquare\b|\bpow\b"),
