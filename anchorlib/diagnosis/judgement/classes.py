@@ -18,7 +18,7 @@ from anchorlib.diagnosis.judgement.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.replay import Replays
-from anchorlib.diagnosis.judgement.severity import severity, size_of_error
+from anchorlib.diagnosis.judgement.severity import Severity, severity, size_of_error
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
 from anchorlib.names import escape, join
@@ -34,6 +34,8 @@ NOISY = 30.0
 HALF, TURNED = 0.5, 0.1
 """Noise of half a tensor is all that it is made of. As large an error turns it by more than this
 cosine distance, unless it only scales it."""
+MAGNIFIED = 2.0
+"""Times its inputs' noise over which noise magnifies, as few runs tell that roughly."""
 PARALLEL = 0.01
 """Of the cosine distance that so large an error in all directions makes: below, it is a factor."""
 FEW = 16  # elements, of which noise may well point the same way twice
@@ -343,7 +345,7 @@ class Judge:
             return "not_rounding", told.note
         if told.rounding:
             return "rounding", told.note
-        if self._is_noise(row, pair, told.eps):
+        if self._is_noise(row, pair, told):
             return "rounding", "the noise runs differ as much"
         row_b = int(self.found.alignment.b_row[pair])
         replay = self.replays.of(row, row_b, measure, told.eps)
@@ -375,7 +377,7 @@ class Judge:
         ]
         return None not in seeds and seeds[0] != seeds[1]
 
-    def _is_noise(self, row: int, pair: int, computed: float) -> bool:
+    def _is_noise(self, row: int, pair: int, told: Severity) -> bool:
         """Whether the noise runs cover the difference.
 
         Where they say something, by being as far apart; where the tensor is all noise, only if the
@@ -391,9 +393,7 @@ class Judge:
         if apart < PARALLEL * error**2 / 2 and not few:
             return False  # a multiple of it: noise would point elsewhere
         if own < SATURATED:
-            # The inputs are equal: what perturbed parameters moved them by is no excuse.
-            size = self.noise.size
-            return size is None or bool(error <= COVERED * own * min(1.0, computed / size))
+            return bool(error <= self._excused(row, own, told))
         turned = few or apart >= TURNED
         if error >= HALF and not turned:
             return False
@@ -405,6 +405,19 @@ class Judge:
             # All are noisy: that says nothing of this one, but that it came out otherwise does.
             return turned
         return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
+
+    def _excused(self, row: int, own: float, told: Severity) -> float:
+        """The relative error that noise excuses of a record whose inputs are equal.
+
+        What moved its inputs is no excuse; by how much more it moved than they did is: so much does
+        the operation magnify its own rounding.
+        """
+        assert self.noise is not None
+        moved = self.noise.largest(self.found.parents(row, saved=True))
+        if moved:
+            return told.limit * told.eps * max(1.0, MAGNIFIED * own / moved)
+        finer = min(1.0, told.eps / self.noise.size) if self.noise.size else 1.0
+        return COVERED * own * finer
 
     def _covers(self, pair: int) -> bool:
         """Whether noise runs are about as far apart there."""

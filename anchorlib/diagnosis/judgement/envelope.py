@@ -48,6 +48,7 @@ class Envelope:
     damaged: a line for each record of a noise run whose values are no good.
     size: by how much of itself each parameter of the noise runs was moved at most; None where that
         is not known of all of them.
+    pairs: A beside each noise run.
     """
 
     relative: Array
@@ -58,6 +59,14 @@ class Envelope:
     floor: Array
     damaged: tuple[str, ...] = ()
     size: float | None = None
+    pairs: tuple[Alignment, ...] = ()
+
+    def largest(self, rows: Sequence[int]) -> float:
+        """The largest noise of these rows of A, of which their values are read; 0 if unknown."""
+        own = np.array(rows, np.int64)
+        found = [_of_run(one, own, None)[0] for one in self.pairs] if len(own) else []
+        every = np.concatenate(found) if found else np.zeros(1)
+        return float(every[np.isfinite(every)].max(initial=0.0))
 
     @property
     def saturated(self) -> Array:
@@ -80,8 +89,8 @@ def envelope(
     nonfinite = np.zeros(len(rows), bool)
     random: set[tuple[str, str]] = set()
     damaged: list[str] = []
-    for run in runs:
-        pairs = align(a, run).settled()
+    every = tuple(align(a, run).settled() for run in runs)
+    for pairs in every:
         random |= _random(pairs)
         one, broken, lines = _of_run(pairs, rows, progress)
         relative = np.fmax(relative, one)
@@ -91,9 +100,17 @@ def envelope(
         random |= _random(align(runs[0], runs[1]).settled())
     horizon = _horizon(a.step[rows], relative, measures["numel"])
     floor = FLOOR * measures["eps"] * _of_parameters(a, rows)
-    told = tuple(damaged)
-    size = _size(runs)
-    return Envelope(relative, nonfinite, frozenset(random), horizon, len(runs), floor, told, size)
+    return Envelope(
+        relative=relative,
+        nonfinite=nonfinite,
+        random=frozenset(random),
+        horizon=horizon,
+        runs=len(runs),
+        floor=floor,
+        damaged=tuple(damaged),
+        size=_size(runs),
+        pairs=every,
+    )
 
 
 def _size(runs: Sequence[Table]) -> float | None:

@@ -22,12 +22,15 @@ SIGNS = np.where(np.arange(SIZE) % 2, 1.0, -1.0)
 TOLD = Edges("y", "train", 0, 0, (SIZE,), parents=(Parent("x"),), ops=("Exp",), inputs=((-1,),))
 
 
-def run(name: str, off: Any = 0.0, *, moved: Any = 0.0, perturbed: str = "") -> Any:
-    """A record whose elements are so far from one, made of an input that is so far moved."""
-    raws = [(1 + size * np.ones(SIZE)).astype("<f4") for size in (moved, off)]
+def run(name: str, off: Any = 0.0, *, moved: float | None = 0.0, perturbed: str = "") -> Any:
+    """A record whose elements are so far from one, made of an input that is so far moved.
+
+    moved: None where the input was not recorded.
+    """
     rows = [
-        record(tensor, 0, raw, order=n, kind="value")
-        for n, (tensor, raw) in enumerate(zip("xy", raws, strict=True))
+        record(tensor, 0, (1 + size * np.ones(SIZE)).astype("<f4"), order=n, kind="value")
+        for n, (tensor, size) in enumerate((("x", moved), ("y", off)))
+        if size is not None
     ]
     header = {0: {"perturbed": perturbed}} if perturbed else {}
     return replace(table(rows, run=name, edges={0: [TOLD]}), header=header)
@@ -40,7 +43,7 @@ def cls(off: Any, noise: Any) -> str:
 
 
 def test_a_multiple_is_not_what_noise_makes():
-    noise = run("noise", 1e-5 * SIGNS, moved=1e-5)
+    noise = run("noise", 1e-5 * SIGNS, moved=5e-7)
     assert cls(2e-5 * SIGNS, noise) == "rounding"
     assert cls(2e-5, noise) == "not_rounding"
 
@@ -52,8 +55,14 @@ def test_a_multiple_is_not_what_noise_makes():
 def test_parameters_that_were_moved_far_excuse_no_operation_that_computes_finer(perturbed, wanted):
     """168 eps of float32 at equal inputs: inputs that move by an eps of bfloat16 move all more."""
     size = 1e-2 if perturbed.endswith("bfloat16") else 1e-5
-    noise = run("noise", size * SIGNS, moved=size, perturbed=perturbed)
+    noise = run("noise", size * SIGNS, moved=None, perturbed=perturbed)
     assert cls(2e-5 * SIGNS, noise) == wanted
+
+
+@pytest.mark.parametrize(("moved", "wanted"), [(5e-7, "rounding"), (1e-5, "not_rounding")])
+def test_noise_excuses_what_the_operation_magnifies_and_not_what_came_in(moved, wanted):
+    """The noise runs are 84 eps apart there: of inputs that are 4 or as many eps apart."""
+    assert cls(2e-5 * SIGNS, run("noise", 1e-5 * SIGNS, moved=moved)) == wanted
 
 
 class OtherTanh(nn.Module):

@@ -56,6 +56,23 @@ def test_an_update_is_a_small_difference_of_large_numbers_and_no_leap():
     assert leap([1e-7, 0.5], kind="delta") is None
 
 
+@pytest.mark.parametrize(("units", "leaps"), [(1, False), (100, True)])
+def test_a_rounding_to_bfloat16_of_what_differs_in_float32_is_no_leap(units, leaps):
+    """Half of the elements come out a unit away: a third of an eps, 40,000 times what led to it."""
+    runs = []
+    for name, off in (("a", 0), ("b", 1)):
+        fine = np.full(SIZE, 1 + off * LEAST, "<f4")
+        coarse = np.full(SIZE, 0x3F80, "<u2") + (np.arange(SIZE) % 2 * off * units).astype("<u2")
+        made = [
+            record("fine", 0, fine, order=0, kind="value"),
+            record("coarse", 0, coarse, dtype="bfloat16", order=1, kind="value"),
+        ]
+        runs.append(table(made, run=name))
+    alignment = align(*runs)
+    found = jump(frontier(alignment), measure(alignment, alignment.differing))
+    assert (found is not None) == leaps
+
+
 def test_a_receiver_at_which_the_error_leaps_is_an_origin_and_said_to_be_one():
     found = compare_tables(align(run([0.0, 0.0]), run([1e-8, 0.5], "b")))
     assert found.verdict == "unexpected"
