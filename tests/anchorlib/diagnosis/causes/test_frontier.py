@@ -360,6 +360,32 @@ def test_a_value_with_the_bits_of_a_record_in_one_run_alone_was_made_of_it(turne
     assert f"in {one} it is y bit for bit, in {other} it is not" in found.origins[0].why
 
 
+def test_what_is_made_without_a_graph_of_equal_inputs_is_code_unless_it_is_other_data():
+    run = carried()
+    run.edges[0].append(Edges("spread", "train", 0, 0, (SIZE,), missing=("it has no graph",)))
+    run.records = run.records[:1]
+    run.add("spread@value")
+    assert told(compared(run, {"spread@value": FAR})) == ["not_rounding spread@value 0 0"]
+    other = np.random.default_rng(7).normal(size=SIZE).astype("<f4")
+    assert told(compared(run, {"spread@value": other})) == ["starts_unequal spread@value 0 0"]
+
+
+def test_no_gradient_comes_back_to_what_was_detached():
+    run = History()
+    run.chain("input")
+    run.made_of("y", "input")
+    run.edges[0] += [
+        Edges("z", "train", 0, 0, (SIZE,), 0, (Parent("y"),), ("detach",), ((0,),), grad=False),
+        Edges("u", "train", 0, 0, (SIZE,), 0, (Parent("z"),), ("TanhBackward0",), ((-1,),)),
+        Edges("v", "train", 0, 0, (SIZE,), 0, (Parent("y"),), ("ExpBackward0",), ((-1,),)),
+    ]
+    for tensor in ("input@value", "y@value", "u@value", "v@value", "u@grad", "v@grad", "y@grad"):
+        run.add(tensor)
+    found = compared(run, {"u@grad": ROUND, "y@grad": ROUND})
+    assert told(found) == ["rounding u@grad 0 0", "rounding y@grad 0 0"]
+    assert found.origins[1].parents == ("v@grad",)
+
+
 @given(st.integers(0, 40), st.sets(st.integers(0, 40), min_size=1))
 def test_the_first_record_of_a_rank_that_differs_is_always_an_origin(first, rest):
     run = two_players()
