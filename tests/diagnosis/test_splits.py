@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import anchorlib
 from tests.anchorlib.capture.test_distributed import run_ranks
@@ -85,6 +86,24 @@ def test_a_split_training_whose_drift_is_the_noise_is_expected(turned, tmp_path,
     noise = [f"a-noise{number}" for number in (1, 2, 3)]
     assert anchorlib.compare("a", "b", store=tmp_path, noise=noise).verdict == "expected"
     assert anchorlib.compare("a", "c", store=tmp_path, noise=noise).verdict == "unexpected"
+
+
+def test_a_sum_of_passes_that_cancel_is_judged_by_what_was_summed(tmp_path):
+    x = torch.randn(64, 16, generator=torch.Generator().manual_seed(1))
+    x = torch.cat([x, -0.9999 * x])
+    for name, passes in (("a", 1), ("b", 2)):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(16, 64)
+        with anchorlib.start(name, store=tmp_path) as session:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            session.watch(model, tensors="*", optimizer=optimizer)
+            for part in x.chunk(passes):
+                model(part).sum().backward()
+            optimizer.step()
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.verdict == "suspect", found
+    worst = max(origin.measure.error_eps for origin in found.origins)
+    assert worst > 8
 
 
 def test_passes_of_other_work_are_not_taken_together(tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.groups import Group
 from anchorlib.diagnosis.pairing.table import Table
 
-__all__ = ["LAYOUTS", "joined", "norm_of_parts", "summable"]
+__all__ = ["LAYOUTS", "joined", "norm_of_parts", "summable", "together"]
 
 Array = np.ndarray[Any, Any]
 LAYOUTS = ("block", "strided")
 """How a batch may be dealt out: in blocks, or one sample after the other in turn."""
+Held = Mapping[int, Array]
+NOTHING: Held = MappingProxyType({})
+MUCH = 1 << 22  # elements that are read together
 BFLOAT16 = "bfloat16"
 
 
@@ -25,18 +29,49 @@ def summable(dtype: str) -> bool:
     return dtype == BFLOAT16 or (kind.storage == kind.decoded and kind.family != "bool")
 
 
-def joined(table: Table, group: Group, layout: str = "block") -> Array:
+def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array:
     """The raw storage of the one record that these rows are, flat.
 
+    held: what was read of some rows already.
     Sums are those of float64 numbers, rounded once.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
-    parts = [_whole(table, row) for row in group.rows]
+    parts = [_whole(table, row, held) for row in group.rows]
     if group.way == "concatenated":
         found = _together(parts, group.axis, layout).reshape(-1)
         return found if group.factor == 1.0 else _encoded(_wide(found, name) * group.factor, name)
     total = sum((_wide(part, name) for part in parts[1:]), start=_wide(parts[0], name))
     return _encoded(np.asarray(total * group.factor), name).reshape(-1)
+
+
+def together(table: Table, groups: Iterable[Group]) -> Iterator[tuple[Group, Held]]:
+    """Groups of several rows with what was read of them: many small records at once."""
+    numel = table.figures["numel"]
+    some: list[Group] = []
+    elements = 0
+    for group in sorted(groups, key=lambda one: int(table.tensor[one.rows[0]])):
+        some.append(group)
+        elements += int(numel[list(group.rows)].sum())
+        if elements >= MUCH:
+            held = _held(table, some)
+            yield from ((one, held) for one in some)
+            some, elements = [], 0
+    held = _held(table, some)
+    yield from ((one, held) for one in some)
+
+
+def _held(table: Table, groups: Iterable[Group]) -> Held:
+    """The values of all rows that `stack` can read together."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for row in (row for group in groups for row in group.rows):
+        key = (int(table.dtype[row]), int(table.figures["numel"][row]))
+        alike.setdefault(key, []).append(row)
+    found: dict[int, Array] = {}
+    for (_, numel), rows in alike.items():
+        if table.stack is None or not numel or numel * len(rows) > 2 * MUCH:
+            continue
+        found.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
+    return found
 
 
 def norm_of_parts(table: Table, group: Group) -> float:
@@ -47,8 +82,10 @@ def norm_of_parts(table: Table, group: Group) -> float:
     return float(np.sqrt(np.square(norms).sum())) * group.factor
 
 
-def _whole(table: Table, row: int) -> Array:
+def _whole(table: Table, row: int, held: Held) -> Array:
     shape = table.shapes[table.shape[row]]
+    if row in held:
+        return held[row].reshape(shape)
     storage = dtypes.dtype(table.dtypes[table.dtype[row]]).storage
     size = max(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, 1)
     blocks = list(table.read(row, size))

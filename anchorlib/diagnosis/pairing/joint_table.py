@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.groups import Group
-from anchorlib.diagnosis.pairing.joining import joined, norm_of_parts
+from anchorlib.diagnosis.pairing.joining import joined, norm_of_parts, together
 from anchorlib.diagnosis.pairing.splits import Split
 from anchorlib.diagnosis.pairing.table import Table, Tensor
 from anchorlib.record import Edges
@@ -56,12 +56,14 @@ class JointTable:
         figures = {name: column[first] for name, column in fine.figures.items()}
         shapes = {shape: number for number, shape in enumerate(fine.shapes)}
         summed = np.zeros(len(first))
-        for number, group in enumerate(self.groups):
-            if group.way == "first":
-                continue
+        numbers = {group.rows[0]: number for number, group in enumerate(self.groups)}
+        joint = (group for group in self.groups if group.way != "first")
+        for group, held in together(fine, joint):
+            number = numbers[group.rows[0]]
             shape = self.coarse.shapes[int(self.coarse.shape[group.partner])]
             columns["shape"][number] = shapes.setdefault(shape, len(shapes))
-            told = summarise(self._raw(number), fine.dtypes[fine.dtype[group.rows[0]]])
+            raw = joined(fine, group, self.layout, held)
+            told = summarise(raw, fine.dtypes[fine.dtype[group.rows[0]]])
             columns["digest"][number] = halves_of(told.digest)
             for name in FIGURES:
                 figures[name][number] = getattr(told, name)
