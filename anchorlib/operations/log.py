@@ -1,8 +1,8 @@
 """A step's operations as entries of the log: each structure once, then a row a block.
 
-A block is some operations that follow each other in one stage. It ends where the stage changes, and
-where it is large enough, which depends on the structure alone: the blocks of two steps that run the
-same operations are the same.
+A block is some operations that follow each other in forward, backward or optimizer. It ends where
+that changes, and where it is large enough, which depends on the structure alone: the blocks of two
+steps that run the same operations are the same.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _blocks(ops: Sequence[TracedOp]) -> Iterator[list[TracedOp]]:
     for one in ops:
         form = one.form
         size = len(form.inputs) + len(form.outputs)
-        ends = block and form.stage != block[-1].form.stage
+        ends = block and _group(form) != _group(block[-1].form)
         if ends or len(block) == _OPS or (block and operands + size > _OPERANDS):
             yield block
             block, operands = [], 0
@@ -96,6 +96,11 @@ def _blocks(ops: Sequence[TracedOp]) -> Iterator[list[TracedOp]]:
         operands += size
     if block:
         yield block
+
+
+def _group(form: OpForm) -> str:
+    """What is mixed within backward belongs together: sums of gradients, forwards repeated."""
+    return form.stage if form.stage in ("forward", "optimizer") else "backward"
 
 
 def _row(step: int, first: int, key: str, block: Iterable[TracedOp]) -> dict[str, Any]:

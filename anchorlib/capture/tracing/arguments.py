@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,37 +15,50 @@ __all__ = ["Arguments", "tensors_in"]
 class Arguments:
     """The arguments of one call.
 
-    tensors: each with the argument that it is of, and its name.
-    text: all others. floats: the numbers that stand for `FLOAT` in it, in order.
+    tensors: those among them. names: what each is called. text: all other arguments.
+    floats: the numbers that stand for `FLOAT` in it, in order.
     """
 
-    __slots__ = ("floats", "tensors", "text")
+    __slots__ = ("floats", "names", "tensors", "text")
 
     def __init__(
-        self, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, given: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        self.tensors: list[tuple[str, str, torch.Tensor]] = []
+        self.tensors: list[torch.Tensor] = []
+        self.names: list[str] = []
         self.floats: list[float] = []
-        texts = []
-        given = [*zip(names, args, strict=False), *kwargs.items()]
-        for name, value in given:
+        texts: list[str] = []
+        for name, value in zip(given, args, strict=False):
             if isinstance(value, torch.Tensor):
-                self.tensors.append((name, name, value))
-            elif value is not None and not self._list(name, value):
-                texts.append(f"{name}={self._text(value)}")
+                self.tensors.append(value)
+                self.names.append(name)
+            elif value is not None:
+                self._take(name, value, texts)
+        for name, value in kwargs.items():
+            self._take(name, value, texts)
         self.text = ", ".join(texts)
+
+    def _take(self, name: str, value: Any, texts: list[str]) -> None:
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            self.names.append(name)
+        elif value is not None and not self._list(name, value):
+            texts.append(f"{name}={self._text(value)}")
 
     def _list(self, name: str, value: Any) -> bool:
         """Take the tensors of a list; whether it was one of tensors."""
         if not isinstance(value, list | tuple):
             return False
-        found = [
-            (name, f"{name}[{at}]", one)
-            for at, one in enumerate(value)
-            if isinstance(one, torch.Tensor)
-        ]
-        self.tensors += found
+        found = [(at, one) for at, one in enumerate(value) if isinstance(one, torch.Tensor)]
+        self.tensors += [one for _, one in found]
+        self.names += [f"{name}[{at}]" for at, _ in found]
         return bool(found)
+
+    def places(self, wanted: Collection[str]) -> Iterator[int]:
+        """Where the tensors of these arguments are."""
+        for place, name in enumerate(self.names):
+            if name in wanted or name.partition("[")[0] in wanted:
+                yield place
 
     def _text(self, value: Any) -> str:
         if isinstance(value, float):

@@ -19,7 +19,7 @@ from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.places import OURS, place_of
 from anchorlib.capture.tracing.request import Digests
-from anchorlib.capture.tracing.schemas import OpFacts, facts_of, higher_order_name
+from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.capture.tracing.sights import Sight, Sights
 from anchorlib.operations import OperandForm, OpForm, TracedOp
 
@@ -84,75 +84,68 @@ class OpMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.live:
             return func(*args, **kwargs)
-        if any(one not in _PLAIN for one in types):
+        if types and any(one not in _PLAIN for one in types):
             return NotImplemented  # what the class runs inside comes back here
-        begun = self._begin(func, args, kwargs)
+        try:
+            begun = self._begin(func, args, kwargs)
+        except Exception as fault:  # noqa: BLE001  # inside a user's operation
+            begun = None
+            self._on_fault(fault)
         out = func(*args, **kwargs)
         if begun is not None:
-            self._end(begun, out)
+            try:
+                self._note(begun, out)
+            except Exception as fault:  # noqa: BLE001  # the same
+                self._on_fault(fault)
         return out
 
     def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
-        try:
-            return self._begun(func, args, kwargs)
-        except Exception as fault:  # noqa: BLE001  # inside a user's operation
-            self._on_fault(fault)
-            return None
-
-    def _begun(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
-        hidden = higher_order_name(func)
-        if hidden is not None:
-            self._on_gap(f"what {hidden} runs inside was not traced")
+        if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+            self._on_gap(f"what {getattr(func, '__name__', func)} runs inside was not traced")
             return None
         facts = facts_of(func)
         if facts.silent or _tracing_state() is not None:
             return None
         backward = _graph_task() != -1
         sights = self._sights
-        place = place_of(sys._getframe(3), sights.names.modules, backward=backward)  # noqa: SLF001
+        place = place_of(sys._getframe(2), sights.names.modules, backward=backward)  # noqa: SLF001
         if place is OURS:
             return None
         arguments = Arguments(facts.arguments, args, kwargs)
-        tensors = [x for _, _, x in arguments.tensors]
+        tensors = arguments.tensors
         with self._lock:
             sight = sights.see(facts.name, place, _node() if backward else None, tensors)
             makers = [sights.makers.maker(x) for x in tensors]
             pass_index = sights.pass_index
-        found = [
-            digest_of(x) if self._inputs and not sights.is_blank(maker) else None
-            for x, maker in zip(tensors, makers, strict=True)
-        ]
-        inputs = tuple(
-            _form(name, x, digest)
-            for (_, name, x), digest in zip(arguments.tensors, found, strict=True)
-        )
-        digests = b"".join(filter(None, found))
+        found: list[bytes | None]
+        if self._inputs:
+            found = [
+                None if sights.is_blank(maker) else digest_of(x)
+                for x, maker in zip(tensors, makers, strict=True)
+            ]
+        else:
+            found = [None] * len(tensors)
+        inputs = _forms(arguments.names, tensors, found)
+        told = b"".join([one for one in found if one is not None])
         source = "graph" if place.graph else "eager"
-        return _Begun(facts, sight, arguments, pass_index, inputs, digests, makers, source)
+        return _Begun(facts, sight, arguments, pass_index, inputs, told, makers, source)
 
-    def _end(self, begun: _Begun, out: Any) -> None:
-        try:
-            self._note(begun, list(tensors_in(out)))
-        except Exception as fault:  # noqa: BLE001  # inside a user's operation
-            self._on_fault(fault)
-
-    def _note(self, begun: _Begun, made: list[torch.Tensor]) -> None:
+    def _note(self, begun: _Begun, out: Any) -> None:
         facts, sight, arguments = begun.facts, begun.sight, begun.arguments
-        mutates = tuple(
-            place
-            for place, (argument, _, _) in enumerate(arguments.tensors)
-            if argument in facts.writes
-        )
-        named = [("out", x) for x in made]
-        for place in mutates:  # what fused operations write they do not return
-            _, name, x = arguments.tensors[place]
-            if not any(x is one for one in made):
-                named.append((name, x))
+        made = [out] if isinstance(out, torch.Tensor) else list(tensors_in(out))
+        names = ["out"] * len(made)
+        mutates: tuple[int, ...] = ()
+        if facts.writes:
+            mutates = tuple(arguments.places(facts.writes))
+            for place in mutates:  # what fused operations write they do not return
+                x = arguments.tensors[place]
+                if not any(x is one for one in made):
+                    names.append(arguments.names[place])
+                    made.append(x)
         digests = self._outputs and not facts.blank
-        found = [digest_of(x) if digests else None for _, x in named]
-        outputs = tuple(
-            _form(name, x, digest) for (name, x), digest in zip(named, found, strict=True)
-        )
+        found = [digest_of(x) if digests else None for x in made]
+        outputs = _forms(names, made, found)
+        told = begun.digests + b"".join([one for one in found if one is not None])
         with self._lock:
             sights = self._sights
             index = len(sights.ops)
@@ -166,23 +159,36 @@ class OpMode(TorchDispatchMode):
                 begun.inputs,
                 outputs,
                 arguments.text,
-                tuple(None if maker is None else index - maker for maker in begun.makers),
+                tuple([None if maker is None else index - maker for maker in begun.makers]),
                 mutates,
                 facts.view,
                 begun.source,
             )
-            told = begun.digests + b"".join(filter(None, found))
             sights.add(TracedOp(form, begun.pass_index, told, tuple(arguments.floats)), facts)
-            for name, x in named:
+            owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""
+            for name, x in zip(names, made, strict=True):
                 if name != "out" or not facts.view:
                     sights.makers.made(x, index)
-                if sight.module and sight.stage in ("accumulate", "optimizer"):
-                    sights.names.own(x, sight.module)
+                if owned:
+                    sights.names.own(x, owned)
 
 
-def _form(name: str, x: torch.Tensor, digest: bytes | None) -> OperandForm:
-    stride = x.stride() if x.layout is torch.strided else ()
-    return (name, dtype_name(x.dtype), tuple(x.shape), tuple(stride), digest is not None)
+def _forms(
+    names: list[str], tensors: list[torch.Tensor], digests: list[bytes | None]
+) -> tuple[OperandForm, ...]:
+    """The tensors without their values."""
+    return tuple(
+        [
+            (
+                name,
+                dtype_name(x.dtype),
+                tuple(x.shape),
+                tuple(x.stride()) if x.layout is torch.strided else (),
+                digest is not None,
+            )
+            for name, x, digest in zip(names, tensors, digests, strict=True)
+        ]
+    )
 
 
 natively(OpMode.__torch_dispatch__)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-import torch
-
-__all__ = ["OpFacts", "facts_of", "higher_order_name"]
+__all__ = ["OpFacts", "facts_of"]
 
 BLANK = ("aten::empty", "aten::new_empty")
 _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
@@ -45,8 +43,3 @@ def facts_of(overload: Any) -> OpFacts:
         schema.name.startswith(_SILENT),
         schema.name.startswith(BLANK),
     )
-
-
-def higher_order_name(func: Any) -> str | None:
-    """The name of an operator that runs code of its own (`cond`, `flex_attention`); else None."""
-    return None if isinstance(func, torch._ops.OpOverload) else str(getattr(func, "__name__", func))  # noqa: SLF001
