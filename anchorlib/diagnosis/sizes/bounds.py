@@ -13,6 +13,8 @@ Array = np.ndarray[Any, Any]
 Figures = Mapping[str, Array]
 SLACK = 2.0**-45
 """Of the figures themselves, which are sums in float64: by how much they may be wrong."""
+LEAST = 2.0**-1000
+"""Norms below this one have lost digits to float64's own end, and say nothing of a ratio."""
 
 
 def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Array]:
@@ -31,8 +33,9 @@ def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Arr
     apart = np.maximum(norm, total / np.sqrt(count))
     ends = np.maximum(np.abs(b["max"] - a["max"]), np.abs(b["min"] - a["min"]))
     most = np.maximum(ends, apart / np.sqrt(count))
+    clear = (a["l2"] == 0) | (a["l2"] >= LEAST)
     found = {
-        "error_eps": _ratio(apart, a["l2"]) / eps,
+        "error_eps": np.where(clear, _ratio(apart, a["l2"]) / eps, np.nan),
         "max_eps": _ratio(most, largest) / eps,
         "max_abs": most,
     }
@@ -44,8 +47,8 @@ def bounds(a: Figures, b: Figures, eps: Array, elements: Array) -> dict[str, Arr
 
 
 def _apart(one: Array, two: Array, size: Array) -> Array:
-    least: Array = np.maximum(np.abs(two - one) - SLACK * size, 0.0)
-    return least
+    least: Array = np.abs(two - one) - SLACK * size
+    return np.where(least >= LEAST, least, 0.0)
 
 
 def _ratio(over: Array, under: Array) -> Array:

@@ -29,6 +29,10 @@ HUGE = 1e120
 FAR = 400  # powers of two between the largest and the smallest: one is nothing beside the other
 
 
+def _doubles(*values: float) -> tuple[Array, str]:
+    return np.array(values, "<f8"), "float64"
+
+
 @st.composite
 def pairs(
     draw: st.DrawFn, names: st.SearchStrategy[str] = FLOATS, *, other: bool = False
@@ -239,6 +243,8 @@ def test_shapes_that_differ_are_not_measured() -> None:
     assert math.isnan(found.share_differing)
 
 
+@example((_doubles(5e-324, -5e-324), _doubles(5e-324, 5e-324)))
+@example((_doubles(5e-324, 5e-324), _doubles(1e-300, 0.0)))
 @given(pairs(dtype_names("float")))
 def test_without_values_the_figures_give_bounds_that_hold(pair: tuple[Any, Any]) -> None:
     bound, exact = measured(*pair, kept=False), measured(*pair)
