@@ -130,7 +130,7 @@ class Net(nn.Module):
 
 CASES = [
     Case("group norm eps", "bug", {"gn_eps": 1e-2}, ("down.norm@value",), r"eps=0\.01|1e-0?2"),
-    Case("groups", "bug", {"groups": 2}, ("down.norm@value",), r"GroupNorm|num_groups|groups"),
+    Case("groups", "bug", {"groups": 2}, ("down.norm@value",), r"GroupNorm 4|num_groups"),
     Case("upsampling", "bug", {"upsample": "bilinear"}, ("larger@value",), r"bilinear|Upsample"),
     Case(
         "align corners",
