@@ -13,6 +13,7 @@ because nothing says where the secret ends.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -128,9 +129,14 @@ def _without_pairs(text: str) -> str:
 
 def _of_environment() -> list[str]:
     """The secrets that this process was given as variables, the longest first."""
+    return _secrets_among(tuple(os.environ.items()))
+
+
+@functools.lru_cache(maxsize=1)  # a session masks thousands of texts, and the words are many
+def _secrets_among(variables: tuple[tuple[str, str], ...]) -> list[str]:
     found = {
         value
-        for name, value in os.environ.items()
+        for name, value in variables
         if len(value) >= _ENVIRONMENT_LETTERS
         and name not in _FOLDERS
         and not value.startswith("/")

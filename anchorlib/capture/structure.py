@@ -160,11 +160,12 @@ def state_keys(
     if not optimizers:
         return None
     keys: dict[str, list[str]] = {}
+    names = {id(p): name for name, p in parts.parameters.items()}
     for optimizer in optimizers:
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for name, p in parts.parameters.items():
-            if id(p) in held:
-                keys.setdefault(name, []).extend(state_kinds(optimizer.state.get(p, {})))
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(p) in names:
+                kinds = state_kinds(optimizer.state.get(p, {}))
+                keys.setdefault(names[id(p)], []).extend(kinds)
     return keys
 
 

@@ -12,7 +12,7 @@ of a single step, and to the one that `watch` was given, when that steps again.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import ref
@@ -170,10 +170,12 @@ class Turns:
     def _labels(self) -> list[str]:
         """What the optimizers are called, in the order in which they came."""
         labels = [one.label for one in self._order]
-        return [
-            f"{label} {1 + labels[:number].count(label)}" if labels.count(label) > 1 else label
-            for number, label in enumerate(labels)
-        ]
+        several, seen = Counter(labels), Counter[str]()
+        numbered: list[str] = []
+        for label in labels:
+            seen[label] += 1
+            numbered.append(f"{label} {seen[label]}" if several[label] > 1 else label)
+        return numbered
 
     def _takes_over(self, one: _Stepper) -> bool:
         clock, before = self._clock, self._before

@@ -32,11 +32,13 @@ __all__ = ["at_end", "end_session", "open_session"]
 
 _RANKS = ("RANK", "SLURM_PROCID")
 _TRAINERS = 100
-# What a step weighs is told with what would make it lighter: here as it is typed.
+# What would make a session lighter is told as Python; who typed `anchor run` types it so.
 _TYPED = {
     'phases=("train",)': "--phases train",
     "steps=range(0, 100)": "--steps 0:100",
     "mode=Summary": "--mode summary",
+    "tensors= without": "--watch without",
+    "start(on_full='drop')": "ANCHOR_ON_FULL=drop",
 }
 
 

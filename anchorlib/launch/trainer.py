@@ -59,13 +59,10 @@ class _Model:
     unknown: dict[str, str] = field(default_factory=dict)
     undo: Callable[[], object] = lambda: None
 
-    def is_held_by(self, optimizer: Optimizer | None) -> bool:
-        """Whether `optimizer` holds a parameter of this model."""
+    def own(self) -> set[int]:
+        """The ids of its parameters; none once it is gone."""
         root = self.root()
-        if root is None or optimizer is None:
-            return False
-        own = {id(p) for p in root.parameters()}
-        return any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+        return set() if root is None else {id(p) for p in root.parameters()}
 
 
 class Trainer:
@@ -172,21 +169,22 @@ class Trainer:
         self._optimizers = [one for one in self._optimizers if one() is not None]
         for model, prefix in zip(self._models, _prefixes(self._models), strict=True):
             model.prefix = prefix
+        own = [model.own() for model in self._models]
+        holders = {
+            id(model): [place for place, one in enumerate(self._optimizers) if _holds(one(), mine)]
+            for model, mine in zip(self._models, own, strict=True)
+        }
         # Optimizers mostly step in the order in which they were made: the last one ends the step.
-        for model in sorted(self._models, key=self._last_optimizer, reverse=True):
+        last = sorted(self._models, key=lambda one: max(holders[id(one)], default=-1), reverse=True)
+        for model in last:
             self._watch(session, model)
-
-    def _last_optimizer(self, model: _Model) -> int:
-        return max(
-            (place for place, held in enumerate(self._optimizers) if model.is_held_by(held())),
-            default=-1,
-        )
 
     def _watch(self, session: Session, model: _Model) -> None:
         root = model.root()
         if root is None:
             return
-        optimizers = [one for held in self._optimizers if model.is_held_by(one := held())]
+        own = model.own()
+        optimizers = [one for held in self._optimizers if _holds(one := held(), own)]
         self._watch_tensors(session, model, root, optimizers)
         model.undo = see_called_parts(session, root)  # last: what it ends the others still see
 
@@ -215,7 +213,7 @@ class Trainer:
                 model.prefix = _free(model.callings, model, taken)
             self._models.append(model)
         for model in self._models:
-            if model.is_held_by(optimizer):
+            if _holds(optimizer, model.own()):
                 self._unwatch(session, model)
                 self._watch(session, model)
 
@@ -247,6 +245,12 @@ class Trainer:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]
             if faults and len(faults) == len(self._models):
                 say(escape(faults[0]))
+
+
+def _holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
+    """Whether `optimizer` holds one of these parameters, which are known by their ids."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return any(id(p) in parameters for group in groups for p in group["params"])
 
 
 def _prefixes(models: list[_Model]) -> list[str]:

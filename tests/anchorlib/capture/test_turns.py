@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -169,6 +171,32 @@ def test_close_is_brief_where_there_is_one_optimizer_or_no_step(caplog):
         one_pass(both)
         optimizer.step()
     assert said(caplog) == ["", "1 step of 1 pass, ended by SGD"]
+
+
+def test_a_step_of_many_optimizers_costs_each_of_them_the_same():
+    def calls(many):
+        """The function calls of one step of so many optimizers, of a layer each."""
+        net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(many)))
+        optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in net]
+        counted = Counter()
+
+        def step():
+            net(torch.ones(1, 2)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+
+        with recording() as run:
+            run.session.watch(net, tensors="*", optimizer=optimizers)
+            for _ in range(2):  # the first finds streams and sites
+                step()
+            sys.setprofile(lambda _frame, event, _of: counted.update([event]))
+            try:
+                step()
+            finally:
+                sys.setprofile(None)
+        return counted["call"] + counted["c_call"]
+
+    assert calls(120) < 4.5 * calls(30)
 
 
 def test_close_says_nothing_of_passes_where_none_was_seen(caplog):

@@ -39,7 +39,7 @@ def test_a_step_of_a_megabyte_says_what_would_make_it_lighter_as_it_is_typed(ben
     done = bench.observed(bench.program(wide))
     weight, counted = done.err.splitlines()
     assert weight.startswith("anchor: a step of run run1 weighs ")
-    assert "; lighter: --steps 0:100, --mode summary" in weight
+    assert "; lighter: --steps 0:100, --mode summary, --watch without " in weight
     assert counted.startswith("anchor: run run1: 3 steps ")
 
 
@@ -364,6 +364,40 @@ def test_torchrun_is_recorded_rank_by_rank(bench):
     assert done.code == 0, done.err
     assert bench.run().ranks == [0, 1]
     assert done.err.count("anchor: run run1: ") == 1
+
+
+ACCELERATED = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+accelerator = Accelerator()
+torch.manual_seed(accelerator.process_index)
+model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = accelerator.prepare(model, optimizer)
+for step in range(3):
+    loss = model(torch.randn(16, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+print(repr(next(model.parameters()).double().sum().item()))
+accelerator.end_training()
+"""
+
+
+@pytest.mark.slow  # accelerate takes seconds to import, three times
+def test_accelerate_launch_is_recorded(bench):
+    program = bench.program(ACCELERATED)
+    options = ["--cpu", "--num_processes", 1, "--num_machines", 1]
+    options += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch = ["-m", "accelerate.commands.launch", *options, program]
+    alone = bench.python(*launch)
+    done = bench.observed(*launch, options=("--watch", "*"))
+    assert (done.code, sorted(done.out)) == (0, sorted(alone.out)), done.err
+    assert {"0.weight", "2.bias", "output", "loss"} <= bench.names()
+    assert bench.run()["2.bias@grad"].columns["step"].tolist() == [0, 1, 2]
+    assert sum(line.startswith("anchor: run run1: 3 steps") for line in done.said) == 1
 
 
 FORKED = (
