@@ -12,9 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import anchorlib
-from anchorlib.capture.tracing import digests, mode
+from anchorlib.capture.opening import open_session
+from anchorlib.capture.settings import Options, settings
+from anchorlib.capture.tracing import digests, mode, tracer
 from anchorlib.errors import OptionError
 from anchorlib.operations import gaps_of, read_entries
+from anchorlib.sinks import MemorySink
 from tests.recording import recording
 
 
@@ -88,6 +91,18 @@ def test_the_environment_asks_for_a_trace(monkeypatch):
             torch.ones(2).sin()
             run.session.step()
     assert steps_of(run) == [1]
+
+
+def test_a_session_that_an_anchor_starts_traces_from_the_next_step_on(monkeypatch):
+    monkeypatch.setenv("ANCHOR_TRACE", "0:2")
+    sink = MemorySink()
+    with open_session(settings(Options("memory")), sink, midway=True) as session:
+        for _ in range(3):
+            torch.ones(2).sin()
+            session.step()
+    assert {op.step for op in read_entries(sink.traced)} == {1}
+    (gap,) = gaps_of(sink.traced)
+    assert (gap.reason, gap.first_step, gap.last_step) == (tracer.MIDWAY, 0, 0)
 
 
 @pytest.mark.parametrize("text", ["two", "2", "3:3", "2:1", "1:", "-1:2", "0:2,5:6"])
