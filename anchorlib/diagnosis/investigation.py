@@ -88,7 +88,8 @@ def compare_tables(
     found = frontier(judged)
     judge = Judge(found, measures, around)
     origins = judge.origins()
-    damaged = [one.line for one in every.damaged] + list(around.damaged if around else ())
+    damaged = [line for one in alignment.merged for line in one.damaged]
+    damaged += [one.line for one in every.damaged] + list(around.damaged if around else ())
     first = _first(judged)
     told, leaving = None, None
     if around is not None and scored is not None and len(measures):

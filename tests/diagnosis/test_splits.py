@@ -122,6 +122,20 @@ def test_parts_of_which_no_values_were_kept_are_left_out_and_said_to_be(tmp_path
     assert any("of b could not be put together and are left out" in one for one in found.notes)
 
 
+def test_damaged_parts_are_left_out_and_said_to_be(tmp_path):
+    split = Splitting(passes=2)
+    train(whole(split), "a", tmp_path)
+    train(split, "b", tmp_path)
+    places = [p for p in tmp_path.glob("b*/rank0/forms/float32_8x64/value/c*") if p.is_file()]
+    data = bytearray(places[0].read_bytes())
+    data[8 * 64 * 4 + 1] ^= 0xFF  # in the second record
+    places[0].write_bytes(data)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.damaged
+    assert "damaged in one of the parts" in found.damaged[0]
+    assert found.verdict == "suspect", found
+
+
 def test_shards_of_parameters_are_put_together(tmp_path):
     script = """
         sharded = {sharded}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.groups import Group
 from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.errors import StoreError
+from anchorlib.summary import digest
 
-__all__ = ["LAYOUTS", "joined", "norm_of_parts", "summable", "together"]
+__all__ = ["LAYOUTS", "halves_of", "intact", "joined", "norm_of_parts", "summable", "together"]
 
 Array = np.ndarray[Any, Any]
 LAYOUTS = ("block", "strided")
@@ -29,11 +32,20 @@ def summable(dtype: str) -> bool:
     return dtype == BFLOAT16 or (kind.storage == kind.decoded and kind.family != "bool")
 
 
+def intact(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array | None:
+    """What `joined` gives; None where a part cannot be read or is not what was recorded."""
+    try:
+        return joined(table, group, layout, held)
+    except StoreError:
+        return None
+
+
 def joined(table: Table, group: Group, layout: str = "block", held: Held = NOTHING) -> Array:
     """The raw storage of the one record that these rows are, flat.
 
     held: what was read of some rows already.
     Sums are those of float64 numbers, rounded once.
+    Raises StoreError where a part cannot be read or is not what was recorded.
     """
     name = table.dtypes[table.dtype[group.rows[0]]]
     parts = [_whole(table, row, held) for row in group.rows]
@@ -70,7 +82,8 @@ def _held(table: Table, groups: Iterable[Group]) -> Held:
     for (_, numel), rows in alike.items():
         if table.stack is None or not numel or numel * len(rows) > 2 * MUCH:
             continue
-        found.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
+        with suppress(StoreError):  # each is read by itself then, and told of
+            found.update(zip(rows, table.stack(np.array(rows, np.int64)), strict=True))
     return found
 
 
@@ -84,12 +97,17 @@ def norm_of_parts(table: Table, group: Group) -> float:
 
 def _whole(table: Table, row: int, held: Held) -> Array:
     shape = table.shapes[table.shape[row]]
-    if row in held:
-        return held[row].reshape(shape)
+    raw = held[row] if row in held else _read(table, row, shape)
+    if halves_of(digest(raw)) != tuple(table.digest[row].tolist()):
+        raise StoreError(f"row {row} is not what was recorded")
+    return raw.reshape(shape)
+
+
+def _read(table: Table, row: int, shape: tuple[int, ...]) -> Array:
     storage = dtypes.dtype(table.dtypes[table.dtype[row]]).storage
     size = max(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, 1)
     blocks = list(table.read(row, size))
-    return (np.concatenate(blocks) if blocks else np.empty(0, storage)).reshape(shape)
+    return np.concatenate(blocks) if blocks else np.empty(0, storage)
 
 
 def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:
@@ -116,3 +134,8 @@ def _encoded(values: Array, name: str) -> Array:
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype("<u2")
+
+
+def halves_of(one: bytes) -> tuple[int, int]:
+    """A digest as a table holds it."""
+    return int.from_bytes(one[:8]), int.from_bytes(one[8:])

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.groups import Group
-from anchorlib.diagnosis.pairing.joining import joined, norm_of_parts, together
+from anchorlib.diagnosis.pairing.joining import halves_of, intact, joined, norm_of_parts, together
 from anchorlib.diagnosis.pairing.splits import Split
 from anchorlib.diagnosis.pairing.table import Table, Tensor
 from anchorlib.record import Edges
-from anchorlib.summary import summarise
+from anchorlib.summary import Summary, summarise
 
-__all__ = ["JointTable", "halves_of"]
+__all__ = ["JointTable"]
 
 Array = np.ndarray[Any, Any]
 FIGURES = ("zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2")
@@ -34,12 +34,14 @@ class JointTable:
     """The table in the making.
 
     layout: how the batch was dealt out to the parts.
+    damaged: the first rows of what could not be put together, as a part's values are no good.
     """
 
     def __init__(
         self, fine: Table, coarse: Table, split: Split, groups: Sequence[Group], layout: str
     ) -> None:
         self.fine, self.coarse, self.split, self.layout = fine, coarse, split, layout
+        self.damaged: list[int] = []
         first = np.array([group.rows[0] for group in groups], np.int64)
         ranks = np.array([self._rank(row) for row in first.tolist()], np.int64)
         order = np.lexsort((fine.order[first], ranks))
@@ -51,22 +53,23 @@ class JointTable:
 
     def made(self) -> Table:
         """It, with the digests and figures of what was put together."""
-        fine, first = self.fine, self.first
+        fine = self.fine
+        told = self._told()
+        if self.damaged:
+            self._keep(~np.isin(self.first, self.damaged))
+        first = self.first
         columns = {name: getattr(fine, name)[first] for name in COLUMNS}
         figures = {name: column[first] for name, column in fine.figures.items()}
         shapes = {shape: number for number, shape in enumerate(fine.shapes)}
         summed = np.zeros(len(first))
-        numbers = {group.rows[0]: number for number, group in enumerate(self.groups)}
-        joint = (group for group in self.groups if group.way != "first")
-        for group, held in together(fine, joint):
-            number = numbers[group.rows[0]]
+        for number, group in enumerate(self.groups):
+            if group.way == "first":
+                continue
             shape = self.coarse.shapes[int(self.coarse.shape[group.partner])]
             columns["shape"][number] = shapes.setdefault(shape, len(shapes))
-            raw = joined(fine, group, self.layout, held)
-            told = summarise(raw, fine.dtypes[fine.dtype[group.rows[0]]])
-            columns["digest"][number] = halves_of(told.digest)
+            columns["digest"][number] = halves_of(told[group.rows[0]].digest)
             for name in FIGURES:
-                figures[name][number] = getattr(told, name)
+                figures[name][number] = getattr(told[group.rows[0]], name)
             figures["numel"][number] = int(np.prod(shape, dtype=np.int64))
             summed[number] = norm_of_parts(fine, group)
         columns["pass_index"] = np.array([self._pass(row) for row in first.tolist()], np.int64)
@@ -84,6 +87,24 @@ class JointTable:
             summed=summed,
             **columns,
         )
+
+    def _told(self) -> dict[int, Summary]:
+        """The summary of each record that was put together, by its first row."""
+        found = {}
+        joint = (group for group in self.groups if group.way != "first")
+        for group, held in together(self.fine, joint):
+            row = group.rows[0]
+            raw = intact(self.fine, group, self.layout, held)
+            if raw is None:
+                self.damaged.append(row)
+            else:
+                found[row] = summarise(raw, self.fine.dtypes[self.fine.dtype[row]])
+        return found
+
+    def _keep(self, whole: Array) -> None:
+        """Only these rows."""
+        self.first = self.first[whole]
+        self.groups = [self.groups[number] for number in np.flatnonzero(whole).tolist()]
 
     def _tensors(self) -> tuple[Array, list[Tensor]]:
         """The tensor of each row, of those that there are once ranks are one."""
@@ -165,8 +186,3 @@ def _told(edges: Edges, split: Split) -> Edges:
         for parent in edges.parents
     )
     return replace(edges, pass_index=split.pass_of(phase, edges.pass_index), parents=parents)
-
-
-def halves_of(digest: bytes) -> tuple[int, int]:
-    """A digest as a table holds it."""
-    return int.from_bytes(digest[:8]), int.from_bytes(digest[8:])

@@ -15,12 +15,12 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.groups import Group, Groups, grouped
-from anchorlib.diagnosis.pairing.joining import LAYOUTS, joined, summable
-from anchorlib.diagnosis.pairing.joint_table import JointTable, halves_of
+from anchorlib.diagnosis.pairing.joining import LAYOUTS, halves_of, intact, summable
+from anchorlib.diagnosis.pairing.joint_table import JointTable
 from anchorlib.diagnosis.pairing.splits import Split
 from anchorlib.diagnosis.pairing.table import Table
 from anchorlib.names import escape, join
-from anchorlib.summary import summarise
+from anchorlib.summary import digest
 
 __all__ = ["Merged", "merged"]
 
@@ -35,7 +35,7 @@ class Merged:
     """What of a run is compared as one.
 
     side: "a" or "b". passes, ranks: how many are one. all: whether there are no more than these.
-    lines: what else is to be said, a line each.
+    lines: what else is to be said, a line each. damaged: a line for each record with bad values.
     """
 
     side: str
@@ -43,6 +43,7 @@ class Merged:
     ranks: int
     all: bool = True
     lines: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     @property
     def clause(self) -> str:
@@ -75,8 +76,14 @@ def merged(
     single = len({tensor.rank for tensor in coarse.tensors}) == 1
     single &= split.passes == 1 or not coarse.pass_index.any()
     lines = tuple(_lines(fine, groups, factor))
-    told = Merged(split.side, split.passes, split.together, single, lines)
-    return JointTable(fine, coarse, split, kept, layout).made(), told
+    making = JointTable(fine, coarse, split, kept, layout)
+    table = making.made()
+    damaged = tuple(
+        f"the values of {_name(fine, row)} at step {int(fine.step[row])} of {escape(fine.run)} are "
+        "damaged in one of the parts: left out"
+        for row in making.damaged
+    )
+    return table, Merged(split.side, split.passes, split.together, single, lines, damaged)
 
 
 def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float]) -> float:
@@ -88,7 +95,7 @@ def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float])
     for group in [one for one in groups.found if one.gradient and one.way != "left out"][:SAMPLE]:
         norm = float(np.sqrt(np.square(fine.figures["l2"][list(group.rows)]).sum()))
         if group.way == "summed":
-            norm = float(np.linalg.norm(_values(fine, group)))
+            norm = _norm(fine, group)
         other = float(coarse.figures["l2"][group.partner])
         if norm > 0 and other > 0 and np.isfinite(norm / other):
             ratios.append(norm / other)
@@ -98,9 +105,13 @@ def _scale(fine: Table, coarse: Table, groups: Groups, factors: Sequence[float])
     return min(factors, key=lambda one: abs(np.log(ratio * one)))
 
 
-def _values(table: Table, group: Group) -> Array:
-    raw = joined(table, group)
-    return dtypes.decode(raw, table.dtypes[table.dtype[group.rows[0]]]).astype(np.complex128)
+def _norm(table: Table, group: Group) -> float:
+    """The norm of what the parts add up to; 0 where that is not known."""
+    raw = intact(table, group)
+    if raw is None:
+        return 0.0
+    values = dtypes.decode(raw, table.dtypes[table.dtype[group.rows[0]]])
+    return float(np.linalg.norm(values.astype(np.complex128)))
 
 
 def _layout(fine: Table, coarse: Table, groups: Groups) -> str:
@@ -112,10 +123,10 @@ def _layout(fine: Table, coarse: Table, groups: Groups) -> str:
     ][:LOOKED_AT]
     hits = dict.fromkeys(LAYOUTS, 0)
     for group in some:
-        name = fine.dtypes[fine.dtype[group.rows[0]]]
         goal = tuple(coarse.digest[group.partner].tolist())
         for layout in LAYOUTS:
-            hits[layout] += halves_of(summarise(joined(fine, group, layout), name).digest) == goal
+            raw = intact(fine, group, layout)
+            hits[layout] += raw is not None and halves_of(digest(raw)) == goal
     return max(LAYOUTS, key=lambda layout: hits[layout])
 
 
