@@ -12,13 +12,14 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, Skips, plain, skips
 from anchorlib.diagnosis.judgement.changes import Changes
 from anchorlib.diagnosis.judgement.constants import is_constant
-from anchorlib.diagnosis.judgement.envelope import SATURATED, Envelope
+from anchorlib.diagnosis.judgement.covering import Covering
+from anchorlib.diagnosis.judgement.envelope import Envelope
 from anchorlib.diagnosis.judgement.groups import Segment, segments
 from anchorlib.diagnosis.judgement.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.judgement.reasons import reason
-from anchorlib.diagnosis.judgement.replay import Replays
-from anchorlib.diagnosis.judgement.severity import Severity, severity, size_of_error
+from anchorlib.diagnosis.judgement.resummation import Resummations
+from anchorlib.diagnosis.judgement.severity import severity, size_of_error
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
 from anchorlib.names import escape, join
@@ -29,18 +30,6 @@ Array = np.ndarray[Any, Any]
 BAD = ("not_rounding", "nonfinite")
 UNRELATED = 0.3
 """Cosine distance from which two tensors are not variants of one another."""
-NOISY = 30.0
-"""Times the usual noise of its kind at which a tensor is made of noise alone."""
-HALF, TURNED = 0.5, 0.1
-"""Noise of half a tensor is all that it is made of. As large an error turns it by more than this
-cosine distance, unless it only scales it."""
-MAGNIFIED = 2.0
-"""Times its inputs' noise over which noise magnifies, as few runs tell that roughly."""
-PARALLEL = 0.01
-"""Of the cosine distance that so large an error in all directions makes: below, it is a factor."""
-FEW = 16  # elements, of which noise may well point the same way twice
-COVERED = 4.0
-"""Times its noise that a difference may be."""
 
 _UNSEEN = (
     "what led to it was not recorded",
@@ -59,13 +48,15 @@ class Judge:
     measures: Measures
     noise: Envelope | None = None
     skips: Skips = field(init=False)
-    replays: Replays = field(init=False)
+    covering: Covering = field(init=False)
+    resummations: Resummations = field(init=False)
     changes: Changes = field(init=False)
     unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.skips = skips(self.found.alignment)
-        self.replays = Replays(self.found)
+        self.covering = Covering(self.found, self.measures, self.noise)
+        self.resummations = Resummations(self.found)
         self.changes = Changes(self.found)
 
     def origins(self) -> list[Origin]:
@@ -74,7 +65,7 @@ class Judge:
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
         leap = jump(self.found, self.measures)
-        if leap is not None and not self._covers(self._pair(leap.row)):
+        if leap is not None and not self.covering.covers(self._pair(leap.row)):
             told = self._with_leap(told, leap)
         return told
 
@@ -345,13 +336,13 @@ class Judge:
             return "not_rounding", told.note
         if told.rounding:
             return "rounding", told.note
-        if self._is_noise(row, pair, told):
+        if self.covering.excuses(row, pair, told):
             return "rounding", "the noise runs differ as much"
         row_b = int(self.found.alignment.b_row[pair])
-        replay = self.replays.of(row, row_b, measure, told.eps)
-        if replay is not None and replay.rounding:
-            return "rounding", replay.note
-        notes = (told.note, replay.note if replay else "")
+        again = self.resummations.of(row, row_b, measure, told.eps)
+        if again is not None and again.rounding:
+            return "rounding", again.note
+        notes = (told.note, again.note if again else "")
         return self._large(row, measure, "; ".join(filter(None, notes)))
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
@@ -376,53 +367,3 @@ class Judge:
             for table in (alignment.a, alignment.b)
         ]
         return None not in seeds and seeds[0] != seeds[1]
-
-    def _is_noise(self, row: int, pair: int, told: Severity) -> bool:
-        """Whether the noise runs cover the difference.
-
-        Where they say something, by being as far apart; where the tensor is all noise, only if the
-        difference is one that noise would make.
-        """
-        if self.noise is None or not self._covers(pair):
-            return False
-        a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
-        own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
-        error = self.measures["error_eps"][at] * eps
-        few = bool(self.measures["numel"][at] < FEW)
-        apart = float(self.measures["cosine_distance"][at])
-        if apart < PARALLEL * error**2 / 2 and not few:
-            return False  # a multiple of it: noise would point elsewhere
-        if own < SATURATED:
-            return bool(error <= self._excused(row, own, told))
-        turned = few or apart >= TURNED
-        if error >= HALF and not turned:
-            return False
-        rows = self.found.alignment.a_row[self.measures.pair]
-        kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
-        alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
-        usual = float(np.nanmedian(self.noise.relative[alike]))
-        if usual >= HALF:
-            # All are noisy: that says nothing of this one, but that it came out otherwise does.
-            return turned
-        return bool(own >= HALF or own >= NOISY * max(usual, 0.5 * eps))
-
-    def _excused(self, row: int, own: float, told: Severity) -> float:
-        """The relative error that noise excuses of a record whose inputs are equal.
-
-        What moved its inputs is no excuse; by how much more it moved than they did is: so much does
-        the operation magnify its own rounding.
-        """
-        assert self.noise is not None
-        moved = self.noise.largest(self.found.parents(row, saved=True))
-        if moved:
-            return told.limit * told.eps * max(1.0, MAGNIFIED * own / moved)
-        finer = min(1.0, told.eps / self.noise.size) if self.noise.size else 1.0
-        return COVERED * own * finer
-
-    def _covers(self, pair: int) -> bool:
-        """Whether noise runs are about as far apart there."""
-        if self.noise is None:
-            return False
-        at = int(np.searchsorted(self.measures.pair, pair))
-        error = self.measures["error_eps"][at] * self.measures["eps"][at]
-        return bool(error <= COVERED * self.noise.relative[at])

@@ -12,7 +12,7 @@ import pytest
 
 import anchorlib
 from anchorlib.diagnosis.investigation import compare_tables
-from anchorlib.diagnosis.judgement import replay as judged
+from anchorlib.diagnosis.judgement import resummation as judged
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.record import Edges, Parent
 from tests.anchorlib.diagnosis.tables import table
@@ -101,7 +101,7 @@ def test_where_values_were_not_kept_norms_bound_the_terms(factor, cls):
     assert "float64" not in found.why
 
 
-def test_more_than_a_replay_may_read_is_bounded_by_norms(monkeypatch):
+def test_more_than_a_resummation_may_read_is_bounded_by_norms(monkeypatch):
     monkeypatch.setattr(judged, "MOST_ELEMENTS", 8)
     x, gradient = cancelling(ROWS, 8)
     found = origin([one_by_one(x, gradient), nearest(x, gradient)], x, gradient)
@@ -109,7 +109,7 @@ def test_more_than_a_replay_may_read_is_bounded_by_norms(monkeypatch):
     assert "float64" not in found.why
 
 
-def test_replays_end_where_their_work_is_done(monkeypatch):
+def test_resummations_end_where_their_work_is_done(monkeypatch):
     monkeypatch.setattr(judged, "WORK", 0)
     x, gradient = cancelling(ROWS, 8)
     found = origin([one_by_one(x, gradient), nearest(x, gradient)], x, gradient)

@@ -33,11 +33,11 @@ from anchorlib.diagnosis.sizes import (
 )
 from anchorlib.errors import StoreError
 
-__all__ = ["Replay", "Replays"]
+__all__ = ["Resummation", "Resummations"]
 
 Array = np.ndarray[Any, Any]
 WORK = 1 << 32
-"""Multiplications that one comparison spends on all of its replays: a second or two."""
+"""Multiplications that one comparison spends on all of its resummations: a second or two."""
 MOST_ELEMENTS = 1 << 20
 """Of an operand: bounds memory, as float64 and squared."""
 MOST_OPERANDS = 6
@@ -45,21 +45,21 @@ CLEARLY = 1.1
 """Times as far from float64 as the other run, from which one is nearer."""
 
 
-class Replay(NamedTuple):
+class Resummation(NamedTuple):
     """rounding: whether rounding explains the difference. note: what it told, for people."""
 
     rounding: bool
     note: str
 
 
-class Replays:
-    """Replays of single records of a comparison, as many as the work allows."""
+class Resummations:
+    """Resummations of single records of a comparison, as many as the work allows."""
 
     def __init__(self, found: Frontier) -> None:
         self._found = found
         self._work = WORK
 
-    def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Replay | None:
+    def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Resummation | None:
         """What float64 says of a record, or the norms of its operands; None for nothing.
 
         eps: of the precision that it was computed in.
@@ -70,7 +70,7 @@ class Replays:
         if not (summed or any(MATMUL.search(op) or CONVOLUTION.search(op) for op in ops)):
             return None
         operands = self._operands(row)
-        return self._replayed(row, row_b, operands, eps) or self._bounded(
+        return self._added_up(row, row_b, operands, eps) or self._bounded(
             row, operands, measure, eps
         )
 
@@ -92,7 +92,9 @@ class Replays:
             and dtypes.dtype(a.dtypes[a.dtype[one]]).family == "float"
         ][:MOST_OPERANDS]
 
-    def _replayed(self, row: int, row_b: int, operands: list[int], eps: float) -> Replay | None:
+    def _added_up(
+        self, row: int, row_b: int, operands: list[int], eps: float
+    ) -> Resummation | None:
         alignment = self._found.alignment
         a, b = alignment.a, alignment.b
         if not self._readable(a, row) or not self._readable(b, row_b):
@@ -136,7 +138,7 @@ class Replays:
 
     def _bounded(
         self, row: int, operands: list[int], measure: Measure, eps: float
-    ) -> Replay | None:
+    ) -> Resummation | None:
         """By norms alone, a weight's gradient: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz)."""
         shape, gradients = self._shape(row), self._gradients(operands)
         if self._kind(row) == "value" or len(shape) < 2 or len(gradients) != 1 or not measure.norm:
@@ -151,7 +153,7 @@ class Replays:
             if eps > 2.0**-23:
                 limit *= 2.0**-23 / eps + 1 / math.sqrt(terms)
             if measure.error_eps * measure.eps <= limit * eps:
-                return Replay(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
+                return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
         return None
 
     def _gradients(self, operands: Iterable[int]) -> list[int]:
@@ -181,7 +183,7 @@ def _values(table: Table, row: int) -> Array:
     return read(table, row).astype(np.float64).reshape(shape)
 
 
-def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Replay | None:
+def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | None:
     """What a sum says of two runs; None where it is neither's."""
     with np.errstate(all="ignore"):
         errors = [float(np.linalg.norm(run - truth.total)) for run in runs]
@@ -195,9 +197,9 @@ def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Replay | None:
         which = "A" if first < second else "B"
         near = f"{which} is nearer to float64: {least:.3g} against {most:.3g} eps"
     if max(errors) > limit:
-        return Replay(False, near)
+        return Resummation(False, near)
     allowed = f"sums of {truth.terms:,} terms round by {limit / norm / eps:.3g} eps"
-    return Replay(True, f"{allowed}; {near}")
+    return Resummation(True, f"{allowed}; {near}")
 
 
 def _pairing(
