@@ -31,6 +31,27 @@ TREE = "modules"
 
 MOST_ALONE = 20  # modules of one run alone that are named
 
+FORMULA = frozenset(
+    (
+        "eps",
+        "approximate",
+        "p",
+        "negative_slope",
+        "alpha",
+        "beta",
+        "lambd",
+        "threshold",
+        "min_val",
+        "max_val",
+        "lower",
+        "upper",
+        "padding_mode",
+        "ceil_mode",
+        "count_include_pad",
+    )
+)
+"""Arguments of torch's modules that are part of what they compute."""
+
 MODULE = "module."
 """What entries that say what a module was made with begin with."""
 
@@ -118,15 +139,19 @@ def made_otherwise(a: object, b: object) -> tuple[str, str] | None:
 
 
 def other_values(a: object, b: object) -> bool:
-    """Whether two modules of one class were given other values of the same arguments."""
+    """Whether two modules of one class were given other values of what stands in their formula.
+
+    How a class of the user's own computes (`chunk=64`, `way='unfold'`) may change no mathematics.
+    """
     if not (isinstance(a, str) and isinstance(b, str)) or a == b:
         return False
     (class_a, args_a), (class_b, args_b) = _parted(a), _parted(b)
     names = [
-        [one.partition("=")[0] for one in args if one not in others and "=" in one]
+        [one.partition("=")[0] for one in args if one not in others]
         for args, others in ((args_a, args_b), (args_b, args_a))
     ]
-    return class_a == class_b and bool(names[0]) and names[0] == names[1]
+    same = class_a == class_b and names[0] == names[1]
+    return same and bool(FORMULA.intersection(names[0]))
 
 
 def _parted(text: str) -> tuple[str, list[str]]:

@@ -2,13 +2,17 @@
 
 Two marks tell it from clipping, scaling and reduction, which change a gradient's length alone:
 
-    B − A is what B's optimizer took the step before        zero_grad() was not called
+    B − A is what B's optimizer took the step before,       zero_grad() was not called
+    or that and what passes have added to it since
     A is the sum of its step's pass_grads, B is not,        something was there before the first
     nor a multiple of that sum                              pass of the step
+
+A gradient whose elements are those of its sum up to a limit, and the limit beyond, was clipped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,7 @@ NEAR = 1e-3  # of a norm, beside what rounding makes of a sum
 ROUNDINGS = 8.0  # eps that a sum of gradients may be off
 PARALLEL = 1e-5  # cosine distance of a gradient and a multiple of it
 MOST_ELEMENTS = 1 << 22
+MOST_PASSES = 8
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
@@ -49,8 +54,8 @@ def _added(sides: list[tuple[Table, int]], values: list[Any], near: float) -> st
     """Whether one run's gradient is the other's and its own of the step before."""
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
-        before = _before(table, row)
-        if before is not None and _close(values[own] - values[other], before, near):
+        more = values[own] - values[other]
+        if any(_close(more, before, near) for before in _before(table, row)):
             one = "A" if which == "B" else "B"
             return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
     return ""
@@ -68,27 +73,43 @@ def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) 
     odd = summed.index(False)
     if _cosine_distance(*known[odd]) <= PARALLEL:
         return ""
+    limit = _limit(*known[odd], near)
+    if limit:
+        return f"{'AB'[odd]} clips each element of the gradient to {limit:.4g}"
     return f"zero_grad? {'AB'[odd]}'s gradient alone is not the sum of its step's backward passes"
 
 
-def _before(table: Table, row: int) -> Array | None:
-    """The same tensor's record of the step before."""
-    same = (table.tensor == table.tensor[row]) & (table.step == table.step[row] - 1)
-    same &= (table.phase == table.phase[row]) & (table.attempt == table.attempt[row])
-    rows = np.flatnonzero(same)
-    return _values(table, int(rows[-1])) if len(rows) else None
+def _limit(value: Array, summed: Array, near: float) -> float:
+    """The magnitude at which the elements of a sum were cut off; 0.0 where they were not."""
+    limit = float(np.abs(value).max(initial=0.0))
+    cut = np.clip(summed, -limit, limit)
+    reached = int((np.abs(summed) >= limit * (1 - near)).sum())
+    return limit if reached > 1 and _close(value, cut, near) else 0.0
+
+
+def _before(table: Table, row: int) -> Iterator[Array]:
+    """What the same tensor's gradient held after the step before: as it was taken, and later.
+
+    Of two optimizers in one step the first leaves its gradients to the passes of the second.
+    """
+    same = _of_series(table, row, table.tensors[table.tensor[row]].kind)
+    rows = np.flatnonzero(same & (table.step == table.step[row] - 1))
+    held = _values(table, int(rows[-1])) if len(rows) else None
+    if held is None:
+        return
+    yield held
+    since = (table.order > table.order[rows[-1]]) & (table.order < table.order[row])
+    for one in np.flatnonzero(_of_series(table, row, "pass_grad") & since)[:MOST_PASSES].tolist():
+        part = _values(table, one)
+        if part is None:
+            return
+        held = held + part
+        yield held
 
 
 def _passes(table: Table, row: int) -> Array | None:
     """The sum of what the backward passes of a step contributed; None where it is not all known."""
-    own = table.tensors[table.tensor[row]]
-    series = [
-        number
-        for number, one in enumerate(table.tensors)
-        if (one.name, one.kind, one.rank) == (own.name, "pass_grad", own.rank)
-    ]
-    which = np.isin(table.tensor, series) & (table.step == table.step[row])
-    which &= (table.phase == table.phase[row]) & (table.attempt == table.attempt[row])
+    which = _of_series(table, row, "pass_grad") & (table.step == table.step[row])
     total: Array | None = None
     for one in np.flatnonzero(which).tolist():
         part = _values(table, one)
@@ -96,6 +117,19 @@ def _passes(table: Table, row: int) -> Array | None:
             return None
         total = part if total is None else total + part
     return total
+
+
+def _of_series(table: Table, row: int, kind: str) -> Array:
+    """Whether each record is of a kind of the same tensor, in the same phase and attempt."""
+    own = table.tensors[table.tensor[row]]
+    series = [
+        number
+        for number, one in enumerate(table.tensors)
+        if (one.name, one.kind, one.rank) == (own.name, kind, own.rank)
+    ]
+    which: Array = np.isin(table.tensor, series)
+    which &= (table.phase == table.phase[row]) & (table.attempt == table.attempt[row])
+    return which
 
 
 def _values(table: Table, row: int) -> Array | None:

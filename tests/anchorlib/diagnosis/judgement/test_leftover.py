@@ -70,3 +70,45 @@ def test_clipping_is_no_gradient_that_was_left_over(tmp_path):
     found = compared(tmp_path, clip=0.5)
     assert CLEARED not in found.sentence
     assert "after backward: clipping, scaling or reduction" in found.sentence
+
+
+def test_elements_that_were_cut_off_are_said_to_be_clipped_and_at_what(tmp_path):
+    def trained_with(name: str, limit: float) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(model, tensors="*", optimizer=optimizer)
+            model(torch.randn(16, 8)).pow(2).sum().backward()
+            nn.utils.clip_grad_value_(model.parameters(), limit)
+            optimizer.step()
+
+    trained_with("a", 1e9)
+    trained_with("b", 2.5)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert "B clips each element of the gradient to 2.5" in found.sentence
+    assert CLEARED not in found.sentence
+
+
+def test_what_another_optimizers_pass_left_over_is_told_too(tmp_path):
+    def trained_with(name: str, cleared: bool) -> None:
+        torch.manual_seed(0)
+        made, judge = nn.Linear(4, 8), nn.Linear(8, 1)
+        first, second = (torch.optim.SGD(one.parameters(), lr=0.01) for one in (judge, made))
+        with anchorlib.start(name, store=tmp_path) as session:
+            session.watch(judge, tensors="*", optimizer=first, prefix="D")
+            session.watch(made, tensors="*", optimizer=second, prefix="G")
+            for step in range(3):
+                if cleared or step != 1:
+                    first.zero_grad()
+                x = torch.randn(16, 4)
+                judge(made(x).detach()).mean().backward()
+                first.step()
+                second.zero_grad()
+                judge(made(x)).square().mean().backward()
+                second.step()
+
+    trained_with("a", cleared=True)
+    trained_with("b", cleared=False)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert f"{CLEARED} B takes A's gradient and its own of the step before" in found.sentence
