@@ -31,7 +31,7 @@ from anchorlib.capture.nodes import leaf_of, node_name, sequence_number
 from anchorlib.capture.saved_arguments import arguments
 from anchorlib.capture.storages import Storages
 from anchorlib.capture.streams import Plan
-from anchorlib.capture.structure import named_leaves
+from anchorlib.capture.structure import Parts, named_leaves
 from anchorlib.record import BUFFER, Edges, Parent
 
 __all__ = ["Given", "LineageTracker"]
@@ -71,7 +71,7 @@ class LineageTracker:
         self._tell = tell
         self.token = object()  # marks of other sessions are not ours
         self._names: set[str] = set()
-        self._parameters: dict[int, tuple[ref[torch.Tensor], str]] = {}  # by id
+        self._parameters: dict[int, tuple[ref[Parts], str]] = {}  # by id
         self.storages = Storages()
         self._buffers: set[tuple[str, str]] = set()
         self._generation = 0  # of what is anchored: sites seen before are looked at once more
@@ -80,15 +80,18 @@ class LineageTracker:
         self._leaves: list[Any] = []
         self._warned = False
 
-    def know(self, parameters: Mapping[str, torch.Tensor]) -> None:
+    def know(self, parts: Parts) -> None:
         """Learn the names of a model's parameters; more may be anchored from now on."""
-        self._parameters |= {id(tensor): (ref(tensor), name) for name, tensor in parameters.items()}
+        # Through the model's parts: torch refuses to swap tensors that have weak references.
+        held = ref(parts)
+        self._parameters |= {id(one): (held, name) for name, one in parts.parameters.items()}
         self._generation += 1
 
     def parameter_name(self, leaf: object) -> str | None:
         """What the parameter `leaf` of a model is called; None where it is not known."""
-        held, name = self._parameters.get(id(leaf), (None, None))
-        return name if held is not None and held() is leaf else None
+        held, name = self._parameters.get(id(leaf), (None, ""))
+        parts = None if held is None else held()
+        return name if parts is not None and parts.parameters.get(name) is leaf else None
 
     def see(  # noqa: PLR0913  # one call an observation
         self,

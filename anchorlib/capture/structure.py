@@ -21,7 +21,7 @@ _WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_modu
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Parts:
     """A model taken apart; each dict in definition order, each object once, by its first name.
 

@@ -88,7 +88,7 @@ class Watches:
             self._choices.append(choice)
         self._observer.guarded(lambda: self._tell_modules(parts))
         forget_compiled_code()
-        self._observer.lineage.know(parts.parameters)
+        self._observer.lineage.know(parts)
 
     def forget(self, root: nn.Module) -> None:
         """Watch `root` no longer; its names are free again."""
