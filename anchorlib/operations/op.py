@@ -38,7 +38,7 @@ class Op:
         that of the module which holds the parameter. Empty where none is known.
     seq: what an operation and its backward have in common, numbered from 0 within the step.
     node: the autograd node that ran it; empty outside backward.
-    where: "FILE:LINE" of the first line outside torch that led to it; a backward operation has
+    where: "PATH:LINE" of the first line outside torch that led to it; a backward operation has
         that of its forward operation.
     inputs, outputs: its tensors. What it wrote into an input and did not return is an output too,
         under that argument's name.

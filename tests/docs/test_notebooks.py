@@ -51,7 +51,7 @@ def test_the_notebook_shows_a_run_a_series_a_comparison_and_the_page(extensions)
     shown = "\n".join(output["html"] or output["text"] for output in outputs)
     for told in (
         "Run(&#x27;exact&#x27;, closed: ", "Series(fc1.weight@grad (mode all, rank 0), float32 64x",
-        "Comparison of exact and approximate: unexpected", "<th>parents</th>",
+        "<b>UNEXPECTED</b> The runs part at ", "exact | approximate", "<th>made by</th>",
     ):  # fmt: skip
         assert told in shown
     assert outputs[-1]["html"].startswith("<iframe srcdoc=")
