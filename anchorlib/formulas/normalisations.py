@@ -6,7 +6,6 @@ added up is part of a formula: numpy's pairwise order, one term after another, o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,40 +109,54 @@ def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
 def layer_norm(eps: float) -> Function:
     """(x - mean)/sqrt(var + eps)*w + b; inputs: x, and w, and b."""
 
-    def by_root(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
-        def compute(lib: Library, x: Rounded, *parameters: Rounded) -> Rounded:
-            count = float(x.values.shape[-1])
-            centred = x - total(x) / count
-            variance = total(centred * centred) / count
-            return _scaled(centred / lib.sqrt(variance + eps), parameters)
-
-        return compute
-
-    def by_inverse(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
-        def compute(lib: Library, x: Rounded, *parameters: Rounded) -> Rounded:
-            count = float(x.values.shape[-1])
-            centred = x - total(x) / count
-            variance = total(centred * centred) / count
-            return _scaled(centred * lib.rsqrt(variance + eps), parameters)
-
-        return compute
-
-    forms = []
-    for name, total in ORDERS:
-        forms += [
-            Formula(f"(x - mean)/sqrt(var + eps)*w + b, {name}", by_root(total), True),
-            Formula(f"(x - mean)*(1/sqrt(var + eps))*w + b, {name}", by_inverse(total), True),
-        ]
-    forms.append(Formula("in float64, rounded once", _once(by_root(ORDERS[0][1]))))
-
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
         padded = [*parameters, None, None][:2]
         return [x, [x.shape[-1]], *padded, eps]
 
     return Function(
-        f"layer_norm(eps={eps:g})", tuple(forms), _kernel("native_layer_norm", arguments)
+        f"layer_norm(eps={eps:g})",
+        _forms("(x - mean)/sqrt(var + eps)*w + b", "(x - mean)*(1/sqrt(var + eps))*w + b", eps),
+        _kernel("native_layer_norm", arguments),
     )
+
+
+def rms_norm(eps: float) -> Function:
+    """x/sqrt(mean(x*x) + eps)*w; inputs: x, and w."""
+
+    def arguments(inputs: Sequence[Array]) -> list[Any]:
+        x, *parameters = inputs
+        return [x, [x.shape[-1]], parameters[0] if parameters else None, eps]
+
+    root, inverse = "x/sqrt(mean(x*x) + eps)*w", "x*(1/sqrt(mean(x*x) + eps))*w"
+    return Function(
+        f"rms_norm(eps={eps:g})",
+        _forms(root, inverse, eps, centred=False),
+        _kernel("rms_norm", arguments),
+    )
+
+
+def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tuple[Formula, ...]:
+    """A norm by a division by the root and by a product with its inverse, in each order of sums."""
+
+    def form(total: Callable[[Rounded], Rounded], *, divides: bool) -> Callable[..., Rounded]:
+        def compute(lib: Library, x: Rounded, *parameters: Rounded) -> Rounded:
+            count = float(x.values.shape[-1])
+            centre = x - total(x) / count if centred else x
+            spread = total(centre * centre) / count + eps
+            normal = centre / lib.sqrt(spread) if divides else centre * lib.rsqrt(spread)
+            return _scaled(normal, parameters)
+
+        return compute
+
+    forms = []
+    for name, total in ORDERS:
+        forms += [
+            Formula(f"{root}, {name}", form(total, divides=True), elementary=True),
+            Formula(f"{inverse}, {name}", form(total, divides=False), elementary=True),
+        ]
+    forms.append(Formula("in float64, rounded once", _once(form(ORDERS[0][1], divides=True))))
+    return tuple(forms)
 
 
 def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
@@ -189,36 +202,3 @@ def layer_norm_backward(eps: float) -> Function:
         tuple(forms),
         (Kernel("torch's kernel", library),),
     )
-
-
-def rms_norm(eps: float) -> Function:
-    """x/sqrt(mean(x*x) + eps)*w; inputs: x, and w."""
-
-    def by_root(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
-        def compute(lib: Library, x: Rounded, *parameters: Rounded) -> Rounded:
-            count = float(x.values.shape[-1])
-            return _scaled(x / lib.sqrt(total(x * x) / count + eps), parameters)
-
-        return compute
-
-    def by_inverse(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
-        def compute(lib: Library, x: Rounded, *parameters: Rounded) -> Rounded:
-            count = float(x.values.shape[-1])
-            return _scaled(x * lib.rsqrt(total(x * x) / count + eps), parameters)
-
-        return compute
-
-    forms = []
-    for name, total in ORDERS:
-        forms += [
-            Formula(f"x/sqrt(mean(x*x) + eps)*w, {name}", by_root(total), True),
-            Formula(f"x*(1/sqrt(mean(x*x) + eps))*w, {name}", by_inverse(total), True),
-        ]
-    forms.append(Formula("in float64, rounded once", _once(by_root(ORDERS[0][1]))))
-
-    def arguments(inputs: Sequence[Array]) -> list[Any]:
-        x, *parameters = inputs
-        return [x, [x.shape[-1]], parameters[0] if parameters else None, eps]
-
-    name = "rms_norm" if math.isclose(eps, 0) else f"rms_norm(eps={eps:g})"
-    return Function(name, tuple(forms), _kernel("rms_norm", arguments))

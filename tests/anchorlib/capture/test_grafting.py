@@ -14,36 +14,11 @@ from torch import nn
 
 import anchorlib
 from anchorlib.errors import OptionError, RunNotFoundError, SessionError
+from tests.by_hand import Applied, tanh_by_hand
 from tests.cli.made import anchor
 
 SIZE, STEPS = 24, 3
 Tensor = torch.Tensor
-
-
-class Applied(nn.Module):
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
-class TanhByHand(torch.autograd.Function):
-    """tanh with another rounding in its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return g - g * (y * y)
 
 
 class WideNorm(nn.LayerNorm):
@@ -54,7 +29,7 @@ class WideNorm(nn.LayerNorm):
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
-    "tanh": (nn.Tanh, lambda: Applied(TanhByHand.apply)),
+    "tanh": (nn.Tanh, tanh_by_hand),
     "gelu": (nn.GELU, lambda: nn.GELU(approximate="tanh")),
     "norm": (lambda: nn.LayerNorm(SIZE), lambda: nn.LayerNorm(SIZE, eps=1e-3)),
     "scaled": (lambda: nn.LayerNorm(SIZE), lambda: WideNorm(SIZE)),

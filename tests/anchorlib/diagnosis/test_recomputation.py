@@ -12,36 +12,11 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from tests.by_hand import Applied, tanh_by_hand
 from tests.cli.made import anchor
 
 SIZE, BATCH, STEPS = 48, 64, 2
 Tensor = torch.Tensor
-
-
-class Applied(nn.Module):
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
-class TanhByHand(torch.autograd.Function):
-    """tanh, whose gradient rounds the square before it is taken from 1."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return g * (1 - y * y)
 
 
 class NormByHand(nn.LayerNorm):
@@ -61,10 +36,6 @@ class LinearByHand(nn.Linear):
         for at in range(1, self.in_features):
             total = total + x[:, at : at + 1] * self.weight[:, at]
         return total + self.bias
-
-
-def tanh_by_hand() -> nn.Module:
-    return Applied(TanhByHand.apply)
 
 
 @pytest.fixture
