@@ -13,7 +13,7 @@ from pathlib import Path
 
 from anchorlib.errors import CommandError, RunExistsError, StoreError
 from anchorlib.launch.interpreters import why_unseen
-from anchorlib.launch.request import LAUNCH, Request
+from anchorlib.launch.request import LAUNCH, Request, is_rerun
 from anchorlib.names import escape
 from anchorlib.operations import traced_steps
 from anchorlib.scope import scope
@@ -24,7 +24,7 @@ _HOOK = str(Path(__file__).with_name("hook"))
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _ENDED = ("SIGPIPE", "SIGXFSZ")  # what Python ignores, and a command does not expect to be ignored
 # A run that exists may be of another node, rank or attempt of this very job.
-_JOB = ("SLURM_PROCID", "SLURM_JOB_ID", "RANK", "TORCHELASTIC_RUN_ID", "ANCHOR_PERTURB")
+_JOB = ("SLURM_PROCID", "SLURM_JOB_ID", "RANK", "TORCHELASTIC_RUN_ID")
 _NODES = re.compile(r"--(nnodes|node[_-]rank|num_machines|machine_rank)\b")
 
 
@@ -73,7 +73,7 @@ def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) 
     traced_steps(environment)
     typed = environment["ANCHOR_STORE"]
     named = request.name or os.environ.get("ANCHOR_RUN")
-    if named and not _of_a_job(words):
+    if named and not (is_rerun() or _of_a_job(words)):
         _must_be_new(named, typed)
     name = named or (None if _named_by_job() else _name_of(words))
     environment |= {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import AnchorError
-from anchorlib.launch.request import Request
+from anchorlib.launch.request import Request, is_rerun
 from anchorlib.launch.saying import say
 from anchorlib.names import escape
 
@@ -105,8 +105,7 @@ def _tell_nothing() -> None:
 
 
 def _is_there(store: str, name: str) -> bool:
-    perturbed = os.environ.get("ANCHOR_PERTURB")
-    return bool(perturbed) or Path(store, f"{name}.zarr").exists()
+    return is_rerun() or Path(store, f"{name}.zarr").exists()
 
 
 def _this_trainer() -> Trainer:

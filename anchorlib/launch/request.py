@@ -12,7 +12,7 @@ from anchorlib.errors import AnchorError, OptionError
 from anchorlib.modes import parse_modes
 from anchorlib.names import check_run_name, parse, parse_list
 
-__all__ = ["LAUNCH", "WATCH", "Request", "selectors_of_environment"]
+__all__ = ["LAUNCH", "WATCH", "Request", "is_rerun", "selectors_of_environment"]
 
 LAUNCH = "ANCHOR_LAUNCH"
 """What `anchor run` tells the processes of its command: the request, as JSON."""
@@ -95,3 +95,8 @@ def _fields(text: str) -> Mapping[str, Any]:
 
 def _maybe(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+def is_rerun() -> bool:
+    """Whether the sessions of this process name themselves otherwise: they record a run again."""
+    return any(map(os.environ.get, ("ANCHOR_PERTURB", "ANCHOR_GRAFT")))

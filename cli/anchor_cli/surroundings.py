@@ -85,6 +85,11 @@ def environment(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
             "beware", "ANCHOR_PERTURB", "parameters will be perturbed, as `anchor noise` does",
             "unset it to train as usual",
         )  # fmt: skip
+    if environ.get("ANCHOR_GRAFT"):
+        yield Finding(
+            "beware", "ANCHOR_GRAFT", "a training goes on with another run's values, as in "
+            "`anchor graft`", "unset it to train as usual",
+        )  # fmt: skip
     for name, check in CHECKS.items():
         if value := environ.get(name):
             yield from _checked(name, value, check)

@@ -152,10 +152,12 @@ def test_a_token_file_that_others_can_read_is_broken(tmp_path, monkeypatch):
 def test_variables_that_change_what_is_recorded_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHOR_DISABLED", "1")
     monkeypatch.setenv("ANCHOR_PERTURB", "1")
+    monkeypatch.setenv("ANCHOR_GRAFT", "run1")
     monkeypatch.setenv("RANK", "3")
     code, found = doctor("--store", tmp_path)
     assert code == 0
     assert levels(found, "ANCHOR_DISABLED") == levels(found, "ANCHOR_PERTURB") == ["beware"]
+    assert levels(found, "ANCHOR_GRAFT") == ["beware"]
     assert "RANK=3" in found["ok", "environment"]["text"]
 
 

@@ -137,6 +137,16 @@ def test_the_command_that_is_recorded_makes_noise_runs(bench):
     assert compared.code == 0
 
 
+def test_the_command_that_is_recorded_is_rerun_on_the_values_of_the_run(bench):
+    program = bench.program(PLAIN)
+    bench.observed(program, options=("--watch", "*"))
+    line = ("run", "--watch", "*", "--", sys.executable, "train.py")
+    grafted = bench.anchor("graft", "run1", "--", sys.executable, "-m", "anchor_cli", *line)
+    assert grafted.code == 0, grafted.err
+    assert bench.runs == ["run1", "run1-graft"]
+    assert bench.run("run1-graft").header()["grafted"] == "run1"
+
+
 def test_options_say_what_is_recorded(bench):
     options = ("--watch", "2@grad", "--watch", "*.bias@delta", "--mode", "summary")
     program = bench.program(PLAIN)
