@@ -151,7 +151,9 @@ def test_a_comparison_with_a_run_that_grows_says_where_it_parts_once_it_does(bro
             visited.card("Tensors").get_by_role("button", name="fc@value").click()
             chosen = visited.page.url
             put(writer, [record("fc", "value", same + 1, step=2, order=2)])
-            go = answer.get_by_role("button", name="show the first difference: step 2 pass 0, fc@value")
+            go = answer.get_by_role(
+                "button", name="show the first difference: step 2 pass 0, fc@value"
+            )
             go.wait_for(timeout=60_000)
             assert "differs in all 4 elements" in answer.inner_text()
             assert visited.page.url == chosen

@@ -141,8 +141,11 @@ class Resummations:
     ) -> Resummation | None:
         """By norms alone, a weight's gradient: ‖t‖ ≤ about ‖x‖·‖g‖ / √n (Cauchy and Schwarz)."""
         shape, gradients = self._shape(row), self._gradients(operands)
-        if self._kind(row) == "value" or len(shape) < 2 or len(gradients) != 1 or not measure.norm:
+        if self._kind(row) == "value" or len(gradients) != 1 or not measure.norm:
             return None
+        if len(shape) < 2:
+            sums = self._kind(row) in ("grad", "pass_grad") and self._found.ancestry(row).ops
+            return self._bounded_sum(shape, gradients[0], measure, eps) if sums else None
         norm, own = self._found.alignment.a.figures["l2"], self._shape(gradients[0])
         for one in operands:
             terms, times = _pairing(self._shape(one), own, shape)
@@ -155,6 +158,20 @@ class Resummations:
             if measure.error_eps * measure.eps <= limit * eps:
                 return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
         return None
+
+    def _bounded_sum(
+        self, shape: tuple[int, ...], gradient: int, measure: Measure, eps: float
+    ) -> Resummation | None:
+        """A bias's gradient by the norm of what it sums: that is the root of its squared terms."""
+        own = self._shape(gradient)
+        if not shape or shape[0] not in own or not shape[0] or eps > 2.0**-23:
+            return None
+        terms = math.prod(own) // shape[0]
+        norm = float(self._found.alignment.a.figures["l2"][gradient])
+        limit = 0.5 * math.sqrt(terms) * max(norm / measure.norm, 1.0)
+        if measure.error_eps * measure.eps > limit * eps:
+            return None
+        return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
 
     def _gradients(self, operands: Iterable[int]) -> list[int]:
         return [one for one in operands if self._kind(one) == "grad"]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,6 +100,16 @@ def _product_shape(one: Shape, two: Shape) -> Shape | None:
         return None
 
 
+def _one_by_one(task: Task) -> Sum:
+    """A sum as kernels add a bias's gradient up: one term after another, in no blocks.
+
+    Where terms do not cancel, each sum so far is as large as the total: 2,048 terms of a bias, by
+    one thread and by two, were 19 eps apart, by ½ eps·√n·‖total‖ 23.
+    """
+    told = task.compute()
+    return told._replace(spread=max(told.spread, float(np.linalg.norm(told.total))))
+
+
 def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
     """The sums of one operand over all axes but one of this length: the second, or the last."""
     if len(shape) != 1 or gradient.ndim < 2:
@@ -113,4 +124,5 @@ def plain_sums(gradient: Array, shape: Shape) -> Iterator[Task]:
                 total: Array = p.sum(axis=over)
                 return total
 
-            yield task_of(form, gradient, ones, terms, shape[0])
+            task = task_of(form, gradient, ones, terms, shape[0])
+            yield Task(task.work, partial(_one_by_one, task))

@@ -117,3 +117,16 @@ def test_a_float32_sum_in_any_order_stays_inside_what_rounding_may_do(terms, see
     order = draw.permutation(terms)
     run = np.add.accumulate(products_32[order], axis=0)[-1]
     assert np.linalg.norm(run - truth.total) <= truth.rounding(EPS)
+
+
+@pytest.mark.parametrize("terms", [256, 2048, 8192])
+def test_a_sum_of_one_sign_that_is_added_up_term_by_term_rounds_as_its_total(terms):
+    gradient = np.abs(random(terms, 16)).astype(np.float32)
+    one_by_one = np.zeros(16, np.float32)
+    for row in gradient:
+        one_by_one += row
+    (task,) = plain_sums(gradient.astype(np.float64), (16,))
+    told = task.compute()
+    error = np.linalg.norm(one_by_one - told.total)
+    assert error <= told.rounding(EPS)
+    assert told.rounding(EPS) <= 0.51 * EPS * (math.sqrt(terms) + 1) * np.linalg.norm(told.total)
