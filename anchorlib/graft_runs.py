@@ -21,8 +21,8 @@ __all__ = ["graft_run"]
 
 def graft_run(
     command: Sequence[str], run: str, store: str | Path | None = None, *, output: Any = None
-) -> str:
-    """Run `command` and hand its anchors the values of `run`; the name of the run this made.
+) -> tuple[str, str]:
+    """Run `command` and hand its anchors the values of `run`; the run this made, and its store.
 
     run: as for `open_run`; it is not touched. store: where runs live.
     output: where the command's standard output goes, as for `subprocess.run`.
@@ -38,4 +38,4 @@ def graft_run(
         "ANCHOR_GRAFT": os.fspath(run) if os.sep in run else reference.name,
     }
     rerun(list(command), variables, output)
-    return made_run(name, place, {"grafted": reference.name}, previous)
+    return made_run(name, place, {"grafted": reference.name}, previous), place

@@ -21,6 +21,7 @@ Eager code only. What cannot be handed over is counted, and stands in the run's 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -64,6 +65,7 @@ class Graft:
         self._steps = steps
         self._series: dict[tuple[str, str], Series | None] = {}
         self._places: dict[tuple[str, str], dict[At, int]] = {}
+        self._lock = threading.Lock()
         self.handed = 0
         self.skipped: Counter[str] = Counter()
         self._missing: dict[str, str] = {}  # a selector, and why it was not handed over first
@@ -132,10 +134,12 @@ class Graft:
 
     def _series_of(self, name: str, kind: str) -> Series | None:
         key = (name, kind)
-        if key not in self._series:
-            self._series[key] = series = self._find(name, kind)
-            self._places[key] = {} if series is None else _places(series)
-        return self._series[key]
+        with self._lock:
+            if key not in self._series:
+                series = self._find(name, kind)
+                self._places[key] = {} if series is None else _places(series)
+                self._series[key] = series
+            return self._series[key]
 
     def _find(self, name: str, kind: str) -> Series | None:
         """The series that keeps every value."""
@@ -152,9 +156,12 @@ class Graft:
         self.skipped[reason] += 1
         self._missing.setdefault(join(name, kind), reason)
 
-    def tell(self, header: Callable[[str, Any], None]) -> None:
-        """Note in the run's header what was handed over, and log what could not be."""
+    def begin(self, header: Callable[[str, Any], None]) -> None:
+        """Note in the run's header whose values it goes on with: a run may die before its end."""
         header("grafted", self._run.name)
+
+    def end(self, header: Callable[[str, Any], None]) -> None:
+        """Note in the run's header what was handed over, and log what could not be."""
         header("grafted.handed_over", self.handed)
         header("grafted.not_handed_over", dict(list(self._missing.items())[:_MOST]))
         count = sum(self.skipped.values())

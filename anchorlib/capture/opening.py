@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,9 @@ from anchorlib.capture.settings import Settings
 from anchorlib.errors import SessionError
 from anchorlib.recorder import RecordQueue, process_queue, thread_queue
 from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
+
+if TYPE_CHECKING:
+    from anchorlib.reading import Run
 
 __all__ = ["active_session", "open_session"]
 
@@ -54,9 +58,12 @@ def open_session(
             )
         settings = _taking_the_place_of(_session, settings)
         _gives_way()
+    grafted = _grafted(settings)  # before anything is made that would be left behind
     aloud = settings.speaks and sink is None
     session = Session(settings, _queue_of(settings, sink), _give_up, aloud=aloud)
     _session, _gives_way = session, gives_way
+    if grafted is not None:
+        session.begin_graft(grafted)
     if settings.recording:
         hooks.activate(session._anchors)  # noqa: SLF001
         if settings.trace is not None and settings.trace.stop > settings.first_step:
@@ -65,6 +72,15 @@ def open_session(
         hooks.deactivate()
     atexit.register(session.close)
     return session
+
+
+def _grafted(settings: Settings) -> Run | None:
+    """The run whose values the session goes on with, as ANCHOR_GRAFT names it."""
+    if settings.graft is None or not settings.recording:
+        return None
+    from anchorlib.reading import open_run  # the store is loaded where it is read
+
+    return open_run(settings.graft, settings.store)
 
 
 def _taking_the_place_of(session: Session, settings: Settings) -> Settings:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -99,12 +99,6 @@ class Session:
         self._weighing = Weighing(settings.run, settings.rank, aloud=aloud)
         self._traces = Traces(self._clock, self._recorder, lambda: self._watches.parts)
         self._closed = False
-        self._grafting = ExitStack()
-        if settings.graft is not None and settings.recording:
-            from anchorlib.reading import open_run  # the store is loaded where it is read
-
-            run = open_run(settings.graft, settings.store)
-            self._grafting.enter_context(self.grafting(run))
 
     # -- what it is
 
@@ -247,18 +241,30 @@ class Session:
             self._weighing.tell(self._recorder.weights())
 
     @contextmanager
-    def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[Graft]:
+    def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[None]:
         """Hand every anchor the values of `run`; see `anchorlib.graft`, which calls this."""
+        self.begin_graft(run, steps)
+        try:
+            yield
+        finally:
+            self._end_graft()
+
+    def begin_graft(self, run: Run, steps: StepsSpec | None = None) -> None:
+        """Hand every anchor the values of `run` from now on."""
         self._must_be_open()
         if self._observer.graft is not None:
             raise SessionError(f"run {self.run!r} is handed the values of another run already")
+        if run.name == self.run:
+            raise SessionError(f"run {self.run!r} cannot go on with its own values")
         graft = Graft(run, self.rank, scope(None, steps).steps)
+        graft.begin(self._recorder.header)
         self._observer.graft = graft
-        try:
-            yield graft
-        finally:
-            self._observer.graft = None
-            graft.tell(self._recorder.header)
+
+    def _end_graft(self) -> None:
+        """Hand over no more, and tell what was; once, wherever the session is closed."""
+        graft, self._observer.graft = self._observer.graft, None
+        if graft is not None:
+            graft.end(self._recorder.header)
 
     # -- reading back
 
@@ -321,7 +327,7 @@ class Session:
         """
         if self._closed or self._is_forked:
             return
-        self._grafting.close()
+        self._end_graft()
         self._closed = True
         self._on_closing(self)
         self._traces.close()

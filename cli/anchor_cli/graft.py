@@ -49,8 +49,8 @@ def make_graft(
     from anchorlib.graft_runs import graft_run
 
     try:
-        made = graft_run(command, run, store, output=_STDERR)
+        made, place = graft_run(command, run, store, output=_STDERR)
     except CommandError as error:
         note(str(error))
         return ExitCode.DIFFERENCE
-    return compare_runs(run, made, replay=replay, fail_on=fail_on, store=store, as_json=as_json)
+    return compare_runs(run, made, replay=replay, fail_on=fail_on, store=place, as_json=as_json)

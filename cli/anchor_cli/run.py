@@ -87,6 +87,7 @@ def run_command(  # noqa: PLR0913  # one parameter for each option
             help="Steps of which to trace each operation, for `anchor ops`. Default: ANCHOR_TRACE, "
             "else none.",
             show_default=False,
+            callback=not_empty,
         ),
     ] = None,
     store: StoreOption = "anchors",

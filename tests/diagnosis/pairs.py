@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 import anchorlib
+from tests.diagnosis.training import perturbed, threads
 from tests.diagnosis.workloads import WORKLOADS
 from tests.diagnosis.workloads.base import Case, EndedError, Workload
 
@@ -163,7 +163,7 @@ def record(workload: Workload, seed: int, run: str, store: Path, perturb: str = 
 def _record(workload: Workload, seed: int, run: str, store: Path, perturb: str = "") -> None:
     start = partial(anchorlib.start, run, store=store)
     told = warnings.catch_warnings()
-    with _threads(workload.threads), _perturbed(perturb), told, suppress(EndedError):
+    with threads(workload.threads), perturbed(perturb), told, suppress(EndedError):
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)  # as in a process of its own: the header tells the seed at start
         workload.train(start, seed)
@@ -241,26 +241,3 @@ _WRONG: Mapping[str, Any] = {
     "data": _data,
     "incomplete": _incomplete,
 }
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _perturbed(text: str) -> Iterator[None]:
-    before = os.environ.pop("ANCHOR_PERTURB", None)
-    if text:
-        os.environ["ANCHOR_PERTURB"] = text
-    try:
-        yield
-    finally:
-        os.environ.pop("ANCHOR_PERTURB", None)
-        if before is not None:
-            os.environ["ANCHOR_PERTURB"] = before

@@ -63,7 +63,7 @@ def train(training: Training, run: str, store: Path, perturb: str = "") -> Plant
     """Record `training` as `run`; what was planted, with what its witness saw."""
     here, model = Here(), training.model()
     planted = _plant(training, model, here)
-    with _threads(training.threads), _perturbed(perturb):
+    with threads(training.threads), perturbed(perturb):
         _record(training, model, here, run, store)
     return planted
 
@@ -158,17 +158,19 @@ _STEPS = {"plain": _plain, "accumulation": _accumulation, "sam": _sam}
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads."""
+    before = torch.get_numthreads()
+    torch.set_numthreads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_numthreads(before)
 
 
 @contextmanager
-def _perturbed(text: str) -> Iterator[None]:
+def perturbed(text: str) -> Iterator[None]:
+    """Let the sessions inside be noise runs, as ANCHOR_PERTURB says; "": none."""
     before = os.environ.pop("ANCHOR_PERTURB", None)
     if text:
         os.environ["ANCHOR_PERTURB"] = text

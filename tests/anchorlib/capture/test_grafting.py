@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -212,6 +214,40 @@ def test_graft_needs_a_session_and_a_run_and_is_not_nested(tmp_path: Path) -> No
             pass
 
 
+def test_a_run_that_is_not_there_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANCHOR_GRAFT", "nothing")
+    with pytest.raises(RunNotFoundError):
+        anchorlib.start("b", store=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.delenv("ANCHOR_GRAFT")
+    anchorlib.start("b", store=tmp_path).close()
+
+
+def test_a_run_does_not_go_on_with_its_own_values(tmp_path: Path) -> None:
+    with (
+        anchorlib.start("b", store=tmp_path),
+        pytest.raises(SessionError, match="its own values"),
+        anchorlib.graft("b"),
+    ):
+        pass
+
+
+def test_a_session_that_is_closed_inside_or_killed_says_what_it_was_grafted_with(
+    tmp_path: Path,
+) -> None:
+    train(tmp_path, "a", net([], ()))
+    session = anchorlib.start("b", store=tmp_path)
+    with anchorlib.graft("a"):
+        session.flush()
+        assert anchorlib.open_run("b", store=tmp_path).header()["grafted"] == "a"
+        anchorlib.anchor(torch.ones(2), "new")
+        session.close()
+    header = anchorlib.open_run("b", store=tmp_path).header()
+    assert list(header["grafted.not_handed_over"]) == ["new@value"]
+
+
 PROGRAM = """
 import sys, torch, anchorlib
 torch.manual_seed(0)
@@ -234,16 +270,17 @@ def test_the_command_reruns_a_program_on_the_runs_values_and_names_the_cause(
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANCHOR_STORE", str(tmp_path))
-    import subprocess
-
-    subprocess.run([sys.executable, program, "none"], check=True, stdout=subprocess.DEVNULL)
+    there = {**os.environ, "ANCHOR_STORE": str(tmp_path)}
+    first = [sys.executable, program, "none"]
+    subprocess.run(first, check=True, stdout=subprocess.DEVNULL, env=there)
     line = ("graft", "a", "--store", tmp_path, "--json")
     same = anchor(*line, "--", sys.executable, program, "none")
     assert (same.code, same.json["verdict"], same.json["b"]) == (0, "identical", "a-graft")
     other = anchor(*line, "--", sys.executable, program, "tanh")
     assert (other.code, other.json["verdict"]) == (1, "unexpected")
     assert other.json["origins"][0]["name"] == "1"
+    by_path = ("graft", tmp_path / "a.zarr", "--json", "--", sys.executable, program, "tanh")
+    assert anchor(*by_path).json["origins"] == other.json["origins"]
     failed = anchor(*line, "--", sys.executable, "-c", "raise SystemExit(3)")
     assert failed.code == 1
     assert "ended with exit code 3 under ANCHOR_GRAFT=a" in failed.err

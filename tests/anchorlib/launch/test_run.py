@@ -183,6 +183,8 @@ def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(benc
         (("--phases", ""), "--phases"),
         (("--phases", ","), "ANCHOR_PHASES (--phases of anchor run) names no phase"),
         (("--steps", " "), "--steps"),
+        (("--trace", ""), "--trace"),
+        (("--trace", "2:1"), "ANCHOR_TRACE"),
         (("--watch", ""), "selector"),
         (("--watch", "fc1", "--watch", ""), "selector"),
         (("--store", ""), "--store"),
