@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import grpc
-
 from anchorlib.errors import AnchorError
 from anchorlib.wire import (
     KEEPALIVE_SECONDS,
@@ -25,6 +23,7 @@ from anchorlib.wire import (
     failure,
     open_channel,
 )
+from anchorlib.wire.loading import grpc
 
 __all__ = ["Sender"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,14 +58,6 @@ def batches(count: int, seed: int = 0) -> Iterator[torch.Tensor]:
     """Batches of four small whole numbers a feature, the same at every call."""
     made = np.random.default_rng(seed).integers(-2, 3, (count, 4, 2))
     return (torch.tensor(one, dtype=torch.float32) for one in made)
-
-
-def until(done: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Return when `done` says so; fail where it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
 
 
 @contextmanager

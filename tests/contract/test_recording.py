@@ -20,7 +20,8 @@ from torch import nn
 import anchorlib
 from anchor_server import Collector
 from anchorlib import All, EveryN, Final, Sum
-from tests.contract.runs import Net, batches, listed, places, process, recorded, until
+from tests.contract.runs import Net, batches, listed, places, process, recorded
+from tests.waiting import until
 
 
 def ones(session: anchorlib.Session, steps: int = 1) -> None:

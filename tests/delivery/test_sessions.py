@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 import anchorlib
 from anchor_server import serve
 from anchorlib.store import LocalLocation, RankReader
-from tests.contract.runs import until
 from tests.delivery.lines import free_port, spools
+from tests.waiting import until
 
 TRAINING = """
 import os, signal, sys

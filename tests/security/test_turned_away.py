@@ -29,6 +29,7 @@ from tests.cli.made import anchor
 from tests.security.certificates import Pair, pair
 from tests.server.processes import called, run, served
 from tests.server.test_faults import small_disk
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +56,6 @@ def listed(collector: Collector, ca: Path, **shown: object) -> list[str]:
     credentials = Credentials(ca_file=ca, **shown)
     with ReaderClient(f"grpcs://{collector.address}", credentials, timeout=10) as reader:
         return reader.list()
-
-
-def until(reached) -> None:
-    over = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < over
-        time.sleep(0.02)
 
 
 def warned(caplog) -> list[str]:

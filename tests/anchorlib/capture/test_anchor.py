@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from itertools import pairwise
 
@@ -13,6 +12,7 @@ import torch
 import anchorlib
 from anchorlib import All, EveryN, Final, ModeError, Sum, Summary
 from tests.recording import recording
+from tests.waiting import until_collected
 
 
 def test_an_anchor_returns_its_tensor_itself_active_or_not():
@@ -367,8 +367,7 @@ def test_nothing_is_kept_alive():
         gone = weakref.ref(h)
         h.sum().backward()
         del h
-        gc.collect()
-        assert gone() is None
+        until_collected([gone])
 
 
 def test_after_the_session_anchors_do_nothing():

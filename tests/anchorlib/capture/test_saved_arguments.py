@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 
 import pytest
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import anchorlib
 from anchorlib.capture import lineage, saved_arguments
 from tests.recording import recording
+from tests.waiting import until_collected
 
 anchor = anchorlib.anchor
 
@@ -106,8 +106,7 @@ def test_nothing_that_was_saved_is_kept_alive_and_backward_goes_on_as_before():
     y.sum().backward()
     assert told(y) == ""  # freed by backward
     del kept, y
-    gc.collect()
-    assert gone() is None
+    until_collected([gone])
 
 
 def test_what_a_custom_function_keeps_is_no_argument_of_torchs():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import logging
 import weakref
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import nn
 import anchorlib
 from anchorlib import EveryN, Sum, UnknownTensorError
 from tests.recording import recording
+from tests.waiting import until_collected
 
 
 class Net(nn.Module):
@@ -431,18 +431,18 @@ def test_what_the_program_lets_go_of_a_watched_model_is_let_go_and_its_names_are
     with recording() as run:
         for _ in range(2):
             gone = once(run.session)
-            gc.collect()
-            assert [one() for one in gone] == [None] * len(gone)
+            until_collected(gone)
     assert [step for step, *_ in run.at("0.weight", "grad")] == [0, 1, 2, 3]
 
 
 def test_a_selector_that_nothing_came_to_match_is_told_of_a_model_that_is_gone_too(caplog):
     def once(session):
-        session.watch(nn.Linear(3, 2), tensors=["output:1"])
+        model = nn.Linear(3, 2)
+        session.watch(model, tensors=["output:1"])
+        return [weakref.ref(model)]
 
     with recording() as run:
-        once(run.session)
-        gc.collect()
+        until_collected(once(run.session))
     assert "nothing ever matched 'output:1'" in caplog.text
 
 

@@ -19,6 +19,7 @@ from anchorlib.recorder.queue import RecordQueue
 from anchorlib.recorder.thread import RecorderThread
 from anchorlib.sinks import MemorySink
 from tests.devices import StandIn
+from tests.waiting import until
 
 NBYTES = 40
 ROW = 64
@@ -65,13 +66,6 @@ def are_whole(sink):
         for r in sink.records
         if r.raw is not None
     )
-
-
-def until(true):
-    deadline = time.monotonic() + 10
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert true()
 
 
 def test_nothing_is_taken_before_its_values_are_there(device):

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ import anchorlib
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.recorder import default_place
 from anchorlib.store.lock import is_locked, lock_path
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,13 +40,6 @@ def start(store, **options):
 def recorder_of(session):
     """The process that records for `session`."""
     return session._queue._worker._child.pid
-
-
-def until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert true()
 
 
 def anchored(session, count, name="x", first=0):

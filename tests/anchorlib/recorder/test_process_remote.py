@@ -15,8 +15,8 @@ from anchor_server import serve
 from anchorlib.errors import OptionError
 from anchorlib.recorder import default_place
 from anchorlib.spool import spools_here
-from tests.anchorlib.recorder.test_process import until
 from tests.recording import trouble
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,8 +11,8 @@ import torch
 import anchorlib
 from anchor_cli.main import main
 from anchorlib import StoreError
-from tests.contract.runs import until
 from tests.server.pushing import record
+from tests.waiting import until
 from tests.writing import put
 
 SMALL, LARGE = 10, 300_000  # values in files that stay open, and in files of their own
