@@ -147,7 +147,8 @@ def backward(one: Splitting, model: nn.Module, rank: int, whole: Sample, *, anch
         loss = (model(x) - y).square()
         loss = loss.sum() if one.loss == "sum" else loss.mean()
         # The mean over ranks is taken by the reduction.
-        loss = loss / one.passes if one.loss == "share" or one.ranks > 1 else loss
+        shared = one.loss == "share" or (one.loss == "mean" and one.ranks > 1)
+        loss = loss / one.passes if shared else loss
         if anchored:
             anchorlib.anchor(loss, "loss")
         loss.backward()

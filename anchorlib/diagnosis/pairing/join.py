@@ -18,6 +18,7 @@ from anchorlib.diagnosis.pairing.alignment import Alignment
 from anchorlib.diagnosis.pairing.identity import Identities, same_bits
 from anchorlib.diagnosis.pairing.keys import joined
 from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
+from anchorlib.diagnosis.pairing.meetings import met
 from anchorlib.diagnosis.pairing.merging import merged
 from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
 from anchorlib.diagnosis.pairing.positions import match_positions
@@ -51,6 +52,9 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
             sides = (made[0], b) if made else None
         if made and sides:
             return replace(_aligned(*sides, names), merged=(made[1],))
+    to_b = {one.a: one.b for one in found.renamed}
+    if (both := met(a, b, to_b, found.step_offset)) is not None:
+        return replace(_aligned(both.a, both.b, names), merged=both.merged)
     return found
 
 
