@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.arrangement import arranged
 from anchorlib.diagnosis.pairing.identity import Identities, same_bits
 from anchorlib.diagnosis.pairing.keys import joined
 from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
@@ -39,6 +40,11 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
     names: A's name -> B's, where they are known to differ; names that a run does not have are
         passed over, and of several names for one the last holds.
     """
+    return arranged(_put_together(a, b, names))
+
+
+def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
+    """The pairs, of passes or ranks that are taken together where the two runs split their work."""
     found = _aligned(a, b, names)
     for split in splits(a, b):
         to_a = {one.b: one.a for one in found.renamed}
