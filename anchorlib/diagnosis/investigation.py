@@ -29,7 +29,7 @@ from anchorlib.diagnosis.judgement import (
     scores,
     verdict,
 )
-from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
+from anchorlib.diagnosis.notes import few, incomplete, notes, reordering, too_fine
 from anchorlib.diagnosis.pairing import Alignment, Counts, Table, aligned_runs, place_at, table_of
 from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
@@ -111,7 +111,7 @@ def compare_tables(
         ends=ends,
         eval_since=alignment.eval_since,
         preceding=before,
-        merged=[one.clause for one in alignment.merged],
+        merged=[*(one.clause for one in alignment.merged), *reordering(alignment)],
         drawn=drawn_otherwise(alignment),
         config=config,
     )

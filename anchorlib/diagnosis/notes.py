@@ -13,7 +13,7 @@ from anchorlib.diagnosis.judgement import Completeness, Envelope, Origin, pertur
 from anchorlib.diagnosis.pairing import Alignment, Table
 from anchorlib.names import escape, join
 
-__all__ = ["few", "incomplete", "notes", "too_fine"]
+__all__ = ["few", "incomplete", "notes", "reordering", "too_fine"]
 
 SHOWN = 3
 
@@ -32,6 +32,7 @@ def notes(
         told += _gaps(table)
     for one in alignment.merged:
         told += [one.clause, *one.lines]
+    told += reordering(alignment)
     told += _strangers(alignment)
     told += _guesses(alignment)
     told += _steps(alignment)
@@ -60,6 +61,16 @@ def few(lines: Sequence[str]) -> list[str]:
     """The first of them, and how many more there are."""
     left = len(lines) - SHOWN
     return [*lines[:SHOWN], *([f"and {left} more are damaged: anchor verify"] if left > 0 else [])]
+
+
+def reordering(alignment: Alignment) -> list[str]:
+    """That samples are compared in another order than B had them in, a part of a sentence."""
+    if alignment.reordered is None:
+        return []
+    since = f" from step {alignment.reordered} on" if alignment.reordered else ""
+    return [
+        f"B has the samples of a batch in another order{since}: each is compared with its own of A"
+    ]
 
 
 def _strangers(alignment: Alignment) -> Iterable[str]:

@@ -64,6 +64,41 @@ class Images(nn.Module):
         return self.last(self.act(self.norm(self.conv(x.view(-1, 1, 3, 4)))).flatten(1))
 
 
+class Carrying(Dense):
+    """What a sample is depends on those before it in the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.act(self.norm(self.first(x)).cumsum(0)))
+
+
+class Dropping(Dense):
+    """Elements drop out."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.drop(x))
+
+
+class Normed(Dense):
+    """A norm over the batch, and samples taken apart into their halves."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.norm = nn.BatchNorm1d(32, eps=1e-2 if fault == "norm" else 1e-5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        halves = self.act(self.norm(self.first(x).view(-1, 32)))
+        return self.last(halves.view(len(x), 64))
+
+
+ORDERED: dict[str, Callable[[str], nn.Module]] = {
+    "carrying": Carrying,
+    "dropping": Dropping,
+    "normed": Normed,
+}
 NETS: dict[str, Callable[[str], nn.Module]] = {"dense": Dense, "words": Words, "images": Images}
 
 
@@ -74,7 +109,8 @@ class Splitting:
     passes, ranks: into how many. loss: "mean" of each part, its "share" of the whole's mean, or
     the "sum". reduce: what becomes of the gradients: "mean", "sum" or "none". fault: of the net,
     "norm" or "act". dealt: the samples in "block"s, in turn ("strided"), or all of them to each
-    part ("all").
+    part ("all"). shuffled: whether a batch has its samples in another order, and "x" of the inputs
+    alone, so that they come with others' targets.
     """
 
     net: str = "dense"
@@ -84,6 +120,7 @@ class Splitting:
     reduce: str = "mean"
     fault: str = ""
     dealt: str = "block"
+    shuffled: str = ""
     steps: int = 2
     seed: int = 0
 
@@ -112,14 +149,18 @@ def train(one: Splitting, name: str, store: Any, **options: Any) -> None:
     """Records the training as the run `name`. options: of `watch`."""
     for rank in range(one.ranks):
         torch.manual_seed(one.seed)
-        model = NETS[one.net](one.fault)
+        model = (NETS | ORDERED)[one.net](one.fault)
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         data = torch.Generator().manual_seed(one.seed)
         with anchorlib.start(name, store=store, rank=rank) as session:
             session.watch(model, tensors="*", optimizer=optimizer, **options)
             for _ in range(one.steps):
-                x = torch.randn(BATCH, 12, generator=data)
-                step(one, model, rank, (x, torch.randn(BATCH, 8, generator=data)))
+                x, y = (torch.randn(BATCH, size, generator=data) for size in (12, 8))
+                dealt = torch.Generator().manual_seed(1)
+                order = (
+                    torch.randperm(BATCH, generator=dealt) if one.shuffled else torch.arange(BATCH)
+                )
+                step(one, model, rank, (x[order], y if one.shuffled == "x" else y[order]))
                 optimizer.step()
                 optimizer.zero_grad()
 
@@ -128,7 +169,7 @@ def step(one: Splitting, model: nn.Module, rank: int, whole: Sample) -> None:
     others = [other for other in range(one.ranks) if other != rank]
     sums = [torch.zeros_like(p) for p in model.parameters()]
     for other in others:
-        shadow = NETS[one.net](one.fault)
+        shadow = (NETS | ORDERED)[one.net](one.fault)
         shadow.load_state_dict(copy.deepcopy(model.state_dict()))
         backward(one, shadow, other, whole, anchored=False)
         for total, p in zip(sums, shadow.parameters(), strict=True):
@@ -147,7 +188,8 @@ def backward(one: Splitting, model: nn.Module, rank: int, whole: Sample, *, anch
         loss = (model(x) - y).square()
         loss = loss.sum() if one.loss == "sum" else loss.mean()
         # The mean over ranks is taken by the reduction.
-        loss = loss / one.passes if one.loss == "share" or one.ranks > 1 else loss
+        shared = one.loss == "share" or (one.loss == "mean" and one.ranks > 1)
+        loss = loss / one.passes if shared else loss
         if anchored:
             anchorlib.anchor(loss, "loss")
         loss.backward()

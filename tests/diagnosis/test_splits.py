@@ -7,7 +7,7 @@ import torch
 
 import anchorlib
 from tests.anchorlib.capture.test_distributed import run_ranks
-from tests.diagnosis.splitting import Splitting, draw_splitting, train
+from tests.diagnosis.splitting import NETS, Splitting, draw_splitting, train
 
 SEEDS = (*range(9), *(pytest.param(n, marks=pytest.mark.slow) for n in range(9, 36)))
 
@@ -49,6 +49,62 @@ def test_a_fault_in_a_training_in_parts_is_named(seed, tmp_path):
     assert found.verdict == "unexpected", (split, found)
     bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
     assert (bad.place.name, bad.place.kind) == (fault, "value"), (split, found)
+
+
+FORMS = [  # passes and ranks of A, and of B
+    ((2, 2), (1, 4)),
+    ((4, 1), (1, 2)),
+    ((1, 2), (2, 1)),
+    ((1, 4), (2, 2)),
+    pytest.param(((2, 1), (1, 4)), marks=pytest.mark.slow),
+    pytest.param(((2, 2), (4, 1)), marks=pytest.mark.slow),
+]
+
+
+def both_split(forms, **changes):
+    """Two trainings of one batch, as the parts' means or as their sums."""
+    sides = []
+    for passes, ranks in forms:
+        one = Splitting(passes=passes, ranks=ranks).but(**changes)
+        if one.loss != "sum":
+            one = one.but(loss="mean" if ranks > 1 else "share")
+        sides.append(one.but(reduce="sum" if one.loss == "sum" else "mean"))
+    return sides
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+@pytest.mark.parametrize("forms", FORMS)
+def test_two_trainings_that_both_split_their_work_are_put_together(forms, loss, tmp_path):
+    net = list(NETS)[(sum(map(sum, forms)) + (loss == "sum")) % len(NETS)]
+    one, two = both_split(forms, loss=loss, net=net)
+    found = compared(tmp_path, one, two)
+    assert found.verdict in ("suspect", "expected", "identical"), found
+    assert {origin.cls for origin in found.origins} <= {"rounding"}, found
+    assert (found.counts.only_a, found.counts.only_b) == (0, 0), found.notes
+    assert [part.side for part in found.alignment.merged] == ["a", "b"]
+    assert found.sentence.count("are compared as one") == 2
+
+
+@pytest.mark.parametrize("forms", FORMS[:3])
+def test_a_fault_in_one_of_two_split_trainings_is_named(forms, tmp_path):
+    one, two = both_split(forms)
+    found = compared(tmp_path, one, two.but(fault="act"))
+    assert found.verdict == "unexpected", found
+    bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
+    assert (bad.place.name, bad.place.kind) == ("act", "value"), found
+
+
+def test_passes_against_ranks_of_other_samples_are_not_put_together(tmp_path):
+    one, two = both_split(((2, 1), (1, 2)))
+    found = compared(tmp_path, one, two.but(seed=1))
+    assert "compared as one" not in found.sentence
+
+
+def test_ranks_that_sum_for_a_mean_are_told_against_passes_too(tmp_path):
+    one, two = both_split(((2, 1), (1, 4)))
+    found = compared(tmp_path, one, two.but(reduce="sum"))
+    assert found.verdict == "unexpected"
+    assert "B is 4 times A, after backward: accumulation or reduction" in found.sentence
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

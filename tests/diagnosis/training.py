@@ -160,12 +160,12 @@ _STEPS = {"plain": _plain, "accumulation": _accumulation, "sam": _sam}
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let torch compute with so many threads."""
-    before = torch.get_numthreads()
-    torch.set_numthreads(count)
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_numthreads(before)
+        torch.set_num_threads(before)
 
 
 @contextmanager

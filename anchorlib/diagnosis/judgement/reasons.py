@@ -126,9 +126,9 @@ def _after_backward(found: Frontier, kind: str) -> str:
     if kind != "grad":
         return "the optimizer itself"
     # Where ranks or passes are taken together, what was made of them is known: this remains.
-    for one in found.alignment.merged:
-        return f"after backward: {'reduction' if one.ranks > 1 else 'accumulation'}"
-    return "after backward: clipping, scaling or reduction"
+    words = ("reduction" if one.ranks > 1 else "accumulation" for one in found.alignment.merged)
+    told = " or ".join(dict.fromkeys(words)) or "clipping, scaling or reduction"
+    return f"after backward: {told}"
 
 
 def _stretch(segment: Segment) -> list[str]:

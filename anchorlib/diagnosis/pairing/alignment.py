@@ -41,6 +41,7 @@ class Alignment:
     eval_since: the step, as it counts them, from which A, and B, trained in eval mode where the
         other did not; None where it never did.
     merged: what of either run is compared as one, where the two split their work differently.
+    reordered: the first step, as B counts, of which samples were put in A's order; None without.
     """
 
     a: Table
@@ -54,6 +55,7 @@ class Alignment:
     step_offset: int = 0
     eval_since: tuple[int | None, int | None] = (None, None)
     merged: tuple[Merged, ...] = ()
+    reordered: int | None = None
 
     def __len__(self) -> int:
         return len(self.a_row)

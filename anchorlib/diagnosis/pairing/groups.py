@@ -7,7 +7,7 @@ is taken once. Losses are means of parts or sums of them, whichever is nearer to
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from anchorlib.diagnosis.pairing.identity import mode_class, repeats
 from anchorlib.diagnosis.pairing.splits import Split
 from anchorlib.diagnosis.pairing.table import Table, Tensor
 
-__all__ = ["Group", "Groups", "grouped"]
+__all__ = ["Group", "Groups", "Key", "grouped", "members", "parameters_of"]
 
 Array = np.ndarray[Any, Any]
 PLACEMENTS, PARTIAL = ":placements", 2
@@ -62,27 +62,44 @@ class Groups:
 
 
 def grouped(
-    fine: Table, coarse: Table, split: Split, names: Mapping[str, str], offset: int
+    fine: Table,
+    coarse: Table,
+    split: Split,
+    names: Mapping[str, str],
+    offset: int,
+    factors: Sequence[float],
 ) -> Groups:
     """The groups of a run's records.
 
-    names: the finer run's names -> the other's. offset: what to add to its steps.
+    names: the finer run's names -> the other's. offset: what to add to its steps. factors: what
+    the sum of a number's parts may be taken times.
     """
     partners: dict[Key, int] = {}
     for row, key in enumerate(_keys(coarse)):
         partners.setdefault(key[:-1], row)
-    members: dict[Key, list[int]] = {}
-    for row, key in enumerate(_keys(fine)):
+    grouping = _Grouping(fine, coarse, split, factors, parameters_of(fine), _partial(fine))
+    for key, rows in members(fine, split, names, offset).items():
+        grouping.add(rows, partners.get(key[:-1], -1))
+    return grouping.groups
+
+
+def members(
+    table: Table, split: Split, names: Mapping[str, str], offset: int
+) -> dict[Key, list[int]]:
+    """The rows of a run that one record of the other stands for, by its coordinates.
+
+    names: this run's names -> the other's. offset: what to add to its steps. A key's last entry is
+    the mode; of ranks and passes the rows are in order.
+    """
+    found: dict[Key, list[int]] = {}
+    for row, key in enumerate(_keys(table)):
         rank, name, kind, phase, step, pass_index, *rest = key
         own = (
             *(split.ranks[rank], names.get(name, name), kind, phase, step + offset),
             *(split.pass_of(phase, pass_index), *rest),
         )
-        members.setdefault(own, []).append(row)
-    grouping = _Grouping(fine, coarse, split, _parameters(fine), _partial(fine))
-    for key, rows in members.items():
-        grouping.add(rows, partners.get(key[:-1], -1))
-    return grouping.groups
+        found.setdefault(own, []).append(row)
+    return found
 
 
 def _keys(table: Table) -> Iterator[Any]:
@@ -96,7 +113,8 @@ def _keys(table: Table) -> Iterator[Any]:
         yield (*place, mode_class(one.mode), one.mode)
 
 
-def _parameters(table: Table) -> set[str]:
+def parameters_of(table: Table) -> set[str]:
+    """The names of a run's parameters."""
     found = {
         tensor.name
         for tensor in table.tensors
@@ -131,6 +149,7 @@ class _Grouping:
     fine: Table
     coarse: Table
     split: Split
+    factors: Sequence[float]
     parameters: set[str]
     partial: set[tuple[str, str]]
     groups: Groups = field(default_factory=Groups)
@@ -203,7 +222,7 @@ class _Grouping:
             return group
         total = float(self.fine.figures["sum"][rows].sum())
         goal = float(self.coarse.figures["sum"][group.partner])
-        factor = min(self.split.factors, key=lambda one: abs(total * one - goal))
+        factor = min(self.factors, key=lambda one: abs(total * one - goal))
         return self._kept(group._replace(way="summed", factor=factor))
 
     def _kept(self, group: Group) -> Group:

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.arrangement import arranged
 from anchorlib.diagnosis.pairing.identity import Identities, same_bits
 from anchorlib.diagnosis.pairing.keys import joined
 from anchorlib.diagnosis.pairing.likeness import match_bits, match_figures
+from anchorlib.diagnosis.pairing.meetings import met
 from anchorlib.diagnosis.pairing.merging import merged
 from anchorlib.diagnosis.pairing.names import Made, Shapes, by_name
 from anchorlib.diagnosis.pairing.positions import match_positions
@@ -38,6 +40,11 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
     names: A's name -> B's, where they are known to differ; names that a run does not have are
         passed over, and of several names for one the last holds.
     """
+    return arranged(_put_together(a, b, names))
+
+
+def _put_together(a: Table, b: Table, names: Mapping[str, str]) -> Alignment:
+    """The pairs, of passes or ranks that are taken together where the two runs split their work."""
     found = _aligned(a, b, names)
     for split in splits(a, b):
         to_a = {one.b: one.a for one in found.renamed}
@@ -51,6 +58,9 @@ def align(a: Table, b: Table, *, names: Mapping[str, str] = NO_NAMES) -> Alignme
             sides = (made[0], b) if made else None
         if made and sides:
             return replace(_aligned(*sides, names), merged=(made[1],))
+    to_b = {one.a: one.b for one in found.renamed}
+    if (both := met(a, b, to_b, found.step_offset)) is not None:
+        return replace(_aligned(both.a, both.b, names), merged=both.merged)
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing.groups import Group
+from anchorlib.diagnosis.pairing.rows import whole
 from anchorlib.diagnosis.pairing.table import Table
 from anchorlib.errors import StoreError
 from anchorlib.summary import digest
@@ -97,17 +98,10 @@ def norm_of_parts(table: Table, group: Group) -> float:
 
 def _whole(table: Table, row: int, held: Held) -> Array:
     shape = table.shapes[table.shape[row]]
-    raw = held[row] if row in held else _read(table, row, shape)
+    raw = held[row] if row in held else whole(table, row)
     if halves_of(digest(raw)) != tuple(table.digest[row].tolist()):
         raise StoreError(f"row {row} is not what was recorded")
     return raw.reshape(shape)
-
-
-def _read(table: Table, row: int, shape: tuple[int, ...]) -> Array:
-    storage = dtypes.dtype(table.dtypes[table.dtype[row]]).storage
-    size = max(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, 1)
-    blocks = list(table.read(row, size))
-    return np.concatenate(blocks) if blocks else np.empty(0, storage)
 
 
 def _together(parts: Sequence[Array], axis: int, layout: str) -> Array:

@@ -57,16 +57,24 @@ class Merged:
 
 
 def merged(
-    fine: Table, coarse: Table, split: Split, names: Mapping[str, str], offset: int
+    fine: Table,
+    coarse: Table,
+    split: Split,
+    names: Mapping[str, str],
+    offset: int,
+    factors: Sequence[float] = (),
 ) -> tuple[Table, Merged] | None:
-    """The finer run as the other one splits its work; None where the shapes do not say so."""
-    groups = grouped(fine, coarse, split, names, offset)
+    """The finer run as the other one splits its work; None where the shapes do not say so.
+
+    factors: what gradients and losses of the parts may be taken times, where not the split's own.
+    """
+    groups = grouped(fine, coarse, split, names, offset, factors or split.factors)
     if not groups.split:
         return None
     for number, group in enumerate(groups.found):
         if group.way == "summed" and not summable(fine.dtypes[fine.dtype[group.rows[0]]]):
             groups.found[number] = group._replace(way="left out")
-    factor = _scale(fine, coarse, groups, split.factors)
+    factor = _scale(fine, coarse, groups, factors or split.factors)
     layout = _layout(fine, coarse, groups)
     kept = [
         group._replace(factor=group.factor * factor) if group.gradient else group

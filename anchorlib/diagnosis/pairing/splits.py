@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from anchorlib.diagnosis.pairing.table import Table
 
-__all__ = ["Split", "splits"]
+__all__ = ["Split", "meetings", "splits"]
 
 Array = np.ndarray[Any, Any]
 STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its passes
@@ -34,6 +35,11 @@ class Split:
     def together(self) -> int:
         """How many ranks are one."""
         return len(self.ranks) // len(set(self.ranks.values()))
+
+    @property
+    def parts(self) -> int:
+        """How many parts are one."""
+        return self.together * self.passes
 
     @property
     def factors(self) -> list[float]:
@@ -65,6 +71,52 @@ def splits(a: Table, b: Table) -> list[Split]:
         phases = frozenset(phase for phase, one in times.items() if one == passes > 1)
         found.append(Split(side, joined, phases, max(passes, 1)))
     return found
+
+
+def meetings(a: Table, b: Table) -> list[tuple[Split, Split]]:
+    """To which splits both runs can be brought where neither's work is a part of the other's.
+
+    First to as many ranks and passes as divide both runs', then to a single rank or pass.
+    """
+    passes = [_passes(table) for table in (a, b)]
+    ranks = [sorted({tensor.rank for tensor in table.tensors}) for table in (a, b)]
+    alike = len(ranks[0]) == len(ranks[1]) and all(
+        count == passes[1].get(phase, count) for phase, count in passes[0].items()
+    )
+    if alike or not ranks[0] or not ranks[1]:
+        return []
+    found: list[tuple[Split, Split]] = []
+    for left in (gcd(len(ranks[0]), len(ranks[1])), 1):
+        for shares in (True, False):
+            joined = [_joined(own, ranks[0][:left]) for own in ranks]
+            times = [_brought(passes[n], passes[1 - n], shares=shares) for n in range(2)]
+            both = zip("ab", joined, times, strict=True)
+            one, two = (Split(side, own, *told) for side, own, told in both)
+            if one.parts > 1 and two.parts > 1 and (one, two) not in found:
+                found.append((one, two))
+    return found
+
+
+def _joined(ranks: list[int], names: list[int]) -> dict[int, int]:
+    """Which of fewer ranks each is a part of."""
+    together = len(ranks) // len(names)
+    return {rank: names[n // together] for n, rank in enumerate(ranks)}
+
+
+def _brought(
+    own: Mapping[str, int], others: Mapping[str, int], *, shares: bool
+) -> tuple[frozenset[str], int]:
+    """The phases whose passes are taken together, and how many.
+
+    shares: whether as many are left as divide both runs' passes, else a single one.
+    """
+    times = {
+        phase: count // gcd(count, others[phase]) if shares else count
+        for phase, count in own.items()
+        if phase in others
+    }
+    most = max(times.values(), default=1)
+    return frozenset(phase for phase, one in times.items() if one == most > 1), most
 
 
 def _times(fine: int, coarse: int) -> int:

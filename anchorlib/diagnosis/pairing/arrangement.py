@@ -1,0 +1,165 @@
+"""A run whose samples are taken in the order in which the other one has them.
+
+Of what stands for samples, an axis is as long as the batch, or a multiple of it where a module
+flattens samples and positions. Which axis it is, and whether a record follows the samples at all,
+the values tell: it is put in that order in which it is nearest to the other run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.groups import parameters_of
+from anchorlib.diagnosis.pairing.identity import same_bits
+from anchorlib.diagnosis.pairing.joining import halves_of
+from anchorlib.diagnosis.pairing.permutations import Orders, orders, pass_of
+from anchorlib.diagnosis.pairing.rows import whole
+from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.errors import StoreError
+from anchorlib.summary import digest
+
+__all__ = ["arranged"]
+
+Array = np.ndarray[Any, Any]
+KINDS = ("value", "grad")
+CLEARLY = 0.1  # of the distance that a record has in its own order
+MOST_ELEMENTS = 1 << 26
+
+
+class Move(NamedTuple):
+    """How a record is put in order: along `axis`, seen as `split` where samples are flattened."""
+
+    axis: int
+    order: Array
+    split: tuple[int, ...]
+
+    def of(self, values: Array) -> Array:
+        """The values in the other order, flat."""
+        seen = values.reshape(self.split)
+        found: Array = np.ascontiguousarray(seen.take(self.order, axis=self.axis)).reshape(-1)
+        return found
+
+
+def arranged(found: Alignment) -> Alignment:
+    """The runs with B's samples in A's order; as they are where the order is the same."""
+    told = orders(found)
+    if not told:
+        return found
+    moves = _moves(found, told)
+    if not moves:
+        return found
+    b = _moved(found.b, moves)
+    equal = same_bits(found.a, b, found.a_row, found.b_row)
+    steps = sorted({int(found.b.step[row]) for row in moves})
+    return replace(found, b=b, equal=equal, reordered=steps[0])
+
+
+def _moves(found: Alignment, told: Orders) -> dict[int, Move]:
+    """How each row of B that follows the samples is put in order."""
+    a, b = found.a, found.b
+    parameters = parameters_of(a)
+    whose = np.array(
+        [one.kind in KINDS and one.name not in parameters for one in a.tensors] or [False], bool
+    )
+    pairs = found.differing
+    pairs = pairs[whose[a.tensor[found.a_row[pairs]]]]
+    moves = {}
+    for pair in pairs.tolist():
+        row_a, row_b = int(found.a_row[pair]), int(found.b_row[pair])
+        order = told.get(pass_of(a, row_a))
+        if order is None or not (a.kept[row_a] and b.kept[row_b]):
+            continue
+        try:
+            move = _nearest(a, row_a, b, row_b, order)
+        except StoreError:
+            continue
+        if move is not None:
+            moves[row_b] = move
+    return moves
+
+
+def _nearest(a: Table, row_a: int, b: Table, row_b: int, order: Array) -> Move | None:
+    """The move that brings B's record clearly nearer to A's; None where none does."""
+    shape = a.shapes[a.shape[row_a]]
+    tried = list(_tried(shape, order))
+    same = (
+        shape == b.shapes[b.shape[row_b]] and a.dtypes[a.dtype[row_a]] == b.dtypes[b.dtype[row_b]]
+    )
+    if not tried or not same or a.figures["numel"][row_a] > MOST_ELEMENTS:
+        return None
+    kind = a.dtypes[a.dtype[row_a]]
+    raw = whole(b, row_b)
+    one, two = _wide(whole(a, row_a), kind), _wide(raw, kind)
+    with np.errstate(all="ignore"):
+        own = _apart(one, two.reshape(-1))
+        distances = [_apart(one, move.of(two)) for move in tried]
+    best = int(np.argmin(distances))
+    return tried[best] if distances[best] < CLEARLY * own else None
+
+
+def _tried(shape: tuple[int, ...], order: Array) -> Iterator[Move]:
+    """Along which axes a record may follow the samples."""
+    count = len(order)
+    for axis, size in enumerate(shape):
+        if size == count:
+            yield Move(axis, order, shape)
+        elif size and size % count == 0:
+            times = size // count
+            yield Move(axis, order, (*shape[:axis], count, times, *shape[axis + 1 :]))
+            yield Move(axis + 1, order, (*shape[:axis], times, count, *shape[axis + 1 :]))
+
+
+def _wide(raw: Array, kind: str) -> Array:
+    values = dtypes.decode(np.ascontiguousarray(raw), kind)
+    wide = np.complex128 if dtypes.dtype(kind).family == "complex" else np.float64
+    found: Array = values.astype(wide)
+    return found
+
+
+def _apart(one: Array, two: Array) -> float:
+    """How far apart the finite elements are."""
+    apart = np.abs(one.reshape(-1) - two)
+    return float(np.linalg.norm(apart[np.isfinite(apart)]))
+
+
+def _moved(b: Table, moves: Mapping[int, Move]) -> Table:
+    """The table whose rows are read in the other order; their figures are those of any order."""
+    digests = b.digest.copy()
+    for row, move in moves.items():
+        digests[row] = halves_of(digest(move.of(whole(b, row))))
+    return replace(b, digest=digests, read=_reader(b, moves), stack=_stacker(b, moves))
+
+
+def _reader(b: Table, moves: Mapping[int, Move]) -> Callable[[int, int], Iterator[Array]]:
+    def read(row: int, nbytes: int) -> Iterator[Array]:
+        move = moves.get(row)
+        if move is None:
+            yield from b.read(row, nbytes)
+            return
+        raw = move.of(whole(b, row))
+        count = max(nbytes // raw.itemsize, 1)
+        for start in range(0, len(raw), count):
+            yield raw[start : start + count]
+
+    return read
+
+
+def _stacker(b: Table, moves: Mapping[int, Move]) -> Callable[[Array], Array] | None:
+    inner = b.stack
+    if inner is None:
+        return None
+
+    def stack(rows: Array) -> Array:
+        found = np.array(inner(rows))
+        for at, row in enumerate(rows.tolist()):
+            if (move := moves.get(row)) is not None:
+                found[at] = move.of(found[at])
+        return found
+
+    return stack

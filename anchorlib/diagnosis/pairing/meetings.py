@@ -1,0 +1,185 @@
+"""Two runs that both split their work, each put together as far as the other needs it.
+
+Two passes on each of two ranks and four ranks of one pass do the same work, and neither run holds
+it whole. Each is taken together to the coarsest split that both can be brought to; what a record of
+it looks like follows from the parts of both. That both runs had the same samples is not believed
+for their shapes alone: the rows of the parts have to be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.groups import Key, members, parameters_of
+from anchorlib.diagnosis.pairing.merging import Merged, merged
+from anchorlib.diagnosis.pairing.rows import row_digests
+from anchorlib.diagnosis.pairing.splits import Split, meetings
+from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.errors import StoreError
+
+__all__ = ["met"]
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+LOOKED_AT = 4  # records whose rows have to be the same
+FEW = 2  # samples, that any two runs may have
+
+
+class Meeting(NamedTuple):
+    """Two tables that are split alike now, and what was put together to make them so."""
+
+    a: Table
+    b: Table
+    merged: tuple[Merged, Merged]
+
+
+class _Whole(NamedTuple):
+    """One record of the split that both are brought to.
+
+    rows: those of A that are it, and those of B. shape: its own. axis: the one along which the
+    parts are put together, None where they are not.
+    """
+
+    rows: tuple[Sequence[int], Sequence[int]]
+    shape: Shape
+    axis: int | None
+
+
+def met(a: Table, b: Table, to_b: Mapping[str, str], offset: int) -> Meeting | None:
+    """Both runs at a split that they have in common; None where they do not do the same work so.
+
+    to_b: A's names -> B's, where they differ. offset: what to add to A's steps to get B's.
+    """
+    to_a = {two: one for one, two in to_b.items()}
+    for one, two in meetings(a, b):
+        wholes = _wholes((a, b), (one, two), to_b, offset)
+        if not _same_samples(a, b, wholes):
+            continue
+        first = merged(a, _outline(a, one, wholes), one, {}, 0, (1 / one.together,))
+        if first is None:
+            continue
+        # Relative to the mean over A's ranks: B's own means, over A's sums or means of parts.
+        factors = sorted({x / (y * one.together) for x in two.factors for y in one.factors})
+        second = merged(b, first[0], two, to_a, -offset, factors)
+        if second is not None:
+            return Meeting(first[0], second[0], (first[1], second[1]))
+    return None
+
+
+def _wholes(
+    tables: tuple[Table, Table], splits: tuple[Split, Split], to_b: Mapping[str, str], offset: int
+) -> list[_Whole]:
+    """What both runs have parts of, in A's order of execution of its first parts."""
+    a, b = tables
+    parameters = parameters_of(a)
+    others: dict[Key, list[int]] = {
+        key[:-1]: rows for key, rows in members(b, splits[1], {}, 0).items()
+    }
+    found = []
+    for key, rows in members(a, splits[0], to_b, offset).items():
+        partners = others.get(key[:-1])
+        if partners is None:
+            continue
+        tensor = a.tensors[a.tensor[rows[0]]]
+        alike = tensor.kind == "pass_grad" or tensor.name in parameters
+        told = _whole(tables, (rows, partners), alike=alike)
+        if told is not None:
+            found.append(told)
+    return found
+
+
+def _whole(
+    tables: tuple[Table, Table], rows: tuple[list[int], list[int]], *, alike: bool
+) -> _Whole | None:
+    """What parts of both runs make together; None where their shapes do not say so.
+
+    alike: whether a record of the whole has the shape that the parts have.
+    """
+    shapes = [
+        [table.shapes[code] for code in table.shape[own].tolist()]
+        for table, own in zip(tables, rows, strict=True)
+    ]
+    first = shapes[0][0]
+    if any(len(shape) != len(first) for side in shapes for shape in side):
+        return None
+    sizes = [np.array(side, np.int64).reshape(len(side), len(first)) for side in shapes]
+    every = np.concatenate(sizes)
+    axes = np.flatnonzero((every != every[0]).any(axis=0)).tolist()
+    if not axes:
+        axes = [] if alike or _same_parts(tables[0], rows, first) else [0]
+    if not axes:
+        return _Whole(rows, first, None)
+    totals = [side[:, axes[0]].sum() for side in sizes]
+    if len(axes) > 1 or totals[0] != totals[1]:
+        return None
+    shape = (*first[: axes[0]], int(totals[0]), *first[axes[0] + 1 :])
+    return _Whole(rows, shape, axes[0])
+
+
+def _same_parts(a: Table, rows: tuple[list[int], list[int]], shape: Shape) -> bool:
+    """Whether parts of one shape are each the whole, or something that is summed."""
+    if len(rows[0]) != len(rows[1]) or int(np.prod(shape)) == 1:
+        return True
+    return bool((a.digest[rows[0]] == a.digest[rows[0][0]]).all())
+
+
+def _outline(a: Table, split: Split, wholes: Iterable[_Whole]) -> Table:
+    """A table of what A's parts make: shapes and coordinates alone, without values."""
+    told = list(wholes)
+    first = np.array([one.rows[0][0] for one in told], np.int64)
+    shapes = {shape: number for number, shape in enumerate(dict.fromkeys(w.shape for w in told))}
+    tensors = [one._replace(rank=split.ranks[one.rank]) for one in a.tensors]
+    known = {one: number for number, one in enumerate(dict.fromkeys(tensors))}
+    figures = {name: column[first] for name, column in a.figures.items()}
+    figures["sum"] = np.array(
+        [a.figures["sum"][list(one.rows[0])].sum() / split.together for one in told]
+    )
+    columns = ("step", "call", "attempt", "order", "count", "scale", "dtype", "digest", "phase")
+    passes = [split.pass_of(a.phases[a.phase[row]], int(a.pass_index[row])) for row in first]
+    return replace(
+        a,
+        tensors=list(known),
+        shapes=list(shapes),
+        tensor=np.array([known[tensors[code]] for code in a.tensor[first].tolist()], np.int64),
+        shape=np.array([shapes[one.shape] for one in told], np.int64),
+        pass_index=np.array(passes, np.int64),
+        kept=np.zeros(len(first), a.kept.dtype),
+        figures=figures,
+        flags=None,
+        **{name: getattr(a, name)[first] for name in columns},
+    )
+
+
+def _same_samples(a: Table, b: Table, wholes: Iterable[_Whole]) -> bool:
+    """Whether the first values that both runs put together have the same rows in all."""
+    some = [one for one in wholes if one.axis is not None and _telling(a, b, one)]
+    for one in sorted(some, key=lambda told: int(a.order[told.rows[0][0]]))[:LOOKED_AT]:
+        rows = [
+            sorted(_rows(table, own, one.axis or 0))
+            for table, own in zip((a, b), one.rows, strict=True)
+        ]
+        if rows[0] == rows[1] and len(set(rows[0])) > FEW:
+            return True
+    return False
+
+
+def _telling(a: Table, b: Table, one: _Whole) -> bool:
+    """Whether values were kept of all of its parts, which are no constants."""
+    row = one.rows[0][0]
+    kept = all(
+        bool(table.kept[list(own)].all()) for table, own in zip((a, b), one.rows, strict=True)
+    )
+    constant = a.figures["min"][row] == a.figures["max"][row]
+    return kept and not constant and a.tensors[a.tensor[row]].kind == "value"
+
+
+def _rows(table: Table, own: Sequence[int], axis: int) -> Iterator[bytes]:
+    for row in own:
+        try:
+            yield from row_digests(table, row, axis)
+        except StoreError:
+            return

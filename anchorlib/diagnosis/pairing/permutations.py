@@ -1,0 +1,124 @@
+"""Samples that one run has in another order within a batch, told by the bits of their rows.
+
+A batch in another order is no other batch: what is made of each sample is the same, and what is
+summed over them differs by the order of addition alone. Which sample stands where is read from the
+first value of each pass that has the same rows in both runs, in another order; extremes and counts
+of its elements, which no order changes, say beforehand where that may be so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.alignment import Alignment
+from anchorlib.diagnosis.pairing.groups import parameters_of
+from anchorlib.diagnosis.pairing.rows import row_digests
+from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.errors import StoreError
+
+__all__ = ["Orders", "orders", "pass_of"]
+
+Array = np.ndarray[Any, Any]
+Orders = Mapping[Hashable, Array]
+"""By pass: for each sample of A, where B has it."""
+UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
+NEAR = 1e-9  # of a norm, which is a sum over all elements in their order
+TRIED = 3  # values of a pass, and passes in which nothing is found
+MOST = 1 << 16  # samples
+_DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
+
+
+def orders(found: Alignment) -> Orders:
+    """The passes whose samples B has in another order; none where either run drops elements out.
+
+    What drops out is drawn by place: another order is then another mask for each sample.
+    """
+    told: dict[Hashable, Array] = {}
+    failed = 0
+    for key, pairs in _candidates(found):
+        if not (told or failed) and _drops(found.a, found.b):
+            return {}
+        order = next((one for p in pairs if (one := _order(found, p)) is not None), None)
+        if order is not None:
+            told[key] = order
+        else:
+            failed += 1
+        if failed >= TRIED and not told:
+            return {}
+    return told
+
+
+def pass_of(table: Table, row: int) -> Hashable:
+    """What the records of one pass have in common."""
+    rank = table.tensors[table.tensor[row]].rank
+    return (
+        rank,
+        table.phases[table.phase[row]],
+        int(table.step[row]),
+        int(table.pass_index[row]),
+    )
+
+
+def _candidates(found: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
+    """The first pairs of each pass whose elements may be the same ones, in order of execution."""
+    a, b = found.a, found.b
+    pairs = found.differing
+    parameters = parameters_of(a)
+    values = np.array(
+        [one.kind == "value" and one.name not in parameters for one in a.tensors] or [False], bool
+    )
+    pairs = pairs[values[a.tensor[found.a_row[pairs]]]]
+    one, two = found.a_row[pairs], found.b_row[pairs]
+    alike = (a.figures["numel"][one] > 1) & (a.figures["min"][one] < a.figures["max"][one])
+    alike &= (a.figures["numel"][one] == b.figures["numel"][two]) & (a.kept[one] & b.kept[two] > 0)
+    for name in UNORDERED:
+        alike &= a.figures[name][one] == b.figures[name][two]
+    norms = a.figures["l2"][one], b.figures["l2"][two]
+    alike &= np.abs(norms[0] - norms[1]) <= NEAR * norms[0]
+    passes: dict[Hashable, list[int]] = {}
+    for pair in pairs[alike][np.lexsort((a.order[one[alike]], a.step[one[alike]]))].tolist():
+        own = passes.setdefault(pass_of(a, int(found.a_row[pair])), [])
+        if len(own) < TRIED:
+            own.append(pair)
+    yield from passes.items()
+
+
+def _order(found: Alignment, pair: int) -> Array | None:
+    """Where B has each of A's rows; None where they are not the same rows, each told from all."""
+    a, b = found.a, found.b
+    row_a, row_b = int(found.a_row[pair]), int(found.b_row[pair])
+    shape = a.shapes[a.shape[row_a]]
+    if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
+        return None
+    for axis, size in enumerate(shape[:2]):
+        if not 1 < size <= MOST:
+            continue
+        try:
+            one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
+        except StoreError:
+            return None
+        # A sample that a batch holds twice stands first where it stood first.
+        places: dict[bytes, list[int]] = {}
+        for place, digest in enumerate(two):
+            places.setdefault(digest, []).append(place)
+        if sorted(one) == sorted(two) and 2 * len(places) > size and one != two:
+            return np.array([places[digest].pop(0) for digest in one], np.int64)
+    return None
+
+
+def _drops(*tables: Table) -> bool:
+    """Whether modules, or operations, say that they drop elements out."""
+    return any(_DROPPING.search(text) for table in tables for text in _texts(table))
+
+
+def _texts(table: Table) -> Iterator[str]:
+    for header in table.header.values():
+        yield from (text for text in header.values() if isinstance(text, str))
+    for told in table.edges.values():
+        for edges in told:
+            yield from edges.ops
+            yield from edges.arguments or ()

@@ -1,0 +1,38 @@
+"""The samples of a batch by the bits of what is recorded of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.table import Table
+
+__all__ = ["row_digests", "whole"]
+
+Array = np.ndarray[Any, Any]
+
+
+def row_digests(table: Table, row: int, axis: int = 0) -> list[bytes]:
+    """A digest of each slice of a record along an axis, in its order.
+
+    Raises StoreError where the record cannot be read.
+    """
+    raw = whole(table, row)
+    slices = np.ascontiguousarray(np.moveaxis(raw, axis, 0))
+    return [xxhash.xxh3_128_digest(np.atleast_1d(one).view(np.uint8).data) for one in slices]
+
+
+def whole(table: Table, row: int) -> Array:
+    """The raw storage of a record in its shape.
+
+    Raises StoreError where the record cannot be read.
+    """
+    shape = table.shapes[table.shape[row]]
+    storage = dtypes.dtype(table.dtypes[table.dtype[row]]).storage
+    size = max(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, 1)
+    blocks = list(table.read(row, size))
+    found: Array = np.concatenate(blocks) if blocks else np.empty(0, storage)
+    return found.reshape(shape)

@@ -1,0 +1,91 @@
+"""Samples in another order within a batch: each is compared with itself."""
+
+from __future__ import annotations
+
+import pytest
+
+import anchorlib
+from tests.diagnosis.splitting import Splitting, train
+
+SAID = "B has the samples of a batch in another order"
+
+
+def compared(store, one, two, **options):
+    train(one, "a", store)
+    train(two, "b", store)
+    return anchorlib.compare("a", "b", store=store, **options)
+
+
+@pytest.mark.parametrize("net", ["dense", "words", "images", "normed"])
+def test_a_batch_in_another_order_rounds_otherwise_and_nothing_else(net, tmp_path):
+    one = Splitting(net, steps=3)
+    found = compared(tmp_path, one, one.but(shuffled="both"))
+    assert {origin.cls for origin in found.origins} == {"rounding"}, found
+    assert found.verdict == "suspect"
+    assert SAID in found.sentence
+    inputs = [pair for pair in found.pairs() if pair.place.name == "input"]
+    assert [pair.equal for pair in inputs] == [True] * 3
+
+
+def test_a_batch_in_another_order_is_expected_where_noise_covers_it(tmp_path, monkeypatch):
+    one = Splitting(steps=3)
+    train(one, "a", tmp_path)
+    train(one.but(shuffled="both"), "b", tmp_path)
+    for number in (1, 2, 3):
+        monkeypatch.setenv("ANCHOR_PERTURB", f"{number}:float32")
+        train(one, "a", tmp_path)
+    noise = [f"a-noise{number}" for number in (1, 2, 3)]
+    assert anchorlib.compare("a", "b", store=tmp_path, noise=noise).verdict == "expected"
+
+
+@pytest.mark.parametrize(("fault", "kind"), [("norm", "value"), ("act", "value")])
+def test_a_fault_behind_another_order_is_named(fault, kind, tmp_path):
+    one = Splitting()
+    found = compared(tmp_path, one, one.but(shuffled="both", fault=fault))
+    assert found.verdict == "unexpected", found
+    bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
+    assert (bad.place.name, bad.place.kind) == (fault, kind), found
+
+
+def test_inputs_in_another_order_than_their_targets_are_not_excused(tmp_path):
+    one = Splitting()
+    found = compared(tmp_path, one, one.but(shuffled="x"))
+    assert found.verdict == "unexpected", found
+    assert (found.origins[0].place.name, found.origins[0].cls) == ("loss", "not_rounding"), found
+
+
+def test_a_layer_for_which_the_order_matters_is_not_excused(tmp_path):
+    one = Splitting("carrying")
+    found = compared(tmp_path, one, one.but(shuffled="both"))
+    assert found.verdict == "unexpected", found
+    bad = next(origin for origin in found.origins if origin.cls == "not_rounding")
+    assert bad.place.name == "act", found
+
+
+def test_another_order_of_what_drops_out_by_place_stays_another_start(tmp_path):
+    one = Splitting("dropping")
+    found = compared(tmp_path, one, one.but(shuffled="both"))
+    assert SAID not in found.sentence
+    assert found.verdict == "suspect", found
+
+
+def test_other_samples_are_no_other_order(tmp_path):
+    found = compared(tmp_path, Splitting(), Splitting(seed=1))
+    assert SAID not in found.sentence
+
+
+def test_a_batch_in_another_order_is_put_together_of_passes_and_ranks(tmp_path):
+    one, two = Splitting(passes=4), Splitting(ranks=2, loss="mean", shuffled="both")
+    found = compared(tmp_path, one, two)
+    assert {origin.cls for origin in found.origins} == {"rounding"}, found
+    assert SAID in found.sentence
+    assert found.sentence.count("are compared as one") == 2
+
+
+def test_of_records_without_values_no_order_is_known(tmp_path):
+    one = Splitting()
+    train(one, "a", tmp_path)
+    train(one.but(shuffled="both"), "b", tmp_path, mode=anchorlib.Summary())
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert SAID not in found.sentence
+    assert found.verdict == "suspect", found
