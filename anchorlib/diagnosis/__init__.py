@@ -16,7 +16,7 @@ lineage says whether a parent explains it, and only then is anything measured.
 from anchorlib.diagnosis.answer import Entry, Section, described, sections, selector, where
 from anchorlib.diagnosis.comparison import Comparison, Divergence
 from anchorlib.diagnosis.investigation import compare
-from anchorlib.diagnosis.judgement import Growth, Losses, Origin, Replay
+from anchorlib.diagnosis.judgement import Growth, Losses, Nearness, Origin, Replay
 from anchorlib.diagnosis.pairing import Counts, Place
 from anchorlib.diagnosis.pairs import Pair
 from anchorlib.diagnosis.recomputation import replay
@@ -28,6 +28,7 @@ __all__ = [
     "Entry",
     "Growth",
     "Losses",
+    "Nearness",
     "Origin",
     "Pair",
     "Place",

@@ -4,6 +4,7 @@ config    the entries of the two headers that differ
 verdict   the answer in a sentence; how many records differ
 first     the first record, as A ran, whose bits differ
 origins   records that differ although all that they were computed from is equal
+reference which of A and B is nearer to a third run there, a table
 growth    differences by step and kind, a table
 loss      where the losses part, which is later than the tensors do
 note      what could not be told, and why
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.counting import counted, figure, how_many
+from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
 from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Section", "described", "sections", "selector", "where"]
 
-Key = Literal["config", "verdict", "first", "origins", "growth", "loss", "note"]
+Key = Literal["config", "verdict", "first", "origins", "reference", "growth", "loss", "note"]
 
 PARENTS, OPS = 3, 8  # that are named
 ALARMING = ("not_rounding", "nonfinite")
@@ -86,6 +88,7 @@ def sections(found: Comparison) -> tuple[Section, ...]:
         _verdict(found),
         _first(found),
         _origins(found),
+        _reference(found),
         _growth(found),
         _losses(found),
         _notes(found),
@@ -109,7 +112,8 @@ def where(place: Place) -> str:
 
 def described(origin: Origin) -> str:
     """What is known of an origin, in a line: its operations, how far apart, and why."""
-    return "; ".join(filter(None, (_made(origin), _far(origin), escape(origin.why))))
+    parts = (_made(origin), _far(origin), escape(origin.why), nearer_text(origin.nearness))
+    return "; ".join(filter(None, parts))
 
 
 def _config(found: Comparison) -> Section:
@@ -172,14 +176,45 @@ def _origins(found: Comparison) -> Section | None:
     outside = all(one.cls in OUTSIDE for one in found.origins)
     meaning = "nothing recorded before" if outside else "inputs equal, result not"
     entries = tuple(map(_origin, found.origins))
-    return Section("origins", "ORIGINS", f"{meaning}{_unit(found)}", entries=entries)
+    unit = _unit([one.measure.eps for one in found.origins])
+    return Section("origins", "ORIGINS", f"{meaning}{unit}", entries=entries)
 
 
-def _unit(found: Comparison) -> str:
-    """What eps is, in a phrase."""
-    eps = next((o.measure.eps for o in found.origins if o.measure.eps > 0), None)
-    name = next((d.name for d in DTYPES.values() if d.eps == eps and d.eps), None)
+def _reference(found: Comparison) -> Section | None:
+    """A row for each origin: how far A and B are from the reference there, and which is nearer."""
+    if found.reference is None:
+        return None
+    near = [(one, one.nearness) for one in found.origins if one.nearness is not None]
+    lacks = {n.lacks for _, n in near}
+    if not near:
+        head = ": A and B have no origin to measure from it"
+    elif len(lacks) == 1 and "" not in lacks:
+        head = f": it tells nothing of the {counted(len(near), 'origin')}: {lacks.pop()}"
+    else:
+        head = f": how far A and B are from it, {_in_eps([n.eps for _, n in near])}"
+        rows = tuple((where(o.place), selector(o.place), *nearness_cells(n)) for o, n in near)
+        heads = ("where", "record", *NEARNESS)
+        subject = escape(found.reference)
+        return Section("reference", "REFERENCE", head, subject, heads=heads, rows=rows)
+    return Section("reference", "REFERENCE", head, escape(found.reference))
+
+
+def _in_eps(sizes: Sequence[float]) -> str:
+    """Of which element type eps is, where it is the same for all of these."""
+    told = {one for one in sizes if one > 0}
+    name = _of_eps(told.pop()) if len(told) == 1 else None
+    return "in eps" if name is None else f"in eps of {name}"
+
+
+def _unit(sizes: Sequence[float]) -> str:
+    """What eps is, in a phrase, where an element type has the first of these that is a size."""
+    eps = next((one for one in sizes if one > 0), None)
+    name = None if eps is None else _of_eps(eps)
     return "" if name is None else f" (1 eps = {eps:.2g}, {name}'s relative step)"
+
+
+def _of_eps(eps: float) -> str | None:
+    return next((d.name for d in DTYPES.values() if d.eps == eps and d.eps), None)
 
 
 def _origin(one: Origin) -> Entry:

@@ -15,6 +15,7 @@ from anchorlib.diagnosis.judgement import (
     Growth,
     Leaving,
     Losses,
+    Nearness,
     Origin,
     Replay,
 )
@@ -60,6 +61,7 @@ class Comparison:
     complete: whether each run closed, went on as far as the other, and lost nothing.
     incomplete: whether what is missing stands where the answer depends on it (exit 3).
     damaged: a line for each record whose stored values are no good; its summary spoke for it.
+    reference: the run from which the origins were measured too; None where none was given.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
     runs: A and B, where they are at hand: `page` reads them.
@@ -83,6 +85,7 @@ class Comparison:
     incomplete: bool = False
     damaged: Sequence[str] = ()
     noise: Sequence[str] = ()
+    reference: str | None = None
     horizon: int | None = None
     alignment: Alignment | None = field(default=None, repr=False, compare=False)
     measures: Measures | None = field(default=None, repr=False, compare=False)
@@ -151,6 +154,7 @@ class Comparison:
                 {name: finite(getattr(one, name)) for name in Growth.__slots__}
                 for one in self.growth
             ],
+            "reference": self.reference,
             "leaves_noise": leaving_dict(self.leaves_noise),
             "complete": asdict(self.complete),
             "notes": list(self.notes),
@@ -181,6 +185,7 @@ def origin_dict(origin: Origin) -> dict[str, Any]:
         "where": origin.where or None,
         "why": origin.why,
         "replay": replay_dict(origin.replay),
+        "reference": nearness_dict(origin.nearness),
         "amongst": origin.amongst,
     }
 
@@ -196,6 +201,13 @@ def replay_dict(replay: Replay | None) -> dict[str, Any] | None:
         "error_b": finite(replay.error_b),
         "nearer": replay.nearer,
     }
+
+
+def nearness_dict(near: Nearness | None) -> dict[str, Any] | None:
+    """How far A and B are from the reference, as the contract's JSON has it."""
+    if near is None:
+        return None
+    return {name: finite(value) for name, value in asdict(near).items()}
 
 
 def leaving_dict(leaving: Leaving | None) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from anchorlib.diagnosis.judgement import (
     growth,
     leaves_noise,
     losses,
+    measured_from,
     only_dead_ends,
     preceding,
     scores,
@@ -49,6 +50,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     *,
     store: str | Path | None = None,
     noise: Sequence[RunLike] = (),
+    reference: RunLike | None = None,
     tensors: str | Sequence[str] = "*",
     names: Mapping[str, str] | None = None,
     replay: bool = False,
@@ -58,6 +60,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
 
     a, b: names in `store`, paths, URLs, or Run objects; both may still be written.
     noise: runs that should be the same as `a` but for rounding (`anchor noise` makes them).
+    reference: a run that is nearer to the truth than either, as one in float64 or on the CPU: of
+        each origin it is told which of A and B is nearer to it. It changes nothing else.
     tensors: selectors of what to compare, by A's names or B's; origins are better told the more
         there is.
     names: A's name of a tensor -> B's, where they differ.
@@ -67,12 +71,21 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError.
     """
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
-    opened = [one if isinstance(one, Run) else open_run(one, store) for one in (a, b, *noise)]
+    opened = [_opened(one, store) for one in (a, b, *noise)]
+    third = None if reference is None else _opened(reference, store)
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
     others = [table_of(run, selectors) for run in opened[2:]]
     found = compare_tables(aligned, others, progress=progress)
-    origins = tuple(replayed(found.origins)) if replay else found.origins
-    return replace(found, origins=origins, runs=(opened[0], opened[1]))
+    if replay:
+        found = replace(found, origins=tuple(replayed(found.origins)))
+    if third is not None:
+        origins = measured_from(table_of(third), found.origins, progress=progress)
+        found = replace(found, origins=origins, reference=third.name)
+    return replace(found, runs=(opened[0], opened[1]))
+
+
+def _opened(run: RunLike, store: str | Path | None) -> Run:
+    return run if isinstance(run, Run) else open_run(run, store)
 
 
 def compare_tables(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from anchorlib.diagnosis.answer import Entry, Section, sections
+from anchorlib.diagnosis.answer import Entry, Section, sections, selector, where
+from anchorlib.diagnosis.distances import nearer_text
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
 from anchorlib.reading import as_frame, html_table, html_text
@@ -29,7 +30,10 @@ PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
 
 def lines(found: Comparison) -> str:
-    """The verdict and its sentence; under it the first difference and the first origins."""
+    """The verdict and its sentence; under it the first difference and the first origins.
+
+    With a reference run, which of A and B is nearer to it at these.
+    """
     told = [f"Comparison({found.a!r}, {found.b!r}, {found.verdict}: {escape(found.sentence)})"]
     for section in sections(found):
         if section.key not in AT_PROMPT:
@@ -40,6 +44,8 @@ def lines(found: Comparison) -> str:
             told.append(f"{AT_PROMPT[section.key]}: {entry.name} at {entry.where}{said}")
         if len(section.entries) > SHOWN:
             told.append(f"and {len(section.entries) - SHOWN:,} more in .{section.key}")
+    near = [(one.place, nearer_text(one.nearness)) for one in found.origins[:SHOWN]]
+    told += [f"reference: {selector(at)} at {where(at)}: {text}" for at, text in near if text]
     return "\n  ".join(told)
 
 

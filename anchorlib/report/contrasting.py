@@ -27,7 +27,7 @@ EQUAL, UNMEASURED, NONFINITE = -1.0, -2.0, -3.0
 _NONFINITE, _INFINITE, _UNMEASURED = 1e300, 1e299, -0.5
 """The same as ranks: of the pairs of a cell the largest counts."""
 
-READ = ("verdict", "first", "origins", "note")
+READ = ("verdict", "first", "origins", "reference", "note")
 """The sections that the page reads out; of the others it draws what they tell."""
 
 ENTRIES = 50
@@ -233,6 +233,8 @@ def _section(section: Section, a: RunView) -> dict[str, Any]:
         "head": section.subject + section.head,
         "entries": [_entry(one, a) for one in section.entries[:ENTRIES]],
         "all": len(section.entries),
+        "heads": list(section.heads),
+        "rows": [list(row) for row in section.rows[:ENTRIES]],
     }
 
 

@@ -10,9 +10,10 @@ import typer
 
 from anchor_cli import complete
 from anchor_cli.exits import ExitCode
-from anchor_cli.options import JsonOption, StoreOption, a_run, examples, without_slash
+from anchor_cli.options import JsonOption, StoreOption, examples, several_runs, without_slash
 from anchor_cli.progress import progress
 from anchor_cli.terminal import document, emit, note, this_screen
+from anchor_cli.words import counted
 
 if TYPE_CHECKING:
     from anchorlib.diagnosis import Comparison
@@ -23,6 +24,7 @@ EXAMPLES = examples(
     "anchor compare eager compiled",
     "anchor compare eager compiled --noise eager-noise1 --noise eager-noise2 --noise eager-noise3",
     "anchor compare a.zarr grpc://127.0.0.1:50051/b --tensor '*@grad' --csv pairs.csv",
+    "anchor compare float64 eager compiled",
     "anchor compare eager compiled --github --junit compare.xml",
 )
 
@@ -41,8 +43,14 @@ _FAILING = {
 
 
 def compare_runs(  # noqa: PLR0913  # one parameter for each option
-    a: Annotated[str, a_run("A", "The run to compare with: a name, a path, or a URL.")],
-    b: Annotated[str, a_run("B", "The run that may differ from it, of this or another store.")],
+    runs: Annotated[
+        list[str],
+        several_runs(
+            "[REF] A B",
+            "The run to compare with and the run that may differ from it: names, paths or URLs. "
+            "Before them a run that is nearer to the truth than either, where there is one.",
+        ),
+    ],
     *,
     noise: Annotated[
         list[str] | None,
@@ -126,6 +134,9 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     that it was computed from is equal is the origin. With --noise, what comes after it is judged
     by how far reruns of A drift by themselves.
 
+    With a third run before the two (REF: the same training in float64, or on the CPU) a table says
+    of each origin which of A and B is nearer to it. The answer is that of A against B all the same.
+
     Exit code 0 for identical and expected, 1 for unexpected and suspect, 2 where there is nothing
     to compare, 3 where a run died, ended early or lost records that may hide a difference.
     """
@@ -136,6 +147,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
 
     files = {"--csv": csv, "--jsonl": jsonl, "--html": html, "--junit": junit}
     _one_stdout(files, json=as_json, github=github)
+    reference, a, b = _three(runs)
     others = [without_slash(run) for run in noise or ()]
     with progress(f"comparing {a} and {b}") as tick:
         found = compare(
@@ -143,6 +155,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             b,
             store=store,
             noise=others,
+            reference=reference,
             tensors=tensor or "*",
             names=read_names(names),
             replay=replay,
@@ -160,6 +173,19 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     code = _exit(found, fail_on, told=told)
     _for_ci(found, code, commands, junit=junit, github=github)
     return code
+
+
+def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
+    """The reference, which may be missing, A and B. Raises OptionError for another number."""
+    from anchorlib.errors import OptionError
+
+    if len(runs) not in (2, 3):
+        raise OptionError(
+            f"{counted(len(runs), 'run')} given: compare takes two, as `anchor compare A B`, or a "
+            "reference and two, as `anchor compare REF A B`"
+        )
+    *reference, a, b = runs
+    return (reference[0] if reference else None), a, b
 
 
 def _one_stdout(files: Mapping[str, str | None], *, json: bool, github: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from anchor_cli.grown import growth
 from anchor_cli.layout import Block, fitted, listed, titled, wrapped
+from anchor_cli.referred import reference
 from anchor_cli.table import cut, cut_name, width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import sections
@@ -49,6 +50,7 @@ def _drawn(section: Section, width: int, screen: Screen) -> Block:
         "verdict": _verdict,
         "first": _first,
         "origins": _origins,
+        "reference": reference,
         "growth": growth,
         "loss": _loss,
         "note": _notes,

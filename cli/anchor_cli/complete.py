@@ -52,7 +52,8 @@ class _Place:
     def __init__(self, ctx: typer.Context) -> None:
         self._store: str | None = ctx.params.get("store")
         # While an option waits for its value, the words before it are not sorted into arguments.
-        given = ctx.params.get("run") or ctx.params.get("a")  # compare's first run
+        several = ctx.params.get("runs")
+        given = ctx.params.get("run") or (several[-1] if several else None)
         self._given: str | None = given or next(iter(ctx.args), None)
 
     def offer(self, find: Callable[[_Place], Iterable[str]], incomplete: str) -> list[str]:

@@ -53,4 +53,4 @@ def make_graft(
     except CommandError as error:
         note(str(error))
         return ExitCode.DIFFERENCE
-    return compare_runs(run, made, replay=replay, fail_on=fail_on, store=place, as_json=as_json)
+    return compare_runs([run, made], replay=replay, fail_on=fail_on, store=place, as_json=as_json)

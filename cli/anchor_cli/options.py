@@ -16,6 +16,7 @@ __all__ = [
     "a_run",
     "examples",
     "not_empty",
+    "several_runs",
     "without_slash",
 ]
 
@@ -52,6 +53,17 @@ def a_run(metavar: str, text: str) -> Any:
         show_default=False,
         autocompletion=complete.run_names,
         callback=without_slash,
+    )
+
+
+def several_runs(metavar: str, text: str) -> Any:
+    """An argument that names runs, as many as are given."""
+    return typer.Argument(
+        metavar=metavar,
+        help=text,
+        show_default=False,
+        autocompletion=complete.run_names,
+        callback=lambda runs: [without_slash(run) for run in runs],
     )
 
 

@@ -20,7 +20,7 @@ from anchor_cli.grown import spread
 from anchor_cli.onward import next_commands
 from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
-from anchorlib.diagnosis import Divergence, Growth, Origin, Place
+from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, Place
 from anchorlib.diagnosis.judgement.completeness import Completeness
 from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
@@ -305,6 +305,14 @@ measures = st.builds(
     figures,
     st.sampled_from([2.0**-23, 2.0**-7, math.nan]),
 )
+nearnesses = st.builds(
+    Nearness,
+    *[figures | st.just(math.inf)] * 6,
+    st.sampled_from([2.0**-23, 2.0**-7, math.nan]),
+    st.sampled_from(["a", "b", None]),
+    st.booleans(),
+    st.sampled_from(["", "not recorded there"]),
+)
 origins = st.builds(
     Origin,
     places,
@@ -315,6 +323,7 @@ origins = st.builds(
     st.none() | st.integers(0, 10**9),
     names | st.just(""),
     st.integers(1, 10**6),
+    nearness=st.none() | nearnesses,
 )
 growths = st.builds(
     Growth,
@@ -326,9 +335,9 @@ growths = st.builds(
     st.none() | figures,
 )
 comparisons = st.builds(
-    lambda sentence, first, some, config, grown, notes: replace(
+    lambda sentence, first, some, config, grown, notes, reference: replace(
         UNEXPECTED, sentence=sentence, first=first, origins=some, config_diff=config, growth=grown,
-        notes=notes,
+        notes=notes, reference=reference,
     ),
     names,
     st.builds(Divergence, places, st.integers(0, 10**9), st.integers(0, 10**9)),
@@ -336,6 +345,7 @@ comparisons = st.builds(
     st.dictionaries(names, st.tuples(names | st.integers(), names | st.none()), max_size=30),
     st.lists(growths, max_size=60),
     st.lists(names, max_size=30),
+    st.none() | names,
 )  # fmt: skip
 
 

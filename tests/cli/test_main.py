@@ -26,7 +26,7 @@ SURFACE = {
         "--max-streams", "--idle-timeout", "--max-run-size",
     },
     "compare": {
-        "a", "b", "--noise", "--tensor", "-t", "--map", "--replay", "--fail-on",
+        "runs", "--noise", "--tensor", "-t", "--map", "--replay", "--fail-on",
         "--csv", "--jsonl", "--html", "--junit", "--github",
         "--store", "--json",
     },

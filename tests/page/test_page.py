@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from anchorlib.diagnosis import Nearness
 from anchorlib.reading import open_run
 from anchorlib.report import page, show
 from anchorlib.report.values import Budget
@@ -455,3 +457,15 @@ def test_where_there_is_nothing_it_says_so(visit, tmp_path):
     answer = visited.page.get_by_role("region", name="Answer").inner_text()
     assert "Nothing has been recorded yet." in answer
     assert PART[0] not in answer
+
+
+def test_which_run_is_nearer_to_a_reference_stands_under_the_origins(visit, store):
+    a, b = open_run("a", store), open_run("b", store)
+    near = Nearness(2.4, 2.36, 2.9e-7, 2.8e-7, 0.5, 0.4, 2.0**-23, "b", clear=True)
+    found = compared(a, b)
+    origins = [replace(one, nearness=near) for one in found.origins]
+    visited = visit(page([a, b], [replace(found, origins=origins, reference="float64")]))
+    table = visited.page.get_by_role("region", name="Nearer to the reference")
+    expect(table).to_contain_text("float64: how far A and B are from it, in eps of float32")
+    cells = table.locator("tbody td").all_inner_texts()
+    assert cells[2:] == ["2.4", "2.36", "2.9e-07", "2.8e-07", "B"]

@@ -8,8 +8,10 @@ from anchorlib.diagnosis.judgement.envelope import Envelope, envelope, perturbat
 from anchorlib.diagnosis.judgement.growth import Growth, growth
 from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
+from anchorlib.diagnosis.judgement.nearness import Nearness
 from anchorlib.diagnosis.judgement.origins import Origin, Replay
 from anchorlib.diagnosis.judgement.preceding import preceding
+from anchorlib.diagnosis.judgement.reference import measured_from
 from anchorlib.diagnosis.judgement.verdict import Drift, drift, verdict
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Judge",
     "Leaving",
     "Losses",
+    "Nearness",
     "Origin",
     "Replay",
     "benign",
@@ -32,6 +35,7 @@ __all__ = [
     "growth",
     "leaves_noise",
     "losses",
+    "measured_from",
     "only_dead_ends",
     "perturbation",
     "preceding",

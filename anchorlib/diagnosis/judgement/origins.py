@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.nearness import Nearness
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.diagnosis.sizes import Measure
 
@@ -48,6 +49,7 @@ class Origin:
     leap: where what it was computed from differs already, but by so much less: its error over the
         largest before it in its step; else 0.
     replay: what each run's operation computed, where that was asked for and can be told.
+    nearness: how far A and B are from a reference run there, where one was given.
     evidence: where it was found, for `anchorlib.replay`: the frontier, and the row in A's table.
     changed: what B does otherwise there, a clause each, as "GeluBackward0 approximate 'none' |
         'tanh'"; `why` has them too.
@@ -67,6 +69,7 @@ class Origin:
     where: str = ""
     leap: float = 0.0
     replay: Replay | None = None
+    nearness: Nearness | None = None
     evidence: tuple[Frontier, int] | None = field(default=None, repr=False, compare=False)
     changed: tuple[str, ...] = ()
     ops_a: tuple[str, ...] = ()

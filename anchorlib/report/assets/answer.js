@@ -67,7 +67,8 @@ class Answer {
     const where = h('div', { class: 'where' },
       h('p', { class: 'about' }, `${one.a} (A, the reference) against ${one.b} (B): ${facts}.`), go,
       told.note && h('ul', { class: 'notes' }, told.note.entries.map((note) => h('li', {}, note.text)), more(told.note)),
-      told.origins && this.origins(one, told.origins, i));
+      told.origins && this.origins(one, told.origins, i),
+      told.reference && nearerOf(told.reference));
     return h('div', { class: `answer ${one.verdict}` }, head,
       h('div', { class: 'beside' }, where, changesOf(one)),
       one.renamed.length > 0 && h('details', {}, h('summary', {}, `${plural(one.renamed.length, 'tensor')} under another name`),
@@ -93,6 +94,15 @@ class Answer {
       section.all > section.entries.length && h('p', { class: 'about' }, `The first ${section.entries.length} in order of execution are listed.`),
       section.all > 3 && csvButton('origins', () => originRows(one)));
   }
+}
+
+// Which of A and B is nearer to a third run.
+function nearerOf(section) {
+  const cells = (tag, row) => h('tr', {}, row.map((text) => h(tag, {}, text)));
+  return h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Nearer to the reference' },
+    h('p', { class: 'about' }, `A third run, ${section.head}`),
+    section.rows.length > 0 && h('table', { class: 'origins' }, h('thead', {}, cells('th', section.heads)),
+      h('tbody', {}, section.rows.map((row) => cells('td', row)))));
 }
 
 function more(section) {

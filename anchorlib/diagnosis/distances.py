@@ -1,0 +1,49 @@
+"""Which of A and B is nearer to a reference run, in words and as cells of a table."""
+
+from __future__ import annotations
+
+import math
+
+from anchorlib.diagnosis.counting import figure
+from anchorlib.diagnosis.judgement import Nearness
+
+__all__ = ["NEARNESS", "nearer_text", "nearness_cells"]
+
+NEARNESS = ("A", "B", "A rel.", "B rel.", "nearer")
+"""The heads of `nearness_cells`."""
+
+
+def nearness_cells(near: Nearness) -> tuple[str, ...]:
+    """Errors in eps (of integers the share that differs), errors by norm, and which is nearer."""
+    if near.lacks:
+        return ("-", "-", "-", "-", near.lacks)
+    relative = (near.relative_a, near.relative_b)
+    shown = ("-" if math.isnan(one) else f"{one:.1e}" for one in relative)
+    return (*_errors(near), *shown, _which(near))
+
+
+def nearer_text(near: Nearness | None) -> str:
+    """The same in a clause; "" where no reference was given."""
+    if near is None:
+        return ""
+    if near.lacks:
+        return f"the reference cannot tell: {near.lacks}"
+    a, b = _errors(near)
+    unit = " eps" if not math.isnan(near.eps) else ""
+    if near.nearer is None:
+        return f"A and B are as near to the reference: {a}{unit}"
+    chance = "" if near.clear else ", which may be chance"
+    one, two = (a, b) if near.nearer == "a" else (b, a)
+    return f"{near.nearer.upper()} is nearer to the reference: {one} against {two}{unit}{chance}"
+
+
+def _errors(near: Nearness) -> list[str]:
+    if math.isnan(near.eps):
+        return [f"{100 * share:.3g} %" for share in (near.share_a, near.share_b)]
+    return [figure(error) for error in (near.error_a, near.error_b)]
+
+
+def _which(near: Nearness) -> str:
+    if near.nearer is None:
+        return "equal"
+    return near.nearer.upper() if near.clear else f"{near.nearer.upper()}, or chance"

@@ -1,0 +1,95 @@
+"""Which of two records is nearer to a third, and whether that may be chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from anchorlib.diagnosis.sizes import Measure
+
+__all__ = ["Nearness", "nearness"]
+
+CHANCE = 3.0
+"""Standard deviations by which two errors differ by chance once in 370 pairs."""
+FAR = 10.0
+"""Times as far off: more than chance for few elements too, which no statistics settles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """How far the records of an origin are from the record that a reference run has of it.
+
+    error_a, error_b: ‖record − reference‖₂ / (‖reference‖₂ · eps) over the elements that are
+        finite in both; inf where other elements are finite than in the reference; nan of integers
+        and bool, and where there is nothing to measure.
+    relative_a, relative_b: the same without eps.
+    share_a, share_b: of all elements, those that differ from the reference's, where element types
+        differ even when rounded to the coarser one.
+    eps: of the coarsest of the three element types.
+    nearer: "a" or "b", by the errors, of integers by the shares; None where these are equal or
+        there is nothing to measure.
+    clear: whether `nearer` is more than chance. What both runs inherit from earlier records moves
+        both away from the reference: it favours either by as much as random directions do.
+    lacks: why the reference has nothing to measure by, in words; "" where it has.
+    """
+
+    error_a: float = math.nan
+    error_b: float = math.nan
+    relative_a: float = math.nan
+    relative_b: float = math.nan
+    share_a: float = math.nan
+    share_b: float = math.nan
+    eps: float = math.nan
+    nearer: Literal["a", "b"] | None = None
+    clear: bool = False
+    lacks: str = ""
+
+
+def nearness(one: Measure, two: Measure, apart: float) -> Nearness:
+    """Of the measures of A's record and of B's, both from the reference's.
+
+    apart: ‖b − a‖₂ / ‖reference‖₂.
+    """
+    far_a, far_b = _relative(one), _relative(two)
+    eps = max((m.eps for m in (one, two) if m.eps > 0), default=math.nan)
+    nearer = _nearer(far_a, far_b)
+    if math.isnan(eps):
+        nearer = _nearer(one.share_differing, two.share_differing)
+    return Nearness(
+        error_a=far_a / eps,
+        error_b=far_b / eps,
+        relative_a=far_a,
+        relative_b=far_b,
+        share_a=one.share_differing,
+        share_b=two.share_differing,
+        eps=eps,
+        nearer=nearer,
+        clear=nearer is not None and _clear(far_a, far_b, apart, one.numel),
+    )
+
+
+def _relative(measure: Measure) -> float:
+    return math.inf if measure.nonfinite else measure.error_eps * measure.eps
+
+
+def _nearer(a: float, b: float) -> Literal["a", "b"] | None:
+    if a < b:
+        return "a"
+    return "b" if b < a else None
+
+
+def _clear(a: float, b: float, apart: float, numel: int) -> bool:
+    """Whether two distances from one point differ by more than chance; `apart` lie their ends.
+
+    a² − b² is the product of A − B and A + B − 2R. Of vectors that have nothing to do with one
+    another it is as large as the product of their lengths over the root of their elements; the
+    second length follows from the parallelogram law. Where one is ten times the other, nothing
+    that both have in common can be it.
+    """
+    if math.isnan(a) or math.isnan(b):  # shares of integers: each element is right or wrong
+        return True
+    if max(a, b) > FAR * min(a, b):
+        return True
+    both = math.sqrt(max(2 * a * a + 2 * b * b - apart * apart, 0.0))
+    return abs(a * a - b * b) > CHANCE * apart * both / math.sqrt(max(numel, 1))

@@ -1,0 +1,115 @@
+"""The origins of two runs, measured from a third run that is nearer to the truth than either.
+
+A float64 run or one on the CPU, say. What stands for an origin is found by its identity in A, as
+the records of two runs find each other; what B has there is known already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.judgement.nearness import Nearness, nearness
+from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.pairing import Alignment, Table, align
+from anchorlib.diagnosis.sizes import Measure, Measures, measure
+
+__all__ = ["measured_from"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+NOTHING = np.empty(0, np.int64)
+
+
+def measured_from(
+    reference: Table, origins: Sequence[Origin], *, progress: Progress | None = None
+) -> tuple[Origin, ...]:
+    """The origins of one comparison, each with its `nearness` to the reference."""
+    places = [n for n, one in enumerate(origins) if one.evidence is not None]
+    evidence = [one.evidence for one in origins if one.evidence is not None]
+    if not evidence:
+        return tuple(origins)
+    alignment = evidence[0][0].alignment
+    row_a = np.array([row for _, row in evidence], np.int64)
+    row_b = _partners(alignment.a_row, alignment.b_row, row_a)
+    found = align(reference, alignment.a, names=_names(reference, alignment)).settled()
+    taken_apart = found.b is not alignment.a  # A's passes were put together: its rows are no more
+    row = np.full(len(row_a), -1) if taken_apart else _partners(found.b_row, found.a_row, row_a)
+    there = np.flatnonzero(row >= 0)
+    sides = [
+        _measures(found.a, table, row[there], rows[there], progress)
+        for table, rows in ((alignment.a, row_a), (alignment.b, row_b))
+    ]
+    near = [Nearness(lacks=_missing(found, origins[n], taken_apart=taken_apart)) for n in places]
+    scales = found.a.scale[row[there]], alignment.a.scale[row_a[there]]
+    for at, which in enumerate(there.tolist()):
+        far = _apart(origins[places[which]].measure, sides[0].at(at), *(s[at] for s in scales))
+        near[which] = _near(sides, at, far)
+    told = dict(zip(places, near, strict=True))
+    return tuple(replace(one, nearness=told.get(n)) for n, one in enumerate(origins))
+
+
+def _names(reference: Table, alignment: Alignment) -> Mapping[str, str]:
+    """The reference's name -> A's, where it is B's: what A calls so itself comes first."""
+    own = {tensor.name for tensor in reference.tensors}
+    return {one.b: one.a for one in alignment.renamed if one.a not in own}
+
+
+def _partners(keys: Array, values: Array, wanted: Array) -> Array:
+    """For each of `wanted` the value beside it among the keys; -1 where there is none."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    order = np.argsort(keys, kind="stable")
+    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    found: Array = np.where(keys[order][place] == wanted, values[order][place], -1)
+    return found
+
+
+def _measures(
+    reference: Table, table: Table, rows: Array, own: Array, progress: Progress | None
+) -> Measures:
+    """Of each row of a table, how far it is from the reference's row beside it."""
+    pairs = Alignment(
+        a=reference,
+        b=table,
+        a_row=rows,
+        b_row=own,
+        equal=np.zeros(len(rows), bool),
+        only_a=NOTHING,
+        only_b=NOTHING,
+    )
+    return measure(pairs, np.arange(len(rows)), progress=progress)
+
+
+def _apart(measure: Measure, from_reference: Measure, scale: float, scale_a: float) -> float:
+    """How far B is from A, in units of the reference's norm; both norms carry their loss scale."""
+    if not from_reference.norm or not scale_a:
+        return math.nan
+    norm = measure.norm / from_reference.norm * float(scale / scale_a)
+    return measure.error_eps * measure.eps * norm
+
+
+def _near(sides: Sequence[Measures], at: int, apart: float) -> Nearness:
+    one, two = (side.at(at) for side in sides)
+    if any(line.pair == at for side in sides for line in side.damaged):
+        return Nearness(lacks="values are damaged: anchor verify")
+    if "shape" in (one.measured, two.measured):
+        return Nearness(lacks="its shape differs there")
+    if "summary" in (one.measured, two.measured):
+        return Nearness(lacks="values were not kept")
+    return nearness(one, two, apart)
+
+
+def _missing(found: Alignment, origin: Origin, *, taken_apart: bool) -> str:
+    """Why the reference has no record of an origin."""
+    if taken_apart:
+        return "it does at once what A does in parts"
+    kinds = {(one.b, tensor.kind) for one in found.renamed for tensor in found.a.tensors
+             if tensor.name == one.a}  # fmt: skip
+    kinds |= {(tensor.name, tensor.kind) for tensor in found.a.tensors}
+    known = (origin.place.name, origin.place.kind) in kinds
+    return "not recorded there" if known else "not recorded"
