@@ -4,13 +4,17 @@ Op, Operand      one operation, and one tensor that it took or made
 OpLog            turns a step's operations into entries: each structure once, then a row a block
 read_entries     turns entries into operations again
 Joined, segment  the operation that made a record, and those between it and others
+align_ops        the operations of two runs side by side, and what differs between them
+base_name        an operation as people call it; computes: whether it makes bits of its own
 traced_steps     the steps that ANCHOR_TRACE asks for
 entry_key        what tells two entries apart, so that an entry which comes twice is kept once
 
 Nothing here imports torch: `anchorlib.capture.tracing` sees the operations while they run.
 """
 
+from anchorlib.operations.aligning import align_ops
 from anchorlib.operations.asking import TRACE, traced_steps
+from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
 from anchorlib.operations.gaps import OpGap, gaps_of
 from anchorlib.operations.joining import Joined, segment
@@ -18,6 +22,7 @@ from anchorlib.operations.log import FLOAT, OperandForm, OpForm, OpLog, TracedOp
 from anchorlib.operations.op import Op, Operand
 from anchorlib.operations.reading import read_entries
 from anchorlib.operations.selection import STAGES, select_ops
+from anchorlib.operations.spelling import base_name, computes
 
 __all__ = [
     "FLOAT",
@@ -26,13 +31,18 @@ __all__ = [
     "Entry",
     "Joined",
     "Op",
+    "OpAlignment",
+    "OpDifference",
     "OpForm",
     "OpGap",
     "OpLog",
     "Operand",
     "OperandForm",
     "TracedOp",
+    "align_ops",
+    "base_name",
     "check_entry",
+    "computes",
     "entry_key",
     "gap_entry",
     "gaps_of",

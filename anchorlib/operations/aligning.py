@@ -1,0 +1,181 @@
+"""The operations of two runs side by side: which ran in one of them alone, or was told otherwise.
+
+    backward tanh2    A tanh_backward | B mul sub mul    equal bits go in, other bits come out
+    forward gelu      A gelu | B gelu                    approximate none | tanh
+
+Operations that make no bits of their own are left out, and so is what activation checkpointing
+repeats. The others are grouped by step, pass, stage and module, for a module is where people look,
+and aligned by their names inside each group. An operation that one run has in a module and the
+other in a module inside it has moved; it differs in nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from anchorlib.operations.blocks import Block, blocks
+from anchorlib.operations.boundaries import Boundaries, Side
+from anchorlib.operations.differences import OpAlignment, OpDifference
+from anchorlib.operations.flow import Flow, place_of
+from anchorlib.operations.op import Op
+from anchorlib.operations.spelling import base_name, computes, settings_of
+
+__all__ = ["align_ops"]
+
+_REPEATED: Final = "recompute"
+_ONCE: Final = "optimizer"
+"""The stage that belongs to a step, not to a pass."""
+
+
+class Group(NamedTuple):
+    """Where operations are aligned, as A counts steps and calls modules."""
+
+    rank: int
+    step: int
+    pass_index: int
+    stage: str
+    module: str
+
+
+Part: TypeAlias = tuple[Group, Block]
+
+
+def align_ops(
+    a: Iterable[Op],
+    b: Iterable[Op],
+    *,
+    names: Mapping[str, str] = MappingProxyType({}),
+    step_offset: int = 0,
+    partial: bool = False,
+) -> OpAlignment | None:
+    """The operations of both runs in the steps that both traced; None where there are none.
+
+    Of a step that one run divides into more passes than the other, the passes that both have.
+
+    names: B's name of a module -> A's, where they differ.
+    step_offset: step n of A is step n + step_offset of B.
+    partial: whether operations of some modules were not traced; then a module, all of whose
+        operations one run lacks, says nothing.
+    """
+    every = list(a), list(b)
+    one, two = _Grouped(every[0], {}, 0), _Grouped(every[1], names, step_offset)
+    shared = one.passes.keys() & two.passes.keys()
+    if not shared:
+        return None
+    flows = Flow(every[0]), Flow(every[1])
+    signatures = flows[0].signature, flows[1].signature
+    parts: list[Part] = []
+    for group in dict.fromkeys([*one.groups, *two.groups]):
+        x, y = one.groups.get(group, []), two.groups.get(group, [])
+        passes = one.passes.get(group[:2], set()) & two.passes.get(group[:2], set())
+        told = group.stage == _ONCE or group.pass_index in passes
+        if group[:2] in shared and told and ((x and y) or not partial):
+            parts += [(group, block) for block in blocks(x, y, signatures)]
+    return _answer(_without_moved(parts), flows, step_offset)
+
+
+class _Grouped:
+    """The operations of one run that make bits, by where they are aligned."""
+
+    def __init__(self, ops: Iterable[Op], names: Mapping[str, str], ahead: int) -> None:
+        self.groups: dict[Group, list[Op]] = {}
+        self.passes: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        for op in ops:
+            if op.stage == _REPEATED or not computes(op):
+                continue
+            step, module = op.step - ahead, names.get(op.module, op.module)
+            at = 0 if op.stage == _ONCE else op.pass_index
+            self.passes[op.rank, step].add(at)
+            group = Group(op.rank, step, at, op.stage, module)
+            self.groups.setdefault(group, []).append(op)
+
+
+def _without_moved(parts: Sequence[Part]) -> list[Part]:
+    """Operations that one run has in another module, as partners of each other."""
+    waiting = [part for part in parts if not part[1].equal and not part[1].a]
+    found = list[Part]()
+    for group, block in parts:
+        if block.equal or (block.a and block.b):
+            found.append((group, block))
+        elif block.a:
+            there = next((one for one in waiting if _moved((group, block), one)), None)
+            if there is not None:
+                waiting.remove(there)
+            moved = block if there is None else Block(block.a, there[1].b, equal=True)
+            found.append((group, moved))
+    return found + waiting
+
+
+def _moved(one: Part, two: Part) -> bool:
+    """Whether B has in a module around A's, or inside it, what A has in its own."""
+    (group, block), (there, other) = one, two
+    if group[:4] != there[:4] or _names(block.a) != _names(other.b):
+        return False
+    made = [side[-1].outputs[0].digest for side in (block.a, other.b)]
+    if made[0] is not None and made[0] == made[1]:
+        return True
+    inner, outer = sorted((group.module, there.module), key=len, reverse=True)
+    return inner != outer and (not outer or inner.startswith(f"{outer}."))
+
+
+def _names(ops: Sequence[Op]) -> list[str]:
+    return [base_name(op.op) for op in ops]
+
+
+def _answer(parts: Sequence[Part], flows: tuple[Flow, Flow], ahead: int) -> OpAlignment:
+    pairs = [pair for _, block in parts if block.equal for pair in _pairs(block)]
+    partners = {place_of(one): two for one, two in pairs}
+    back = {place_of(two): one for one, two in pairs}
+    bits = Boundaries(Side(flows[0], partners, ahead), Side(flows[1], back, -ahead))
+    alone = [block for _, block in parts if not block.equal]
+    return OpAlignment(
+        matched=len(pairs),
+        only_a=sum(len(block.a) for block in alone),
+        only_b=sum(len(block.b) for block in alone),
+        every=tuple(one for part in parts for one in _differences(part, bits)),
+    )
+
+
+def _pairs(block: Block) -> Iterator[tuple[Op, Op]]:
+    return zip(block.a, block.b, strict=True)
+
+
+def _differences(part: Part, bits: Boundaries) -> Iterator[OpDifference]:
+    group, block = part
+    if not block.equal:
+        yield _difference(group, block.a, block.b, "", bits)
+        return
+    for one, two in _pairs(block):
+        if arguments := _told_otherwise(one, two):
+            yield _difference(group, (one,), (two,), arguments, bits)
+
+
+def _difference(
+    group: Group, a: tuple[Op, ...], b: tuple[Op, ...], arguments: str, bits: Boundaries
+) -> OpDifference:
+    return OpDifference(
+        stage=group.stage,
+        module=group.module,
+        a=a,
+        b=b,
+        arguments=arguments,
+        inputs_equal=bits.inputs_equal(a, b),
+        outputs_equal=bits.outputs_equal(a, b),
+    )
+
+
+def _told_otherwise(one: Op, two: Op) -> str:
+    """What two operations of one name were told otherwise, "" where that is nothing."""
+    if one.op != two.op:
+        return ""  # of two overloads the arguments are others: mul by a tensor, mul by a number
+    a, b = settings_of(one), settings_of(two)
+    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    told = [f"{name} {a.get(name, 'absent')} | {b.get(name, 'absent')}" for name in names]
+    types = [tuple(operand.dtype for operand in op.outputs) for op in (one, two)]
+    if types[0] != types[1] and "dtype" not in names:
+        shown = (", ".join(dict.fromkeys(side)) for side in types)
+        told.append(f"dtype {' | '.join(shown)}")
+    return ", ".join(told)

@@ -1,0 +1,74 @@
+"""What flows between the operations of a run, past those that only move bits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from anchorlib.operations.op import Op
+from anchorlib.operations.spelling import base_name, computes
+
+__all__ = ["Entering", "Flow", "Place", "place_of"]
+
+Place: TypeAlias = tuple[int, int, int]
+"""Rank, step and index of an operation."""
+
+
+class Entering(NamedTuple):
+    """A tensor that an operation took.
+
+    maker: the operation that computed it; None of what was there before the step.
+    digest: its bits, as the maker left them; None where they are not known.
+    """
+
+    maker: Op | None
+    digest: str | None
+
+
+def place_of(op: Op) -> Place:
+    """Where an operation stands in its run."""
+    return op.rank, op.step, op.index
+
+
+class Flow:
+    """The operations of one run, to be followed backwards."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = {place_of(op): op for op in ops}
+        self._digests: dict[tuple[int, int], set[str]] = {}
+        for op in ops:
+            known = self._digests.setdefault((op.rank, op.step), set())
+            known |= {one.digest for one in (*op.inputs, *op.outputs) if one.digest}
+
+    def knows(self, digest: str, rank: int, step: int) -> bool:
+        """Whether any operation of a step took or made such bits."""
+        return digest in self._digests.get((rank, step), ())
+
+    def signature(self, op: Op) -> tuple[str, ...]:
+        """Its name, and the names of what made what it works on."""
+        makers = [one.maker for one in self.entering(op)]
+        return (base_name(op.op), *sorted(base_name(one.op) if one else "" for one in makers))
+
+    def entering(self, op: Op) -> Iterator[Entering]:
+        """What an operation took, in the order of its arguments; constants are left out."""
+        for number, operand in enumerate(op.inputs):
+            maker = self._maker(op, number)
+            digest = operand.digest
+            while maker is not None and not computes(maker) and maker.inputs:
+                digest = maker.inputs[0].digest or digest
+                maker = self._maker(maker, 0)
+            if maker is not None and not computes(maker):
+                continue
+            yield Entering(maker, digest)
+
+    def into(self, block: Sequence[Op]) -> Iterator[Entering]:
+        """What a block of operations took from outside it."""
+        inside: Collection[Place] = {place_of(op) for op in block}
+        for op in block:
+            for one in self.entering(op):
+                if one.maker is None or place_of(one.maker) not in inside:
+                    yield one
+
+    def _maker(self, op: Op, number: int) -> Op | None:
+        at = op.producers[number] if number < len(op.producers) else None
+        return None if at is None else self._ops.get((op.rank, op.step, at))

@@ -1,0 +1,215 @@
+"""Nets of which one formula is written otherwise, and what aligning their operations says of it.
+
+A net is a list of layers, each a line of source. As modules every line is the forward of one; as
+one large module all lines are its own forward, and nothing but the operations tells them apart.
+Which formula was replaced is known by its line alone, which every traced operation has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from anchorlib.operations import Op, OpAlignment, align_ops, read_entries
+from tests.recording import recording
+
+__all__ = ["Rewriting", "aligned", "layers", "outcome", "plant", "traced"]
+
+Tensor = torch.Tensor
+FILE: Final = "net.py"
+
+
+class Decomposed(torch.autograd.Function):
+    """tanh; its backward in three operations, as a compiler's table of decompositions has it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """tanh(x)."""
+        y = torch.tanh(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        """g (1 - y²), each step rounded."""
+        (y,) = ctx.saved_tensors
+        return g * (1 - y * y)
+
+
+FORMULAS: Final[dict[str, list[tuple[str, str]]]] = {
+    "torch.tanh(x)": [
+        ("Decomposed.apply(x)", "tanh_backward"),
+        ("2 * torch.sigmoid(2 * x) - 1", "sigmoid"),
+        ("1 - 2 / (torch.exp(2 * x) + 1)", "exp"),
+    ],
+    "F.gelu(x)": [
+        ("F.gelu(x, approximate='tanh')", "gelu"),
+        ("0.5 * x * (1 + torch.erf(x * 0.5**0.5))", "erf"),
+        ("x * torch.sigmoid(1.702 * x)", "sigmoid"),
+    ],
+    "F.silu(x)": [("x * torch.sigmoid(x)", "sigmoid"), ("x / (1 + torch.exp(-x))", "exp")],
+    "F.relu(x)": [
+        ("x.clamp(min=0)", "clamp"),
+        ("torch.where(x > 0, x, torch.zeros_like(x))", "where"),
+    ],
+    "torch.sigmoid(x)": [("1 / (1 + torch.exp(-x))", "exp")],
+    "F.linear(x, w, b)": [
+        ("torch.matmul(x, w.t()) + b", "add"),
+        ("F.linear(x.bfloat16(), w.bfloat16(), b.bfloat16()).float()", "_to_copy"),
+        ("torch.einsum('bi,oi->bo', x, w) + b", "add"),
+    ],
+    "F.layer_norm(x, x.shape[-1:], g, s)": [
+        ("F.layer_norm(x, x.shape[-1:], g, s, 1e-6)", "native_layer_norm"),
+        ("(x - x.mean(-1, True)) * (x.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt() * g + s",
+         "rsqrt"),
+        ("F.rms_norm(x, x.shape[-1:], g) + s", "rsqrt"),
+    ],
+    "torch.softmax(x, -1)": [
+        ("torch.exp(x) / torch.exp(x).sum(-1, True)", "exp"),
+        ("torch.log_softmax(x, -1).exp()", "_log_softmax"),
+    ],
+    "x + h": [("x + 0.5 * h", "mul"), ("torch.add(x, h, alpha=2)", "add"), ("x * 2 + h", "mul")],
+    "x * g + s": [("s + g * x * 1.0", "mul"), ("torch.addcmul(s, x, g)", "addcmul")],
+    "x * 0.5": [("x * 0.25", "mul"), ("x / 2", "div")],
+}  # fmt: skip
+"""A formula, the ways to write it otherwise, and an operation that must then be named."""
+
+WEIGHED: Final = "F.linear(x, w, b)"
+
+
+class Layer(nn.Module):
+    """A line of source as a module."""
+
+    def __init__(self, width: int, code: CodeType) -> None:
+        super().__init__()
+        self.code = code
+        self.w = nn.Parameter(torch.randn(width, width) / width**0.5)
+        self.b, self.s = (nn.Parameter(0.1 * torch.randn(width)) for _ in range(2))
+        self.g = nn.Parameter(1 + 0.1 * torch.randn(width))
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """The line's value."""
+        return _value(self.code, self, x, h)
+
+
+class Net(nn.Module):
+    """Lines one after the other; `large` has them all in its own forward."""
+
+    def __init__(self, lines: Sequence[str], width: int, *, large: bool) -> None:
+        super().__init__()
+        codes = [compile("\n" * at + line, FILE, "eval") for at, line in enumerate(lines)]
+        self.layers = nn.ModuleList(Layer(width, code) for code in codes)
+        self.large = large
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All lines; `h` is what there was three lines before."""
+        before = [x, x, x]
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            value = _value(layer.code, layer, x, before[0]) if self.large else layer(x, before[0])
+            before, x = [*before[1:], x], value
+        return x
+
+
+def _value(code: CodeType, layer: Layer, x: Tensor, h: Tensor) -> Tensor:
+    known = {"x": x, "h": h, "w": layer.w, "b": layer.b, "g": layer.g, "s": layer.s}
+    made: Tensor = eval(code, {"torch": torch, "F": functional, "Decomposed": Decomposed}, known)
+    return made
+
+
+class Rewriting(NamedTuple):
+    """One line replaced by another that computes the same, or nearly so.
+
+    must: an operation that a difference has to name.
+    """
+
+    at: int
+    text: str
+    must: str
+
+
+def layers(seed: int, least: int, most: int) -> list[str]:
+    """The lines of a random net; half of them have weights."""
+    draw = random.Random(seed)
+    kinds = [*FORMULAS, *[WEIGHED] * 6]
+    return [WEIGHED, *(draw.choice(kinds) for _ in range(draw.randint(least, most))), WEIGHED]
+
+
+def plant(lines: Sequence[str], seed: int) -> Rewriting:
+    """One line of a net, written otherwise."""
+    draw = random.Random(seed)
+    at = draw.choice([at for at, line in enumerate(lines) if line in FORMULAS])
+    return Rewriting(at, *draw.choice(FORMULAS[lines[at]]))
+
+
+def traced(lines: Sequence[str], seed: int, *, large: bool) -> list[Op]:
+    """The operations of one step of training such a net."""
+    torch.manual_seed(seed)
+    width = random.Random(seed).choice([16, 24, 40])
+    net = Net(lines, width, large=large)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.randn(8, width)
+    with recording() as run:
+        run.session.watch(net, tensors="*", optimizer=optimizer)
+        run.session.trace(1)
+        net(x).square().mean().backward()
+        optimizer.step()
+    return read_entries(run.sink.traced)
+
+
+def aligned(lines: Sequence[str], other: Sequence[str], seed: int, *, large: bool) -> OpAlignment:
+    """The operations of two nets, side by side."""
+    found = align_ops(*(traced(one, seed, large=large) for one in (lines, other)))
+    assert found is not None
+    return found
+
+
+class Outcome(NamedTuple):
+    """Whether the replacement was named, and nothing else was."""
+
+    named: bool
+    alone: bool
+    found: OpAlignment
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{one.stage} {one.module} {' '.join(one.only_a)} | {' '.join(one.only_b)} "
+            f"{one.arguments} {one.where}"
+            for one in self.found.differences
+        )
+
+
+def outcome(seed: int, *, large: bool, least: int = 4, most: int = 12) -> Outcome:
+    """What is said of one net and the same net with one line written otherwise."""
+    lines = layers(seed, least, most)
+    how = plant(lines, seed + 1000)
+    other = [*lines[: how.at], how.text, *lines[how.at + 1 :]]
+    found = aligned(lines, other, seed, large=large)
+    own = {f"{FILE}:{how.at + 1}"}
+    ops = list(_ops(found))
+    return Outcome(
+        named=any(_is(op, how.must) and _ours(op, own) for op in ops),
+        alone=bool(ops) and all(_ours(op, own) for op in ops),
+        found=found,
+    )
+
+
+def _ops(found: OpAlignment) -> Iterator[Op]:
+    for one in found.every:
+        if one.stage != "optimizer":  # gradients of weights that one formula does not use
+            yield from (*one.a, *one.b)
+
+
+def _ours(op: Op, lines: Iterable[str]) -> bool:
+    # Where the line uses x twice now, its gradients are summed where x was made.
+    return op.where in lines or op.where.startswith("rewriting.py:") or op.stage == "accumulate"
+
+
+def _is(op: Op, name: str) -> bool:
+    return op.op.split(".")[1] == name
