@@ -27,6 +27,7 @@ from anchor_cli import (
     doctor,
     export,
     graft,
+    graph,
     hist,
     importing,
     names,
@@ -71,6 +72,7 @@ app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
 app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)
 app.command("stats", epilog=stats.EXAMPLES)(stats.show_stats)
 app.command("ops", epilog=ops.EXAMPLES)(ops.show_ops)
+app.command("graph", epilog=graph.EXAMPLES)(graph.draw_graph)
 app.command("tail", epilog=tail.EXAMPLES)(tail.tail_run)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare_runs)
 app.command("report", epilog=report.EXAMPLES)(report.write_report)

@@ -10,10 +10,17 @@ import typer
 
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
-from anchor_cli.selection import Selection, parse_steps
 from anchor_cli.table import Column, written
-from anchor_cli.terminal import Screen, document, emit, note, this_screen
-from anchor_cli.words import shown_shape, steps_of
+from anchor_cli.terminal import Screen, document, emit, this_screen
+from anchor_cli.traced import (
+    ModuleOption,
+    StageOption,
+    StepOption,
+    chosen_steps,
+    tell_gaps,
+    traced_ops,
+)
+from anchor_cli.words import shown_shape
 
 if TYPE_CHECKING:
     from anchorlib.operations import Op
@@ -38,7 +45,6 @@ _COLUMNS = [
     Column("arguments", cut=True, spare=1),
 ]
 _MOST_SHAPES = 2
-_TRACE = "trace one with session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
 
 
 def show_ops(  # noqa: PLR0913  # one parameter for each option
@@ -54,33 +60,9 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
             show_default=False,
         ),
     ] = None,
-    stage: Annotated[
-        str | None,
-        typer.Option(
-            "--stage",
-            metavar="STAGE",
-            help="Only forward, recompute, backward, accumulate or optimizer.",
-            show_default=False,
-        ),
-    ] = None,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            "--module",
-            metavar="NAME",
-            help="Only operations of this module, or of several, as 'encoder.*'.",
-            show_default=False,
-        ),
-    ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option(
-            "--step",
-            metavar="A[:B]",
-            help="Step A, or the steps from A up to, not with, B.",
-            show_default=False,
-        ),
-    ] = None,
+    stage: StageOption = None,
+    module: ModuleOption = None,
+    step: StepOption = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -89,18 +71,13 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
     What could not be traced is told on stderr. With --json: one object for each operation and step.
     """
     from anchorlib.errors import OptionError
-    from anchorlib.names import escape
     from anchorlib.operations import select_ops
     from anchorlib.reading import open_run
 
     opened = open_run(run, store=store)
-    every = opened.ops()
-    if not every:
-        raise OptionError(f"no operation of {opened.name} was traced: {_TRACE}")
-    found = _searched(select_ops(every, stage, module, _steps(step, every)), grep)
-    for gap in opened.op_gaps():
-        when = steps_of(gap.first_step, gap.last_step)
-        note(f"{opened.name} lacks {escape(gap.reason)}: {when}")
+    every = traced_ops(opened)
+    found = _searched(select_ops(every, stage, module, chosen_steps(step, every)), grep)
+    tell_gaps(opened)
     if not found:
         raise OptionError(f"no traced operation of {opened.name} is of that kind")
     if as_json:
@@ -108,14 +85,6 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
     else:
         emit(_table(found, this_screen()))
     return ExitCode.DONE
-
-
-def _steps(text: str | None, ops: Sequence[Op]) -> range:
-    """The steps that --step names; what is negative counts from the last traced step."""
-    first, stop = parse_steps(text)
-    last = max(op.step for op in ops)
-    chosen = Selection(first, stop).within(last)
-    return range(chosen.first, last + 1 if chosen.stop is None else chosen.stop)
 
 
 def _searched(ops: list[Op], pattern: str | None) -> list[Op]:

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "noise": "it runs a training: cli/test_noise.py",
     "run": "it runs a training: anchorlib/launch/test_run.py",
     "ops": "it takes a run that was traced: cli/test_ops.py",
+    "graph": "it takes runs that were traced: cli/test_graph.py",
     "import": "it takes folders of dumps: cli/test_import.py",
     "push": "it takes a spool, and writes to /archive: anchorlib/spool/test_delivery.py",
 }

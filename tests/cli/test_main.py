@@ -40,6 +40,9 @@ SURFACE = {
     "import": {"folder", "--run", "--step-pattern", "--overwrite", "--store", "--json"},
     "run": {"command", "--name", "--watch", "--mode", "--steps", "--phases", "--trace", "--store"},
     "ops": {"run", "--grep", "--stage", "--module", "--step", "--store", "--json"},
+    "graph": {
+        "run", "--output", "-o", "--stage", "--module", "--step", "--rank", "--store", "--json",
+    },
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--tree", "--store", "--json"},
     "tail": {"run", "selector", "--last", "-n", "--interval", "--store", "--json"},

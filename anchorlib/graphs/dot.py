@@ -1,0 +1,90 @@
+"""Graphs in the language of Graphviz: clusters in clusters by stage and module, colours by stage.
+
+anchor graph run1 --module fc1 -o fc1.dot && dot -Tsvg fc1.dot -o fc1.svg
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Final
+
+from anchorlib.graphs.graph import Graph, Node
+
+__all__ = ["dot_text"]
+
+_STAGES: Final = {
+    "forward": "#dbeafe",
+    "recompute": "#e0e7ff",
+    "backward": "#fef3c7",
+    "accumulate": "#dcfce7",
+    "optimizer": "#ede9fe",
+}
+_OTHER: Final = "#f1f5f9"
+_MARKED: Final = ' color="#c62828" fillcolor="#ffb3b3" penwidth=2'
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", "&": "&amp;", '"': "&quot;"})
+_MOST: Final = 6  # what is told of an operation in its tooltip
+
+
+def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
+    """A digraph that holds these graphs beside each other."""
+    lines = [f"// {remark}"] if remark else []
+    lines += [
+        "digraph anchorlib {",
+        '  graph [fontname="Helvetica" rankdir=TB style=rounded color="#94a3b8"];',
+        '  node [shape=box style="filled,rounded" fontname="Helvetica" fontsize=11];',
+        '  edge [fontname="Helvetica" fontsize=9 color="#64748b"];',
+    ]
+    numbers = count()
+    for graph in graphs:
+        lines += _Clusters(graph, numbers).lines()
+        lines += _edges(graph)
+    return "\n".join([*lines, "}", ""])
+
+
+class _Clusters:
+    """Nodes by scope, each scope within the one above it."""
+
+    def __init__(self, graph: Graph, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
+        self._inside: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+        self._nodes: dict[tuple[str, ...], list[Node]] = {}
+        for node in graph.nodes:
+            self._nodes.setdefault(node.scope, []).append(node)
+            for depth in range(1, len(node.scope) + 1):
+                self._inside.setdefault(node.scope[: depth - 1], {})[node.scope[:depth]] = None
+
+    def lines(self, scope: tuple[str, ...] = ()) -> Iterator[str]:
+        pad = "  " * (len(scope) + 1)
+        for node in self._nodes.get(scope, ()):
+            yield f"{pad}{_quoted(node.name)} [{_shown(node)}];"
+        for inner in self._inside.get(scope, ()):
+            yield f"{pad}subgraph cluster_{next(self._numbers)} {{"
+            yield f"{pad}  label={_quoted(inner[-1])};"
+            yield from self.lines(inner)
+            yield f"{pad}}}"
+
+
+def _shown(node: Node) -> str:
+    told = [f"{key}: {text}" for key, text in node.told.items()][:_MOST]
+    color = f' fillcolor="{_STAGES.get(node.stage, _OTHER)}"'
+    look = _MARKED if node.mark else color
+    tooltip = _quoted("; ".join([node.name, *told]))
+    return f"label={_quoted(node.label)} tooltip={tooltip}{look}"
+
+
+def _edges(graph: Graph) -> Iterator[str]:
+    for node in graph.nodes:
+        for one in node.inputs:
+            if one.maker is not None:
+                ends = f"{_quoted(graph.nodes[one.maker].name)} -> {_quoted(node.name)}"
+                yield f"  {ends} [label={_quoted(str(one.tensor))}];"
+
+
+def _quoted(text: str) -> str:
+    r"""A string of DOT that stands for itself: backslashes are its escapes (\n, \l, \N).
+
+    Quotes are entities, which Graphviz shows as what they are: netron's reader ends a string at
+    any quote, an escaped one too.
+    """
+    return f'"{text.translate(_ESCAPES)}"'

@@ -1,0 +1,67 @@
+"""Graphs as a graph collection in JSON, which Google's Model Explorer opens.
+
+Each run is a graph of its own, so that both can be shown side by side; groups are stages and
+modules. What differs is red.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from anchorlib.graphs.graph import Graph, Node, Tensor
+
+__all__ = ["explorer_text"]
+
+_RED: Final = {"backgroundColor": "#ffb3b3", "borderColor": "#c62828", "textColor": "#5c0000"}
+
+
+def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
+    """A collection of these graphs."""
+    label = " and ".join(graph.name for graph in graphs)
+    return json.dumps(
+        {"label": f"{label}: {remark}" if remark else label, "graphs": list(map(_graph, graphs))},
+        separators=(",", ":"),
+    )
+
+
+def _graph(graph: Graph) -> dict[str, Any]:
+    nodes = [_written(place, node) for place, node in enumerate(graph.nodes)]
+    # In scope and name of a graph of two runs the run's name stands already.
+    return {"id": graph.name, "nodes": nodes}
+
+
+def _written(place: int, node: Node) -> dict[str, Any]:
+    found = {
+        "id": str(place),
+        "label": node.label,
+        "namespace": "/".join(node.scope),
+        "attrs": _pairs({"name": node.name, **node.told}),
+        "incomingEdges": [
+            {
+                "sourceNodeId": str(one.maker),
+                "sourceNodeOutputId": str(one.output),
+                "targetNodeInputId": str(number),
+            }
+            for number, one in enumerate(node.inputs)
+            if one.maker is not None
+        ],
+        "inputsMetadata": _tensors([one.tensor for one in node.inputs]),
+        "outputsMetadata": _tensors(node.outputs),
+    }
+    return {**found, "style": _RED} if node.mark else found
+
+
+def _tensors(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": str(number),
+            "attrs": _pairs({"tensor_name": tensor.argument, "tensor_shape": str(tensor)}),
+        }
+        for number, tensor in enumerate(tensors)
+    ]
+
+
+def _pairs(told: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": text} for key, text in told.items()]

@@ -1,0 +1,231 @@
+"""Traced operations as nodes and edges, whichever format they are written in.
+
+Views are left out: the log of operations knows who wrote the memory that an operation reads, so no
+edge leads through a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from anchorlib.graphs.naming import cut, domain_of, label_of, scope_of
+from anchorlib.operations import Op, Operand
+
+__all__ = ["MOST_NODES", "Graph", "Node", "Place", "Source", "Tensor", "graph_of", "place_of"]
+
+Place: TypeAlias = tuple[int, int, int]
+"""Rank, step and index of an operation: what tells it from the others of its run."""
+
+MOST_NODES: Final = 20_000
+"""Operations that a graph holds; viewers stop answering long before."""
+
+_MOST_TOLD: Final = 8  # tensors of one operation that its attributes list
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor that an operation takes or makes: the operation's name for it, dtype, shape."""
+
+    argument: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an operation takes.
+
+    maker: the place in `Graph.nodes` of the operation that made it; None where that is not in the
+        graph: parameters, batches, what was made by an operation that was not chosen.
+    output: which of the maker's outputs it is. free: the number of what no operation of the graph
+        made; equal numbers are one tensor. None where there is a maker.
+    """
+
+    tensor: Tensor
+    maker: int | None
+    output: int = 0
+    free: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation.
+
+    name: its path, unique among all graphs of a file: "backward/fc1/mm_28".
+    scope: the parts of that path before the last. label: "mm". domain: "aten".
+    told: what else is known, by name, printable and short.
+    mark: how the other run differs here; "" where it does not, or where there is no other.
+    """
+
+    name: str
+    scope: tuple[str, ...]
+    label: str
+    domain: str
+    stage: str
+    inputs: tuple[Source, ...]
+    outputs: tuple[Tensor, ...]
+    told: Mapping[str, str]
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The operations of one run.
+
+    nodes: in the order in which they ran, so that makers stand before those who take.
+    views: how many operations were left out because they make no tensor of their own.
+    left_out: how many more because a graph holds MOST_NODES. against: whether marks were asked for.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    views: int = 0
+    left_out: int = 0
+    against: bool = False
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """(maker, taker) for each input that an operation of the graph made."""
+        return [
+            (one.maker, place)
+            for place, node in enumerate(self.nodes)
+            for one in node.inputs
+            if one.maker is not None
+        ]
+
+    @property
+    def marked(self) -> int:
+        """How many operations differ from the other run."""
+        return sum(bool(node.mark) for node in self.nodes)
+
+
+def graph_of(
+    ops: Sequence[Op],
+    name: str,
+    *,
+    marks: Mapping[Place, str] | None = None,
+    scope: Sequence[str] = (),
+    most: int = MOST_NODES,
+) -> Graph:
+    """The operations of one rank of a run as a graph.
+
+    ops: by step and place, as `Run.ops` has them. marks: what is said of those that differ from
+    another run; None where there is no other. scope: what stands before every path, as the run's
+    name where a file holds two.
+    """
+    drawn = [op for op in ops if op.outputs and not op.view]
+    several = len({op.step for op in drawn}) > 1
+    # By place: a log that somebody else wrote may state one twice.
+    kept = list(islice({place_of(op): op for op in drawn}.values(), most))
+    sources = _Sources(kept)
+    told = marks if marks is not None else MappingProxyType({})
+    nodes = tuple(
+        _node(op, (*scope, *scope_of(op, step=several)), sources, told.get(place_of(op), ""))
+        for op in kept
+    )
+    return Graph(name, nodes, len(ops) - len(drawn), len(drawn) - len(kept), marks is not None)
+
+
+def place_of(op: Op) -> Place:
+    """What tells an operation from the others of its run."""
+    return op.rank, op.step, op.index
+
+
+class _Sources:
+    """Who made what; the operations that are drawn, by place."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._ops = ops
+        self._at = {place_of(op): at for at, op in enumerate(ops)}
+        self._free: dict[tuple[object, ...], int] = {}
+
+    def of(self, op: Op) -> tuple[Source, ...]:
+        makers = (*op.producers, *[None] * (len(op.inputs) - len(op.producers)))
+        return tuple(
+            self._source(op, number, operand, maker)
+            for number, (operand, maker) in enumerate(zip(op.inputs, makers, strict=False))
+        )
+
+    def _source(self, op: Op, number: int, operand: Operand, maker: int | None) -> Source:
+        tensor = _tensor(operand)
+        at = None if maker is None else self._at.get((op.rank, op.step, maker))
+        # A log that somebody else wrote may name an operation that comes later.
+        if at is not None and at < self._at[place_of(op)]:
+            return Source(tensor, at, _output(self._ops[at], operand))
+        # Equal bits under one module are one tensor, as a weight that forward and optimizer read.
+        own = (op.index, number) if operand.digest is None else (operand.digest,)
+        key = (op.step, op.module, operand.dtype, operand.shape, *own)
+        return Source(tensor, None, free=self._free.setdefault(key, len(self._free)))
+
+
+def _output(maker: Op, taken: Operand) -> int:
+    """Which output was taken: the one of these bits, else of this shape, else the first."""
+    for alike in (
+        lambda one: taken.digest is not None and one.digest == taken.digest,
+        lambda one: (one.dtype, one.shape) == (taken.dtype, taken.shape),
+    ):
+        if (
+            found := next((n for n, one in enumerate(maker.outputs) if alike(one)), None)
+        ) is not None:
+            return found
+    return 0
+
+
+def _node(op: Op, scope: tuple[str, ...], sources: _Sources, mark: str) -> Node:
+    label = label_of(op)
+    return Node(
+        "/".join((*scope, f"{label}_{op.index}")),
+        scope,
+        label,
+        domain_of(op),
+        op.stage,
+        sources.of(op),
+        tuple(map(_tensor, op.outputs)),
+        {name: text for name, text in _told(op, mark) if text},
+        mark,
+    )
+
+
+def _told(op: Op, mark: str) -> list[tuple[str, str]]:
+    digests = " ".join(one.digest or "-" for one in op.outputs[:_MOST_TOLD])
+    numbers = [
+        ("sequence", "" if op.seq is None else str(op.seq)),
+        ("step", str(op.step)),
+        ("pass", str(op.pass_index)),
+        ("rank", str(op.rank)),
+        ("index", str(op.index)),
+    ]
+    texts = [
+        ("differs", mark),
+        ("operation", op.op),
+        ("stage", op.stage),
+        ("module", op.module),
+        ("arguments", op.args),
+        ("where", op.where),
+        ("autograd", op.node),
+        ("decomposed_from", op.origin),
+        ("kernel", "" if op.group is None else str(op.group)),
+        ("takes", _listed(op.inputs)),
+        ("makes", _listed(op.outputs)),
+        ("writes", _listed([op.inputs[at] for at in op.mutates if at < len(op.inputs)])),
+        ("digests", digests if digests.strip("- ") else ""),
+        ("source", op.source),
+    ]
+    return [(name, cut(text)) for name, text in [*texts, *numbers]]
+
+
+def _listed(operands: Sequence[Operand]) -> str:
+    told = [f"{one.argument} {_tensor(one)}" for one in operands[:_MOST_TOLD]]
+    more = len(operands) - len(told)
+    return "; ".join([*told, *([f"{more} more"] if more else [])])
+
+
+def _tensor(operand: Operand) -> Tensor:
+    return Tensor(cut(operand.argument), cut(operand.dtype), operand.shape)
