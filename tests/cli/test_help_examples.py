@@ -21,6 +21,9 @@ ELSEWHERE = {
     "run": "it runs a training: anchorlib/launch/test_run.py",
     "ops": "it takes a run that was traced: cli/test_ops.py",
     "import": "it takes folders of dumps: cli/test_import.py",
+    "rm": "it removes what other examples take: cli/test_retention.py",
+    "mv": "it renames what other examples take: cli/test_retention.py",
+    "gc": "it removes what other examples take: cli/test_retention.py",
     "push": "it takes a spool, and writes to /archive: anchorlib/spool/test_delivery.py",
 }
 """Commands whose examples need more than stored runs, and where they run."""
