@@ -5,10 +5,12 @@ RunReader   committed rows of all ranks, also while they are written
 RankAudit   what of a rank does not fit its checksums
 stored_fingerprint   what records are, to be compared with those that somebody holds
 Location    where bytes are read from: a directory, or a collector
+remove_run, rename_run    a run as a whole, which no living process writes
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
+from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.budget import RunRoom
@@ -22,6 +24,7 @@ from anchorlib.store.finding import (
     list_runs,
     locate_store,
 )
+from anchorlib.store.holding import is_written
 from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
@@ -30,6 +33,13 @@ from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader
 from anchorlib.store.register import check_series
+from anchorlib.store.removing import (
+    place_run,
+    remove_rank,
+    remove_run,
+    rename_run,
+    written_ns,
+)
 from anchorlib.store.tensors import TensorTree
 from anchorlib.store.writer import Writer
 
@@ -51,15 +61,24 @@ __all__ = [
     "as_zarr",
     "check_series",
     "check_writable",
+    "disk_bytes",
     "find_run",
+    "finish_removals",
     "holder",
     "is_locked",
+    "is_written",
     "list_runs",
     "locate_store",
     "make_store",
     "names_beneath",
     "open_beneath",
+    "place_run",
+    "remove_rank",
+    "remove_run",
+    "rename_run",
     "run_directory",
     "run_faults",
     "stored_fingerprint",
+    "waiting_removals",
+    "written_ns",
 ]

@@ -13,13 +13,14 @@ import socket
 import time
 import weakref
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from anchorlib.errors import RunBusyError
 from anchorlib.names import escape
+from anchorlib.store.latch import lifted
 from anchorlib.store.layout import hidden, rank_name
 
-__all__ = ["RankLock", "holder", "is_locked", "lock_path"]
+__all__ = ["RankLock", "acquire", "holder", "is_locked", "lock_path"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -42,15 +43,27 @@ class RankLock:
     @classmethod
     def take(cls, store: Path, run: str, rank: int) -> RankLock:
         """The lock of one rank of one run. Raises RunBusyError where another writer has it."""
+        while True:
+            lock = cls._taken(store, run, rank)
+            if lock is not None:
+                return lock
+
+    @classmethod
+    def _taken(cls, store: Path, run: str, rank: int) -> Self | None:
+        """The lock; None where its file was removed with the run while it was waited for."""
         path = lock_path(store, run, rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+        with lifted(store):
+            lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+            own = acquire(lock.descriptor)
         try:
-            if not (_acquire(lock.descriptor) or _inherited(lock.descriptor)):
+            if not (own or _inherited(lock.descriptor)):
                 raise RunBusyError(
                     f"rank {rank} of run {run!r} is being written by {holder(lock.descriptor)}; "
                     "stop it, or take another run name or rank"
                 )
+            if not own and not _is_at(lock.descriptor, path):
+                lock.release()
+                return None
             _sign(lock.descriptor)
         except BaseException:
             lock.release()
@@ -94,7 +107,16 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _acquire(descriptor: int) -> bool:
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the file that is open is the one at `path`, and not one that was there before."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def acquire(descriptor: int) -> bool:
+    """Whether a lock file could be locked, for this process alone."""
     for _ in range(20):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,9 +138,9 @@ def _inherited(descriptor: int) -> bool:
     )
     end = time.monotonic() + _DRAIN_SECONDS
     while time.monotonic() < end and _orphaned(descriptor):
-        if _acquire(descriptor):
+        if acquire(descriptor):
             return True
-    return _acquire(descriptor)
+    return acquire(descriptor)
 
 
 def _orphaned(descriptor: int) -> bool:

@@ -14,10 +14,12 @@ blocks     frames of many small records as columns
 outbox     what a writer has to say, until the collector has it
 holding    what it holds, compared with what the collector has
 push       one stream to a collector
+asking     one question to a collector, and its answer
 reader     the client of the second service
+keeper     the client of the third
 sealing    the checksum that ends each message
 malformed  what a message may not be
-services   the two services, to serve and to call
+services   the services, to serve and to call
 kinds      the kinds of failure
 failures   what a failed call means
 gaps       gap statements as messages
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from anchorlib.wire.gaps import read_gaps
     from anchorlib.wire.health import ask_health
     from anchorlib.wire.holding import OTHERS, Doubt, Held, Link, doubts, held_frame
+    from anchorlib.wire.keeper import KeeperClient
     from anchorlib.wire.kinds import KIND_KEY, Kind, code_of, kind_of
     from anchorlib.wire.limits import (
         AHEAD_BYTES,
@@ -83,7 +86,7 @@ if TYPE_CHECKING:
     from anchorlib.wire.push import PushStream, writer_name
     from anchorlib.wire.reader import ReaderClient
     from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
-    from anchorlib.wire.services import push_handler, reader_handler
+    from anchorlib.wire.services import keeper_handler, push_handler, reader_handler
     from anchorlib.wire.v1.collector_pb2 import (
         DURABILITY_POWER,
         DURABILITY_PROCESS,
@@ -98,8 +101,14 @@ if TYPE_CHECKING:
         Lineage,
         ListReply,
         ListRequest,
+        MeasureReply,
+        MeasureRequest,
         PushReply,
         PushRequest,
+        RemoveReply,
+        RemoveRequest,
+        RenameReply,
+        RenameRequest,
         Resume,
     )
 
@@ -151,17 +160,24 @@ __all__ = [
     "GetRequest",
     "Held",
     "Hello",
+    "KeeperClient",
     "Kind",
     "Lineage",
     "Link",
     "ListReply",
     "ListRequest",
+    "MeasureReply",
+    "MeasureRequest",
     "MemoryFrames",
     "Outbox",
     "PushReply",
     "PushRequest",
     "PushStream",
     "ReaderClient",
+    "RemoveReply",
+    "RemoveRequest",
+    "RenameReply",
+    "RenameRequest",
     "Resume",
     "Row",
     "ask_health",
@@ -180,6 +196,7 @@ __all__ = [
     "held_frame",
     "is_address",
     "is_loopback",
+    "keeper_handler",
     "kind_of",
     "open_channel",
     "parse_address",
@@ -206,6 +223,7 @@ _MODULES = {
     "gaps": "read_gaps",
     "health": "ask_health",
     "holding": "Doubt Held Link OTHERS doubts held_frame",
+    "keeper": "KeeperClient",
     "kinds": "KIND_KEY Kind code_of kind_of",
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
@@ -220,10 +238,11 @@ _MODULES = {
     "push": "PushStream writer_name",
     "reader": "ReaderClient",
     "sealing": "DamagedError check_of check_seal sealed",
-    "services": "push_handler reader_handler",
+    "services": "keeper_handler push_handler reader_handler",
     "v1.collector_pb2": (
         "Ack Closed Confirm Confirmed DURABILITY_POWER DURABILITY_PROCESS Flushed GetReply "
-        "GetRequest Hello Lineage ListReply ListRequest PushReply PushRequest Resume"
+        "GetRequest Hello Lineage ListReply ListRequest MeasureReply MeasureRequest PushReply "
+        "PushRequest RemoveReply RemoveRequest RenameReply RenameRequest Resume"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

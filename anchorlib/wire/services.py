@@ -6,7 +6,7 @@ the other end to refuse: gRPC itself would log a traceback for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from anchorlib.wire.loading import grpc
@@ -17,6 +17,8 @@ __all__ = [
     "PushBehaviour",
     "PushCall",
     "ReadCall",
+    "keep_call",
+    "keeper_handler",
     "parse_reply",
     "push_call",
     "push_handler",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 _SERVICE: Final = DESCRIPTOR.services_by_name["Collector"].full_name
+_KEEPER: Final = DESCRIPTOR.services_by_name["Keeper"].full_name
 _READER: Final = DESCRIPTOR.services_by_name["Reader"].full_name
 
 PushCall: TypeAlias = "grpc.StreamStreamMultiCallable[bytes, bytes]"
@@ -60,6 +63,26 @@ def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
 def read_calls(channel: grpc.Channel) -> tuple[ReadCall, ReadCall]:
     """Calls Get and List; requests and replies are sealed messages."""
     return _read_call(channel, "Get"), _read_call(channel, "List")
+
+
+def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
+    """A call of the Keeper, "Measure", "Remove" or "Rename"; messages as those of `read_calls`."""
+    return channel.unary_unary(
+        f"/{_KEEPER}/{name}", request_serializer=None, response_deserializer=None
+    )
+
+
+def keeper_handler(
+    calls: Mapping[str, Callable[[bytes, grpc.ServicerContext], bytes]],
+) -> grpc.GenericRpcHandler:
+    """Serves the Keeper's calls by their names; messages as those of `reader_handler`."""
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        name: grpc.unary_unary_rpc_method_handler(
+            call, request_deserializer=None, response_serializer=None
+        )
+        for name, call in calls.items()
+    }
+    return grpc.method_handlers_generic_handler(_KEEPER, methods)
 
 
 def _read_call(channel: grpc.Channel, name: str) -> ReadCall:

@@ -26,16 +26,19 @@ from anchor_cli import (
     compare,
     doctor,
     export,
+    gc,
     graft,
     graph,
     hist,
     importing,
+    mv,
     names,
     noise,
     ops,
     pull,
     push,
     report,
+    rm,
     run,
     runs,
     serve,
@@ -83,6 +86,9 @@ app.command("graft", epilog=graft.EXAMPLES)(graft.make_graft)
 app.command("export", epilog=export.EXAMPLES)(export.export_run)
 app.command("import", epilog=importing.EXAMPLES)(importing.import_dumps)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.examine)
+app.command("rm", epilog=rm.EXAMPLES)(rm.remove_runs)
+app.command("mv", epilog=mv.EXAMPLES)(mv.rename)
+app.command("gc", epilog=gc.EXAMPLES)(gc.collect)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 
 

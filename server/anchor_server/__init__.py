@@ -2,6 +2,7 @@
 
     trainer ══Push══▶ PushService ─▶ Ranks ─▶ Writer ─▶ <store>/<run>.zarr
     reader  ◀══Get═══ ReaderService ◀──────────────────┘
+    keeper  ══Remove═▶ KeeperService ─▶ the run is no more
 
 collector     the gRPC server and its life
 push          streams: which are taken, and when they are answered
@@ -12,6 +13,7 @@ memory        memory that is used again
 room          memory for records that come in fragments
 ranks         who writes which rank
 files         the reader's service
+keeping       the keeper's service
 health        the standard health service
 refusals      errors as kinds and status codes
 trouble       what was refused, counted and told

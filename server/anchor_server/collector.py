@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ from anchor_server.door import Door
 from anchor_server.files import ReaderService
 from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
+from anchor_server.keeping import KeeperService
 from anchor_server.memory import keep_memory
 from anchor_server.ports import listener
 from anchor_server.push import PushService, StreamLimits
@@ -31,7 +33,7 @@ from anchor_server.ranks import Ranks
 from anchor_server.tally import Tally
 from anchor_server.trouble import Trouble
 from anchorlib.errors import CollectorError, OptionError, StoreError
-from anchorlib.store import check_writable, make_store
+from anchorlib.store import check_writable, finish_removals, make_store
 from anchorlib.wire import (
     HANDSHAKE_SECONDS,
     IDLE_SECONDS,
@@ -128,6 +130,8 @@ class Collector:
     def start(self) -> None:
         """Serve from now on, on threads of its own."""
         keep_memory()
+        # A thread of its own: what an interrupted removal left may be terabytes.
+        Thread(target=finish_removals, args=(self.store,), daemon=True).start()
         self._server.start()
         self._health.say(serving=True)
 
@@ -210,6 +214,7 @@ class Collector:
             handlers=[
                 push_handler(self._push.push),
                 ReaderService(self.store, self.tally, self._trouble).handler,
+                KeeperService(self.store, self.tally, self._trouble).handler,
             ],
             interceptors=[*watched, *asking],
             options=[*_OPTIONS, ("grpc.max_concurrent_streams", max_streams + _SPARE_THREADS)],

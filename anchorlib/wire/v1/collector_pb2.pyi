@@ -8,7 +8,7 @@ n - 1, answers with how many it has written, and writes none twice: so a writer 
 connection, or whose collector was killed, asks for that mark and goes on from there.
 
 Every request and every reply ends with `check`, xxh3-64 of all its bytes before that field (those
-of a GetReply or ListReply seeded with the request's check). What does not fit is not acted upon.
+of a Reader's or Keeper's reply seeded with the request's check). What does not fit is not acted upon.
 """
 
 from collections import abc as _abc
@@ -962,3 +962,153 @@ class ListReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReply: _TypeAlias = ListReply  # noqa: Y015
+
+@_typing.final
+class MeasureRequest(_message.Message):
+    """What a run takes, and whether somebody writes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureRequest: _TypeAlias = MeasureRequest  # noqa: Y015
+
+@_typing.final
+class MeasureReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """on the collector's disk"""
+    written: _builtins.bool
+    """a living process writes a rank of it"""
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+        written: _builtins.bool = ...,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "check", b"check", "written", b"written"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasureReply: _TypeAlias = MeasureReply  # noqa: Y015
+
+@_typing.final
+class RemoveRequest(_message.Message):
+    """Removes a run; nobody sees it any more once the answer is there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    UNLESS_AFTER_NS_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    unless_after_ns: _builtins.int
+    """Present: the run stays where something was written to it after this time."""
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        unless_after_ns: _builtins.int | None = ...,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unless_after_ns", b"_unless_after_ns", "unless_after_ns", b"unless_after_ns"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unless_after_ns", b"_unless_after_ns", "check", b"check", "run", b"run", "unless_after_ns", b"unless_after_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__unless_after_ns: _TypeAlias = _typing.Literal["unless_after_ns"]  # noqa: Y015
+    _WhichOneofArgType__unless_after_ns: _TypeAlias = _typing.Literal["_unless_after_ns", b"_unless_after_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unless_after_ns) -> _WhichOneofReturnType__unless_after_ns | None: ...
+
+Global___RemoveRequest: _TypeAlias = RemoveRequest  # noqa: Y015
+
+@_typing.final
+class RemoveReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """that are free again"""
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "check", b"check"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveReply: _TypeAlias = RemoveReply  # noqa: Y015
+
+@_typing.final
+class RenameRequest(_message.Message):
+    """Gives a run another name, which no run has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    name: _builtins.str
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        name: _builtins.str = ...,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "name", b"name", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenameRequest: _TypeAlias = RenameRequest  # noqa: Y015
+
+@_typing.final
+class RenameReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECK_FIELD_NUMBER: _builtins.int
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenameReply: _TypeAlias = RenameReply  # noqa: Y015

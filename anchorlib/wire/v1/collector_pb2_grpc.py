@@ -219,3 +219,164 @@ class Reader(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class KeeperStub(object):
+    """Runs as things. None of its calls touches a run that a living process writes.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Measure = channel.unary_unary(
+                '/anchorlib.wire.v1.Keeper/Measure',
+                request_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureRequest.SerializeToString,
+                response_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureReply.FromString,
+                _registered_method=True)
+        self.Remove = channel.unary_unary(
+                '/anchorlib.wire.v1.Keeper/Remove',
+                request_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RemoveRequest.SerializeToString,
+                response_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RemoveReply.FromString,
+                _registered_method=True)
+        self.Rename = channel.unary_unary(
+                '/anchorlib.wire.v1.Keeper/Rename',
+                request_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RenameRequest.SerializeToString,
+                response_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RenameReply.FromString,
+                _registered_method=True)
+
+
+class KeeperServicer(object):
+    """Runs as things. None of its calls touches a run that a living process writes.
+    """
+
+    def Measure(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Remove(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rename(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_KeeperServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Measure': grpc.unary_unary_rpc_method_handler(
+                    servicer.Measure,
+                    request_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureRequest.FromString,
+                    response_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureReply.SerializeToString,
+            ),
+            'Remove': grpc.unary_unary_rpc_method_handler(
+                    servicer.Remove,
+                    request_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RemoveRequest.FromString,
+                    response_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RemoveReply.SerializeToString,
+            ),
+            'Rename': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rename,
+                    request_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RenameRequest.FromString,
+                    response_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.RenameReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'anchorlib.wire.v1.Keeper', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('anchorlib.wire.v1.Keeper', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Keeper(object):
+    """Runs as things. None of its calls touches a run that a living process writes.
+    """
+
+    @staticmethod
+    def Measure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/anchorlib.wire.v1.Keeper/Measure',
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureRequest.SerializeToString,
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Remove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/anchorlib.wire.v1.Keeper/Remove',
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.RemoveRequest.SerializeToString,
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.RemoveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rename(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/anchorlib.wire.v1.Keeper/Rename',
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.RenameRequest.SerializeToString,
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.RenameReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -8,7 +8,7 @@ n - 1, answers with how many it has written, and writes none twice: so a writer 
 connection, or whose collector was killed, asks for that mark and goes on from there.
 
 Every request and every reply ends with `check`, xxh3-64 of all its bytes before that field (those
-of a GetReply or ListReply seeded with the request's check). What does not fit is not acted upon.
+of a Reader's or Keeper's reply seeded with the request's check). What does not fit is not acted upon.
 """
 
 from anchorlib.wire.v1 import collector_pb2 as _collector_pb2
@@ -110,3 +110,49 @@ class ReaderServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_collector_pb2.ListReply, _abc.Awaitable[_collector_pb2.ListReply]]: ...
 
 def add_ReaderServicer_to_server(servicer: ReaderServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class KeeperStub:
+    """Runs as things. None of its calls touches a run that a living process writes."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> KeeperAsyncStub: ...
+    Measure: _grpc.UnaryUnaryMultiCallable[_collector_pb2.MeasureRequest, _collector_pb2.MeasureReply]
+    Remove: _grpc.UnaryUnaryMultiCallable[_collector_pb2.RemoveRequest, _collector_pb2.RemoveReply]
+    Rename: _grpc.UnaryUnaryMultiCallable[_collector_pb2.RenameRequest, _collector_pb2.RenameReply]
+
+@_typing.type_check_only
+class KeeperAsyncStub(KeeperStub):
+    """Runs as things. None of its calls touches a run that a living process writes."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Measure: _aio.UnaryUnaryMultiCallable[_collector_pb2.MeasureRequest, _collector_pb2.MeasureReply]  # type: ignore[assignment]
+    Remove: _aio.UnaryUnaryMultiCallable[_collector_pb2.RemoveRequest, _collector_pb2.RemoveReply]  # type: ignore[assignment]
+    Rename: _aio.UnaryUnaryMultiCallable[_collector_pb2.RenameRequest, _collector_pb2.RenameReply]  # type: ignore[assignment]
+
+class KeeperServicer(metaclass=_abc_1.ABCMeta):
+    """Runs as things. None of its calls touches a run that a living process writes."""
+
+    @_abc_1.abstractmethod
+    def Measure(
+        self,
+        request: _collector_pb2.MeasureRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_collector_pb2.MeasureReply, _abc.Awaitable[_collector_pb2.MeasureReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Remove(
+        self,
+        request: _collector_pb2.RemoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_collector_pb2.RemoveReply, _abc.Awaitable[_collector_pb2.RemoveReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Rename(
+        self,
+        request: _collector_pb2.RenameRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_collector_pb2.RenameReply, _abc.Awaitable[_collector_pb2.RenameReply]]: ...
+
+def add_KeeperServicer_to_server(servicer: KeeperServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

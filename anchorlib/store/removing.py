@@ -1,0 +1,131 @@
+"""Runs removed, renamed and put in place: whole or not at all, and never while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.names import check_run_name, check_stored_run_name, escape
+from anchorlib.store.aside import delete_aside, put_aside
+from anchorlib.store.holding import drop_locks, whole_run
+from anchorlib.store.layout import rank_name, run_directory
+from anchorlib.store.location import LocalLocation
+from anchorlib.store.metadata import group_json, stamp
+from anchorlib.store.opening import store_errors
+from anchorlib.store.reader import RunReader
+from anchorlib.store.tree import Tree, sync_directory
+
+__all__ = ["place_run", "remove_rank", "remove_run", "rename_run", "written_ns"]
+
+
+def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int:
+    """Removes a run; the bytes of disk that are free again.
+
+    From one rename on nobody sees it any more; then it is deleted. Where the run's folder is a
+    link, the link is removed and what it leads to stays.
+
+    unless_after: nothing is removed where something was written after this time (nanoseconds
+        since the epoch, as `written_ns` says it).
+
+    Raises RunNotFoundError, RunBusyError where a living process writes it, StoreError.
+    """
+    check_stored_run_name(run)
+    folder = run_directory(store, run)
+    with store_errors(f"cannot remove run {run!r} of {escape(str(store))}"):
+        with whole_run(store, run):
+            _check_there(folder, run, store)
+            if unless_after is not None and _written(folder, run) > unless_after:
+                raise RunBusyError(f"run {run!r} was written to a moment ago: it stays")
+            aside = put_aside(store, folder)
+            drop_locks(store, run)
+        return delete_aside(store, aside)
+
+
+def remove_rank(store: Path, run: str, rank: int) -> int:
+    """Removes one rank of a run, as `remove_run` does; the bytes that are free again."""
+    check_stored_run_name(run)
+    folder = run_directory(store, run) / rank_name(rank)
+    with store_errors(f"cannot remove rank {rank} of run {run!r} of {escape(str(store))}"):
+        with whole_run(store, run):
+            if not os.path.lexists(folder):
+                raise RunNotFoundError(f"run {run!r} has no rank {rank}")
+            aside = put_aside(store, folder)
+        return delete_aside(store, aside)
+
+
+def rename_run(store: Path, run: str, name: str) -> None:
+    """Gives a run another name.
+
+    Raises RunNotFoundError, RunExistsError where the name is taken, RunBusyError where a living
+    process writes either, InvalidNameError, StoreError.
+    """
+    check_stored_run_name(run)
+    check_run_name(name)
+    old, new = run_directory(store, run), run_directory(store, name)
+    document = group_json(stamp(run=name))
+    where = f"cannot rename run {run!r} of {escape(str(store))}"
+    with store_errors(where), whole_run(store, run, name):
+        _check_there(old, run, store)
+        _move(old, new, name)
+        drop_locks(store, run)
+        if not new.is_symlink():
+            # The one place inside a run that says its name: for others than this library.
+            with contextlib.suppress(IsADirectoryError):
+                Tree(store).replace(new, document)
+
+
+def place_run(store: Path, made: Path, name: str) -> None:
+    """Puts a run that was made elsewhere on the same file system into a store, under this name.
+
+    Raises as `rename_run`.
+    """
+    check_run_name(name)
+    with store_errors(f"cannot make run {name!r} in {escape(str(store))}"), whole_run(store, name):
+        _move(made, run_directory(store, name), name)
+
+
+def written_ns(run: RunReader) -> int:
+    """When something was last written to a run, nanoseconds since the epoch.
+
+    The newest of: a rank was made, an attempt began, a record was observed. A clock that is ahead
+    does not count: the answer is never in the future.
+    """
+    times = [0]
+    for rank in run.ranks:
+        reader = run.rank(rank)
+        times += [reader.catalogue.created_ns]
+        times += [attempt.started_ns for attempt in reader.catalogue.attempts]
+        if reader.committed:
+            last = reader.span("time_ns", reader.committed - 1, reader.committed)
+            times.append(int(last[0]))
+    return min(max(times), time.time_ns())
+
+
+def _check_there(folder: Path, run: str, store: Path) -> None:
+    if not os.path.lexists(folder):
+        raise RunNotFoundError(f"no run {run!r} in {escape(str(store))}")
+    if not folder.is_dir() and not folder.is_symlink():
+        raise StoreError(f"{escape(str(folder))} is a file, and no run: remove it by hand")
+
+
+def _written(folder: Path, run: str) -> int:
+    reader = RunReader(LocalLocation(folder), run)
+    try:
+        reader.refresh()
+        return written_ns(reader)
+    except AnchorError:  # what cannot be read was not chosen by its age
+        return time.time_ns()
+
+
+def _move(old: Path, new: Path, name: str) -> None:
+    """Renames a folder; nothing that bears the new name is replaced."""
+    if os.path.lexists(new):
+        raise RunExistsError(
+            f"there is a run {name!r} in {escape(str(new.parent))} already: take another name, or "
+            "remove that one first (anchor rm)"
+        )
+    old.rename(new)
+    sync_directory(new.parent)

@@ -1,0 +1,22 @@
+"""Runs as things: measured, removed, renamed, chosen by age and size, and mended.
+
+keeping    the keeper of a store: a directory's own, or a collector's
+choosing   which runs go, by age, number and size
+
+    keeper_of(find_run("run1")) ─▶ keeper, "run1" ─▶ keeper.remove("run1")
+"""
+
+from __future__ import annotations
+
+from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
+from anchorlib.upkeep.keeping import Keeper, keeper_at, keeper_of, read_facts
+
+__all__ = [
+    "Keeper",
+    "Limits",
+    "RunFacts",
+    "chosen",
+    "keeper_at",
+    "keeper_of",
+    "read_facts",
+]

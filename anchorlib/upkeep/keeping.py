@@ -1,0 +1,141 @@
+"""The keeper of a store: a directory's own, or a collector's. Both do the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from anchorlib.errors import RunNotFoundError
+from anchorlib.names import escape
+from anchorlib.store import (
+    CollectorLocation,
+    FoundRun,
+    LocalLocation,
+    Location,
+    RunReader,
+    Within,
+    disk_bytes,
+    find_run,
+    finish_removals,
+    is_written,
+    locate_store,
+    remove_run,
+    rename_run,
+    run_directory,
+    written_ns,
+)
+from anchorlib.upkeep.choosing import RunFacts
+
+if TYPE_CHECKING:
+    from anchorlib.wire import KeeperClient
+
+__all__ = ["Keeper", "keeper_at", "keeper_of", "read_facts"]
+
+_SUFFIX = ".zarr"
+
+
+class Keeper(Protocol):
+    """Does with whole runs what nobody may do while they are written."""
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        """Bytes of disk that a run takes, and whether a living process writes it."""
+        ...
+
+    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+        """Removes a run, unless something was written to it after a time; the bytes freed.
+
+        Raises RunNotFoundError, RunBusyError, StoreError, CollectorError.
+        """
+        ...
+
+    def rename(self, run: str, name: str) -> None:
+        """Gives a run another name. Raises RunExistsError, and what `remove` does."""
+        ...
+
+    def finish(self) -> tuple[int, list[str]]:
+        """Ends removals that were interrupted: how many, and what cannot be deleted.
+
+        A collector does so itself, when it starts.
+        """
+        ...
+
+
+class _LocalKeeper:
+    def __init__(self, store: Path) -> None:
+        self._store = store
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        return disk_bytes(run_directory(self._store, run)), is_written(self._store, run)
+
+    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+        return remove_run(self._store, run, unless_after=unless_after)
+
+    def rename(self, run: str, name: str) -> None:
+        rename_run(self._store, run, name)
+
+    def finish(self) -> tuple[int, list[str]]:
+        return finish_removals(self._store)
+
+
+class _RemoteKeeper:
+    def __init__(self, client: KeeperClient) -> None:
+        self._client = client
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        return self._client.measure(run)
+
+    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+        return self._client.remove(run, unless_after=unless_after)
+
+    def rename(self, run: str, name: str) -> None:
+        self._client.rename(run, name)
+
+    def finish(self) -> tuple[int, list[str]]:
+        return 0, []
+
+
+def keeper_at(store: str) -> Keeper:
+    """The keeper of the store that a text means. Raises as `locate_store`."""
+    return _keeper(locate_store(store))
+
+
+def keeper_of(found: FoundRun) -> tuple[Keeper, str]:
+    """The keeper of the store that holds a run, and the run's name there.
+
+    Raises RunNotFoundError for a folder that has no run's name.
+    """
+    location = found.location
+    if isinstance(location, Within):
+        return _keeper(location.outer), found.name
+    if not isinstance(location, LocalLocation):
+        raise RunNotFoundError(f"{found.name!r} is of no store")
+    folder = location.root
+    if folder.suffix != _SUFFIX:
+        raise RunNotFoundError(
+            f"{escape(str(folder))} is a run outside a store: those of a store are called "
+            "NAME.zarr; remove or rename this one by hand"
+        )
+    return _LocalKeeper(folder.parent), folder.name.removesuffix(_SUFFIX)
+
+
+def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
+    """What is known of a run of the store that `keeper` keeps.
+
+    Raises what opening it raises, and what `Keeper.measure` does.
+    """
+    found = find_run(run, store)
+    # In this order: what ends between the two looks counts as written.
+    nbytes, written = keeper.measure(run)
+    reader = RunReader(found.location, found.name)
+    reader.refresh()
+    return RunFacts(run, reader.state == "closed", written, nbytes, written_ns(reader))
+
+
+def _keeper(location: Location) -> Keeper:
+    if isinstance(location, LocalLocation):
+        return _LocalKeeper(location.root)
+    if isinstance(location, CollectorLocation):
+        from anchorlib.wire import KeeperClient
+
+        return _RemoteKeeper(KeeperClient(location.client.address))
+    raise RunNotFoundError("only a directory or a collector keeps runs")

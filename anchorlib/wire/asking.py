@@ -1,0 +1,99 @@
+"""One question to a collector and its answer, both sealed, over a channel of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.wire.address import Address, parse_address
+from anchorlib.wire.channel import open_channel
+from anchorlib.wire.credentials import Credentials
+from anchorlib.wire.failures import Failure, failure
+from anchorlib.wire.kinds import Kind
+from anchorlib.wire.loading import grpc
+from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
+from anchorlib.wire.services import ReadCall
+
+__all__ = ["Line", "NotThereError"]
+
+_TRIES: Final = 4  # of a question that was damaged on the way, or whose answer was
+
+R = TypeVar("R", bound=Message)
+
+
+class NotThereError(Exception):
+    """The collector has no such thing."""
+
+
+class Line:
+    """A channel to a collector; may be used by several threads.
+
+    address: an Address or a URL; its run is not looked at.
+    credentials: None takes the environment's.
+    """
+
+    def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
+        self.address = parse_address(address) if isinstance(address, str) else address
+        credentials = credentials or Credentials.from_environment()
+        self._metadata = credentials.metadata
+        self._process = os.getpid()
+        self.channel = open_channel(self.address, credentials)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.channel.close()
+
+    def ask(
+        self, method: ReadCall, request: Message, kind: type[R], *, timeout: float, again: bool
+    ) -> R:
+        """The answer, within `timeout` seconds.
+
+        again: the question may be asked twice, so it is where its answer was damaged on the way.
+
+        Raises NotThereError, StoreError where the collector finds its store spoilt, CollectorError.
+        """
+        self._check_process()
+        question = sealed(request)
+        for _ in range(_TRIES):
+            try:
+                # A damaged line may lose the message and keep the status: gRPC then says None.
+                answer = method(question, timeout=timeout, metadata=self._metadata) or b""
+                check_seal(answer, check_of(question))
+                return kind.FromString(answer)
+            except DamagedError:
+                if not again:
+                    break
+            except grpc.RpcError as error:
+                self._refuse(error)
+        sentence = (
+            f"what {self.address} answers is damaged on the way, again and again: look after the "
+            "line, or use grpcs://"
+            if again
+            else f"what {self.address} answered was damaged on the way: look whether it was done "
+            "(anchor runs), and try again"
+        )
+        raise Failure(Kind.DAMAGED, sentence).error()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            # gRPC would hang here now and then, instead of failing.
+            sentence = (
+                f"{self.address} was opened before this process was forked, which gRPC does not "
+                "survive; open it in this process, started by 'spawn'"
+            )
+            raise Failure(Kind.HERE, sentence).error()
+
+    def _refuse(self, error: grpc.RpcError) -> None:
+        """Raises what a failed call means; nothing where the question may be asked again."""
+        fault = failure(self.address, error)
+        if fault.kind is Kind.MISSING:
+            raise NotThereError from None
+        if fault.kind is Kind.STORE:
+            details = escape((error.details() or "")[:500])
+            raise StoreError(f"{details} (at {self.address})") from None
+        if fault.kind is not Kind.DAMAGED:
+            raise fault.error() from None

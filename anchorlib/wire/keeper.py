@@ -1,0 +1,72 @@
+"""Runs of a collector measured, removed and renamed from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from anchorlib.errors import RunNotFoundError
+from anchorlib.wire.address import Address
+from anchorlib.wire.asking import Line, NotThereError
+from anchorlib.wire.credentials import Credentials
+from anchorlib.wire.services import keep_call
+from anchorlib.wire.v1.collector_pb2 import (
+    MeasureReply,
+    MeasureRequest,
+    RemoveReply,
+    RemoveRequest,
+    RenameReply,
+    RenameRequest,
+)
+
+__all__ = ["KeeperClient"]
+
+_SECONDS: Final = 3600.0  # that an answer may take: a run of terabytes is deleted file by file
+
+R = TypeVar("R", bound=Message)
+
+
+class KeeperClient:
+    """Asks for calls of the collector's service Keeper; may be used by several threads.
+
+    address: an Address or a URL; its run is not looked at. credentials: None takes the
+    environment's.
+    """
+
+    def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
+        self._line = Line(address, credentials)
+        self.address = self._line.address
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        """Bytes of disk that a run takes, and whether a living process writes it.
+
+        Raises RunNotFoundError, CollectorError, StoreError.
+        """
+        found = self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
+        return found.bytes, found.written
+
+    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+        """Removes a run; the bytes that are free again. Raises as `measure`.
+
+        unless_after: it stays where something was written to it after this time.
+        """
+        request = RemoveRequest(run=run, unless_after_ns=unless_after)
+        return self._ask("Remove", request, RemoveReply, run).bytes
+
+    def rename(self, run: str, name: str) -> None:
+        """Gives a run another name. Raises as `measure`."""
+        self._ask("Rename", RenameRequest(run=run, name=name), RenameReply, run)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._line.close()
+
+    def _ask(
+        self, call: str, request: Message, kind: type[R], run: str, *, again: bool = False
+    ) -> R:
+        method = keep_call(self._line.channel, call)
+        try:
+            return self._line.ask(method, request, kind, timeout=_SECONDS, again=again)
+        except NotThereError:
+            raise RunNotFoundError(f"no run {run!r} at {self.address}") from None

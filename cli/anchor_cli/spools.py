@@ -1,0 +1,19 @@
+"""Spools of this machine that wait for a run which has gone, or has another name."""
+
+from __future__ import annotations
+
+from anchor_cli.terminal import note
+from anchorlib.names import escape
+
+__all__ = ["note_spools"]
+
+
+def note_spools(run: str, name: str | None = None) -> None:
+    """Names each spool of `run`, and how to deliver it; `name` is what the run is called now."""
+    from anchorlib.spool import spools_here
+
+    for spool in spools_here():
+        if spool.run == run:
+            path, to = escape(str(spool.path)), escape(str(spool.to))
+            rest = f"anchor push {path} --to {to} --as {name or 'NAME'}"
+            note(f"a spool on this machine still waits for run {run} (rank {spool.rank}): {rest}")

@@ -1,0 +1,112 @@
+"""The keeper's service: runs measured, removed and renamed, and never while they are written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from anchor_server.refusals import Refusal
+from anchor_server.tally import Tally
+from anchor_server.trouble import Caller, Trouble
+from anchorlib.errors import RunNotFoundError
+from anchorlib.names import check_stored_run_name
+from anchorlib.store import (
+    disk_bytes,
+    find_run,
+    is_written,
+    remove_run,
+    rename_run,
+    run_directory,
+)
+from anchorlib.wire import (
+    DamagedError,
+    FrameError,
+    Kind,
+    MeasureReply,
+    MeasureRequest,
+    RemoveReply,
+    RemoveRequest,
+    RenameReply,
+    RenameRequest,
+    check_of,
+    check_seal,
+    keeper_handler,
+    sealed,
+)
+
+__all__ = ["KeeperService"]
+
+_log = logging.getLogger("anchor_server")
+
+Answer: TypeAlias = Callable[[bytes, Caller], Message]
+
+
+class KeeperService:
+    """Serves Measure, Remove and Rename over a directory.
+
+    What the collector itself writes is held by its writers' locks, as that of any other process.
+    """
+
+    def __init__(self, store: Path, tally: Tally, trouble: Trouble) -> None:
+        self._store = store
+        self._tally = tally
+        self._trouble = trouble
+
+    @property
+    def handler(self) -> grpc.GenericRpcHandler:
+        """All calls, for the server; requests come as bytes, and are looked at here."""
+        calls = {"Measure": self._measure, "Remove": self._remove, "Rename": self._rename}
+        return keeper_handler({name: self._answered(call) for name, call in calls.items()})
+
+    def _answered(self, call: Answer) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+        def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
+            caller = Caller(context.peer())
+            try:
+                self._check(message)
+                return sealed(call(message, caller), check_of(message))
+            except RunNotFoundError as error:
+                self._trouble.refuse(context, Refusal(Kind.MISSING, str(error)), caller)
+            except DecodeError:
+                fault = FrameError("bytes that are no question to a keeper arrived")
+                self._trouble.refuse(context, fault, caller)
+            except Exception as error:  # noqa: BLE001  # every fault is answered
+                self._trouble.refuse(context, error, caller)
+
+        return answer
+
+    def _check(self, message: bytes) -> None:
+        try:
+            check_seal(message)
+        except DamagedError:
+            self._tally.damage()
+            raise
+
+    def _measure(self, message: bytes, caller: Caller) -> MeasureReply:
+        run = self._named(MeasureRequest.FromString(message).run, caller)
+        taken = disk_bytes(run_directory(self._store, run))
+        return MeasureReply(bytes=taken, written=is_written(self._store, run))
+
+    def _remove(self, message: bytes, caller: Caller) -> RemoveReply:
+        request = RemoveRequest.FromString(message)
+        run = self._named(request.run, caller)
+        after = request.unless_after_ns if request.HasField("unless_after_ns") else None
+        freed = remove_run(self._store, run, unless_after=after)
+        _log.info("run removed, %d bytes", freed, extra={"run": run, "peer": caller.peer})
+        return RemoveReply(bytes=freed)
+
+    def _rename(self, message: bytes, caller: Caller) -> RenameReply:
+        request = RenameRequest.FromString(message)
+        run = self._named(request.run, caller)
+        rename_run(self._store, run, request.name)
+        _log.info("run renamed to %s", request.name, extra={"run": run, "peer": caller.peer})
+        return RenameReply()
+
+    def _named(self, run: str, caller: Caller) -> str:
+        """The name of a run that is there, as every reader would find it."""
+        caller.run = check_stored_run_name(run)
+        return find_run(run, self._store).name

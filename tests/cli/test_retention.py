@@ -1,0 +1,182 @@
+"""`anchor rm`, `mv`, `gc`: on a directory, and through a collector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anchor_server import serve
+from anchorlib.spool.place import SpoolLabel
+from anchorlib.store import LocalLocation, Writer, list_runs
+from tests.cli.made import anchor, make_run, record
+
+DAY = 86_400 * 10**9
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANCHOR_SPOOL", str(tmp_path / "spools"))
+    for number in range(3):
+        make_run(tmp_path / "store", [record(step=number)], f"run{number}")
+    return tmp_path / "store"
+
+
+@pytest.fixture(params=["directory", "collector"])
+def place(request: pytest.FixtureRequest, store: Path) -> Iterator[str]:
+    """How the store is reached."""
+    if request.param == "directory":
+        yield str(store)
+    else:
+        with serve(store) as collector:
+            yield f"grpc://{collector.address}"
+
+
+def names(store: Path) -> list[str]:
+    return list_runs(LocalLocation(store))
+
+
+def age(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """From now on it is so many days later."""
+    now = time.time_ns
+    monkeypatch.setattr("time.time_ns", lambda: now() + days * DAY)
+
+
+def test_rm_removes_runs_and_says_what_was_freed(store: Path, place: str) -> None:
+    done = anchor("rm", "run0", "run2", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    first, second = done.out.splitlines()
+    assert first.startswith("run0: removed, ")
+    assert first.endswith(" bytes freed")
+    assert second.startswith("run2: removed, ")
+    assert names(store) == ["run1"]
+
+
+def test_rm_removes_nothing_where_one_name_is_wrong(store: Path, place: str) -> None:
+    done = anchor("rm", "run0", "run9", "--store", place)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "no run 'run9'" in done.err
+    assert names(store) == ["run0", "run1", "run2"]
+
+
+def test_a_run_that_is_written_is_refused_in_a_line(store: Path, place: str) -> None:
+    with Writer.open(store, "run1", 1):
+        removed = anchor("rm", "run1", "--store", place)
+        renamed = anchor("mv", "run1", "new", "--store", place)
+        collected = anchor("gc", "--keep-last", "0", "--store", place, "--json")
+    refused = 4 if "://" in place else 2
+    assert (removed.code, renamed.code) == (refused, refused)
+    assert "is being written" in removed.err
+    assert removed.err.count("\n") == 1
+    assert collected.code == 0
+    assert [one["run"] for one in collected.json["removed"]] == ["run0", "run2"]
+    assert collected.json["kept"] == ["run1"]
+    assert names(store) == ["run1"]
+
+
+def test_mv_renames_and_refuses_a_name_that_is_taken(store: Path, place: str) -> None:
+    done = anchor("mv", "run0", "baseline", "--store", place)
+    assert (done.code, done.out) == (0, "run0 is now baseline\n")
+    taken = anchor("mv", "run1", "run2", "--store", place)
+    assert taken.code == (4 if "://" in place else 2)
+    assert "there is a run 'run2'" in taken.err
+    assert anchor("mv", "run1", "../run7", "--store", place).code == 2
+    assert names(store) == ["baseline", "run1", "run2"]
+
+
+def test_a_run_may_be_named_by_its_path_or_its_url(store: Path) -> None:
+    assert anchor("mv", store / "run0.zarr", "new").code == 0
+    with serve(store) as collector:
+        assert anchor("rm", f"grpc://{collector.address}/run1/").code == 0
+    assert anchor("rm", f"{store}/run2.zarr/").code == 0
+    assert names(store) == ["new"]
+
+
+def test_a_run_outside_a_store_is_left_to_its_owner(store: Path) -> None:
+    (store / "run0.zarr").rename(store / "copy")
+    done = anchor("rm", f"{store}/copy")
+    assert (done.code, (store / "copy").is_dir()) == (2, True)
+    assert "outside a store" in done.err
+
+
+def test_gc_by_age_says_first_what_would_go(
+    store: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age(monkeypatch, 40)
+    make_run(store, [record()], "fresh")
+    planned = anchor("gc", "--older-than", "30d", "--keep-last", "2", "--dry-run", "--store", place)
+    assert planned.code == 0
+    assert planned.out.splitlines()[-1].startswith("2 runs would be removed, ")
+    assert names(store) == ["fresh", "run0", "run1", "run2"]
+    done = anchor("gc", "--older-than", "30d", "--keep-last", "2", "--store", place)
+    assert done.code == 0
+    assert done.out.splitlines()[-1].startswith("2 runs removed, ")
+    assert names(store) == ["fresh", "run2"]
+
+
+def test_gc_by_size_removes_the_oldest_until_the_rest_fits(store: Path, place: str) -> None:
+    sizes = {
+        one["run"]: one["bytes"]
+        for one in anchor("gc", "--max-size", "1", "--dry-run", "--json", "--store", place).json[
+            "removed"
+        ]
+    }
+    most = sizes["run1"] + sizes["run2"]
+    done = anchor("gc", "--max-size", most, "--store", place, "--json")
+    assert [one["run"] for one in done.json["removed"]] == ["run0"]
+    assert done.json["freed"] > 0
+    assert names(store) == ["run1", "run2"]
+
+
+def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, place: str) -> None:
+    make_run(store, [record()], "open", close=False)
+    catalogue = store / "run1.zarr/rank0/catalog/c.0"
+    catalogue.write_bytes(catalogue.read_bytes().replace(b'"series"', b'"sXries"'))
+    done = anchor("gc", "--keep-last", "0", "--store", place)
+    assert done.code == 3
+    assert "run1 cannot be read, and stays: " in done.err
+    assert names(store) == ["open", "run1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "say what goes"),
+        (["--older-than", "soon"], "is no time"),
+        (["--older-than", ""], "is no time"),
+        (["--max-size", "big"], "--max-size"),
+        (["--keep-last", "-1"], "keep-last"),
+    ],
+)
+def test_gc_with_wrong_limits_removes_nothing(store: Path, given: list[str], said: str) -> None:
+    done = anchor("gc", *given, "--store", store)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert said in done.err
+    assert names(store) == ["run0", "run1", "run2"]
+
+
+def test_the_next_command_ends_a_removal_that_was_interrupted(store: Path) -> None:
+    removed = store / ".anchor" / "removed"
+    removed.mkdir()
+    (store / "run0.zarr").rename(removed / "run0.zarr.5f0ca6aa")
+    done = anchor("rm", "run1", "--store", store)
+    assert "ended 1 removal that had been interrupted" in done.err
+    assert list(removed.iterdir()) == []
+    (store / "run2.zarr").rename(removed / "run2.zarr.5f0ca6aa")
+    with serve(store):
+        end = time.monotonic() + 30
+        while list(removed.iterdir()) and time.monotonic() < end:
+            time.sleep(0.01)
+    assert list(removed.iterdir()) == []
+
+
+def test_spools_that_wait_for_a_run_are_named(store: Path, tmp_path: Path) -> None:
+    label = SpoolLabel("run0", 3, "00" * 16, "grpc://127.0.0.1:1", 0)
+    spool = tmp_path / "spools" / label.folder
+    spool.mkdir(parents=True)
+    (spool / "spool.json").write_text(label.text())
+    done = anchor("mv", "run0", "new", "--store", store)
+    assert done.code == 0
+    assert f"anchor push {spool} --to grpc://127.0.0.1:1 --as new" in done.err
