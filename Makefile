@@ -16,7 +16,7 @@ demo: .venv/.ready  ## train on real digits, print names and a histogram, write 
 	@echo "Look around: .venv/bin/anchor stats demo --tensor loss"
 
 check: check-style  ## what must pass before every commit
-	$(BIN)/pytest -q -n 2 -m "not slow"
+	$(BIN)/pytest -q -n 2 -m "not slow and not wide"
 
 check-style: .venv/.ready
 	$(BIN)/ruff format --check .
@@ -25,12 +25,13 @@ check-style: .venv/.ready
 	$(BIN)/lint-imports
 
 test: .venv/.ready  ## every test; those of the page want chromium, firefox-esr; of power loss libfuse2
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 -m "not wide"
 
 chaos: .venv/.ready  ## 20 seeds of killed trainers, recorders and collectors on a line that breaks
 	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
+	$(BIN)/pytest -q -n 2 -m wide
 	$(BIN)/python -m tests.diagnosis
 
 bench: .venv/.ready  ## what observing costs, against targets: the table (BENCH=calls: a part of it)

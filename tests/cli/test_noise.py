@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -29,22 +30,25 @@ print("trained", *sys.argv[2:])
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text(TRAIN)
-    return path
-
-
-@pytest.fixture
-def recorded(script, tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A store with `run1`, which the script names itself, and the command that made it."""
-    store = tmp_path / "runs"
+    place = tmp_path_factory.mktemp("made")
+    script = place / "train.py"
+    script.write_text(TRAIN)
     command = [sys.executable, str(script), "run1", "--lr", "a b"]
     subprocess.run(
-        command, env=environment(ANCHOR_STORE=str(store)), check=True, capture_output=True
+        command, env=environment(ANCHOR_STORE=str(place / "runs")), check=True, capture_output=True
     )
-    return store, command
+    return place / "runs", command
+
+
+@pytest.fixture
+def recorded(made, tmp_path):
+    """A copy of that store, and the command."""
+    store, command = made
+    shutil.copytree(store, tmp_path / "runs")
+    return tmp_path / "runs", command
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["given", "from the header"])

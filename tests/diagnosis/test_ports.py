@@ -6,8 +6,9 @@ import pytest
 
 import anchorlib
 from tests.diagnosis.ports import PORTS, Ported, draw_port
+from tests.seeds import seeds
 
-SEEDS = (*range(9), *(pytest.param(n, marks=pytest.mark.slow) for n in range(9, 45)))
+SEEDS = seeds(checked=5, tested=12, wide=45)
 
 
 def wrong_pairs(ported, found):

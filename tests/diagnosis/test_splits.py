@@ -8,8 +8,9 @@ import torch
 import anchorlib
 from tests.anchorlib.capture.test_distributed import run_ranks
 from tests.diagnosis.splitting import NETS, Splitting, draw_splitting, train
+from tests.seeds import seeds
 
-SEEDS = (*range(9), *(pytest.param(n, marks=pytest.mark.slow) for n in range(9, 36)))
+SEEDS = seeds(checked=5, tested=10, wide=36)
 
 
 def compared(store, one, two, **options):
