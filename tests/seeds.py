@@ -1,4 +1,4 @@
-"""Seeds of a law whose cases are drawn: some in every run of the tests, many in `make diagnosis`."""
+"""Seeds of laws whose cases are drawn: some in each run of the tests, many by `make diagnosis`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def seeds(checked: int, tested: int, wide: int) -> list[object]:
-    """Parameters 0 to `wide`: `make check` runs those below `checked`, `make test` below `tested`."""
+    """Parameters 0 to `wide`: `make check` runs those below `checked`, `make test` to `tested`."""
     marks = [pytest.mark.slow, pytest.mark.wide]
     return [
         pytest.param(seed, marks=marks[: (seed >= checked) + (seed >= tested)])
