@@ -127,7 +127,7 @@ class OpMode(TorchDispatchMode):
             found = [None] * len(tensors)
         inputs = _forms(arguments.names, tensors, found)
         told = b"".join([one for one in found if one is not None])
-        source = "graph" if place.graph else "eager"
+        source = "eager" if place.graph is None else "graph"
         return _Begun(facts, sight, arguments, pass_index, inputs, told, makers, source)
 
     def _note(self, begun: _Begun, out: Any) -> None:
@@ -163,6 +163,7 @@ class OpMode(TorchDispatchMode):
                 mutates,
                 facts.view,
                 begun.source,
+                sight.origin,
             )
             sights.add(TracedOp(form, begun.pass_index, told, tuple(arguments.floats)), facts)
             owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""

@@ -12,11 +12,11 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.autograd import graph
 from torch.optim import Optimizer
 
-__all__ = ["OURS", "Place", "place_of"]
+__all__ = ["OURS", "Place", "is_torchs", "place_of"]
 
 
 class Place(NamedTuple):
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     module: of the innermost module known by name that runs; None where there is none.
     optimizes: whether an optimizer's step runs it. repeats: whether it is a forward inside
-        backward. graph: whether a compiler's graph runs it, operation by operation.
+        backward. graph: the frame of a compiler's graph that runs it, operation by operation.
     where: of a backward operation empty unless a user's own code (a hook, a Function) ran it.
     """
 
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     module: str | None = None
     optimizes: bool = False
     repeats: bool = False
-    graph: bool = False
+    graph: FrameType | None = None
 
 
 OURS: Final = Place("ours")
@@ -68,6 +68,11 @@ _STEP: Final = _code(Optimizer.profile_hook_step(Optimizer.step))
 _kinds: dict[str, _Kind] = {}
 
 
+def is_torchs(file: str) -> bool:
+    """Whether a file is part of torch."""
+    return file.startswith(_TORCH)
+
+
 def _kind_of(file: str) -> _Kind:
     kind = _kinds.get(file)
     if kind is None:
@@ -95,17 +100,18 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
     names: of modules, by id. backward: whether autograd's engine is at work.
     """
-    where, module = "", None
-    optimizes = repeats = graphs = called = False
+    where, module, graph = "", None, None
+    optimizes = repeats = called = False
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename) or _kind_of(code.co_filename)
         if kind is _Kind.TORCHS:
             if code is _CALL:
                 called = True
-                repeats |= backward
+                owner = frame.f_locals["self"]
+                repeats |= backward and not isinstance(owner, fx.GraphModule)
                 if module is None:
-                    module = names.get(id(frame.f_locals["self"]))
+                    module = names.get(id(owner))
             elif code is _ENGINE and backward:
                 break
         elif kind is _Kind.USERS:
@@ -118,9 +124,9 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
                 return OURS
         elif kind is _Kind.CHECKPOINTS:
             repeats |= backward
-        else:
-            graphs |= kind is _Kind.GRAPHS
+        elif kind is _Kind.GRAPHS:
+            graph = graph or frame
         if where and (module is not None or optimizes):
             break
         frame = frame.f_back
-    return Place(where, module, optimizes, repeats, graphs)
+    return Place(where, module, optimizes, repeats, graph)

@@ -17,7 +17,7 @@ from anchorlib.capture.structure import Parts
 from anchorlib.capture.tracing.mode import OpMode
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Names, Sights
-from anchorlib.operations import Entry, OpLog, gap_entry
+from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry
 
 __all__ = ["Tracer"]
 
@@ -122,7 +122,7 @@ class Tracer:
 
     def _hand_over(self) -> None:
         ops = self._sights.next_step()
-        if ops and self.tells_compiled and _has_compiled():
+        if ops and self.tells_compiled and _has_compiled() and not any(map(_is_compiled, ops)):
             self._gap(COMPILED)
         entries = list(self._log.entries(self._step, ops))
         entries += [gap_entry(reason, *told) for reason, told in self._gaps.items()]
@@ -141,7 +141,11 @@ class Tracer:
             self._mode = None
 
 
+def _is_compiled(op: TracedOp) -> bool:
+    return op.form.source != "eager"
+
+
 def _has_compiled() -> bool:
-    """Whether torch.compile has made code in this process, of which torch dispatches nothing."""
+    """Whether torch.compile has made code in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0

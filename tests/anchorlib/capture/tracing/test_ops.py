@@ -12,7 +12,7 @@ from anchorlib.operations import Joined, read_entries, segment
 from tests.anchorlib.capture.tracing.programs import SITUATIONS, Net, train
 from tests.recording import recording
 
-EAGER = [name for name in SITUATIONS if name not in {"aot_eager", "inductor"}]
+EAGER = [name for name in SITUATIONS if name != "inductor"]
 
 
 def traced(body, model=None, optimizer=None, **options):
