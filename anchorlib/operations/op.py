@@ -49,8 +49,10 @@ class Op:
     view: whether what it made shares memory with an input.
     origin: of compiled code: the operation before decomposition, where it is another. group: the
         number of its kernel in its graph, which fused operations share. Empty and None elsewhere.
-    source: where it was read: "eager", as torch ran it; "graph", the same of a compiler's graph that
-        was run operation by operation; "inductor", of the graph that Inductor made kernels of.
+    source: where it was read: "eager", as torch ran it; "graph", the same of a compiler's graph
+        that was run operation by operation; "inductor", of the graph that Inductor made kernels
+        of, which ran; "aot", of a graph that a backend runs out of sight, in the step in which it
+        was compiled, after all that ran.
     """
 
     index: int

@@ -5,6 +5,7 @@ No hook is set on any module: global hooks would make torch.compile compile its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import fx, nn
 from torch.autograd import graph
 from torch.optim import Optimizer
 
-__all__ = ["OURS", "Place", "is_torchs", "place_of"]
+__all__ = ["OURS", "Place", "is_observing", "is_torchs", "place_of"]
 
 
 class Place(NamedTuple):
@@ -51,6 +52,7 @@ class _Kind(Enum):
 
 _TORCH: Final = str(Path(torch.__file__).parent) + "/"
 _ANCHORLIB: Final = str(Path(__file__).parents[2]) + "/"
+_KERNELS: Final = re.compile(r"/[a-z2-7]{2}/c[a-z2-7]{51}[.]py$")  # Inductor's own code
 _OBSERVING: Final = (f"{_ANCHORLIB}capture/", f"{_ANCHORLIB}recorder/")
 _OPTIMIZING: Final = ("optim/", "nn/utils/clip_grad", "amp/grad_scaler")
 _WRAPPERS: Final = {"scale", "step", "backward"}  # of ours, around functions of torch
@@ -73,6 +75,11 @@ def is_torchs(file: str) -> bool:
     return file.startswith(_TORCH)
 
 
+def is_observing(file: str) -> bool:
+    """Whether a file is of what observes a training."""
+    return file.startswith(_OBSERVING)
+
+
 def _kind_of(file: str) -> _Kind:
     kind = _kinds.get(file)
     if kind is None:
@@ -83,6 +90,8 @@ def _kind_of(file: str) -> _Kind:
 def _new_kind(file: str) -> _Kind:
     if file.startswith("<eval_with_key>"):
         return _Kind.GRAPHS
+    if _KERNELS.search(file):
+        return _Kind.TORCHS
     if file.startswith(_TORCH):
         inside = file[len(_TORCH) :]
         if inside.startswith(_OPTIMIZING):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import fx, nn
@@ -53,6 +53,11 @@ class Names:
         """What a module is called; None where it is none that is known."""
         return self.modules.get(id(module))
 
+    def at(self, path: tuple[str, ...]) -> str:
+        """The module at a path, as its outputs are called; empty where there is none."""
+        name = ".".join(link for link in path if link != "_orig_mod")
+        return name if name in self.modules.values() else ""
+
     def owner(self, variable: object) -> str:
         """The module that holds a parameter; empty where it is none."""
         return self._parameters.get(id(variable), "")
@@ -92,13 +97,15 @@ class Sight(NamedTuple):
 class Sights:
     """What is known of one step.
 
-    ops: those that were traced. pass_index: of the one that comes next.
+    ops: those that were traced. pass_index: of the one that comes next. graphs: those of compilers
+    that ran operation by operation, in this step or before.
     """
 
     names: Names
     ops: list[TracedOp] = field(default_factory=list)
     makers: Makers = field(default_factory=Makers)
     pass_index: int = 0
+    graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
     _forward: dict[int, tuple[str, str]] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
     _blank: set[int | None] = field(default_factory=set)
@@ -149,6 +156,20 @@ class Sights:
             origin = facts.origin
         return self._of_torch(name, place, node, tensors)._replace(origin=origin)
 
+    def see_node(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
+        """What the operation of a graph's node is, of which nothing but the graph was seen."""
+        if place.optimizes:
+            return Sight("optimizer", "", None, "", facts.where or place.where, facts.origin)
+        return self._of_graph(facts, place, node)
+
+    def see_unseen(self, facts: NodeFacts) -> Sight:
+        """The same, where nobody has seen the graph run either."""
+        module = self.names.at(facts.module.path)
+        stage = "backward" if facts.is_backward else "forward"
+        return Sight(
+            "accumulate" if facts.is_summing else stage, module, None, "", facts.where, facts.origin
+        )
+
     def _facts(self, frame: FrameType) -> NodeFacts | None:
         node = node_of(frame)
         if node is None:
@@ -156,6 +177,7 @@ class Sights:
         facts = self._nodes.get(node)
         if facts is None:
             facts = self._nodes[node] = facts_of_node(node)
+            self.graphs.add(node.graph)
         return facts
 
     def _of_graph(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
@@ -176,7 +198,8 @@ class Sights:
                 stage = "backward"
         if facts.is_summing:
             stage = "accumulate"
-        seq = self._number((execution, facts.seq)) if execution in self._followed else None
+        known = facts.seq is not None and execution in self._followed
+        seq = self._number((execution, facts.seq)) if known else None
         return Sight(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
