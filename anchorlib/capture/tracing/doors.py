@@ -65,7 +65,8 @@ class Doors:
     """Reads what is compiled, and sees it run, from `open` to `close`.
 
     on_graph: takes each graph of Inductor's that was read. on_aot: takes each graph of AOT's before
-    its backend has it. on_call: runs each of Inductor's that runs. on_fault: is told of a fault.
+    its backend has it. on_call: runs each of Inductor's that runs. on_missing: is told what cannot
+    be known, and why.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class Doors:
         on_graph: Callable[[GraphKey, Graph], None],
         on_aot: Callable[[fx.Graph], None],
         on_call: Call,
-        on_fault: Callable[[Exception], None],
+        on_missing: Callable[[str], None],
     ) -> None:
         self._on_graph, self._on_aot = on_graph, on_aot
-        self._on_call, self._on_fault = on_call, on_fault
+        self._on_call, self._on_missing = on_call, on_missing
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.get_ident()
         self._arrivals = Arrivals(
@@ -99,6 +100,20 @@ class Doors:
             undo()
         self._undo.clear()
 
+    def _found(self, module: Any, name: str) -> Any:
+        """What a module of torch's has under a private name; None, and said, where it has moved."""
+        found = getattr(module, name, None)
+        if found is None:
+            door = f"{module.__name__}.{name}"
+            told = next((told for one, told in DOORS.items() if one.startswith(door)), "code")
+            self._on_missing(f"{told}: this torch has no {door}")
+        return found
+
+    def _unread(self, fault: Exception) -> None:
+        self._on_missing(
+            f"a compiled graph could not be read: {type(fault).__name__}: {fault}"[:200]
+        )
+
     def _put(self, holder: Any, name: str, value: Any) -> None:
         before = getattr(holder, name)
         setattr(holder, name, value)
@@ -111,7 +126,7 @@ class Doors:
 
     def _read_aot(self, module: ModuleType) -> None:
         for name in _AOT:
-            logged = getattr(module, name, None)
+            logged = self._found(module, name)
             if logged is not None:
                 self._put(module, name, self._telling(logged))
 
@@ -125,13 +140,13 @@ class Doors:
                     if isinstance(given, fx.GraphModule):
                         self._on_aot(given.graph)
             except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
-                self._on_fault(fault)
+                self._unread(fault)
             return logged(*args, **kwargs)
 
         return log
 
     def _read(self, module: ModuleType) -> None:
-        logged = getattr(module, "log_ir_post_fusion", None)
+        logged = self._found(module, "log_ir_post_fusion")
         if logged is None:
             return
 
@@ -139,13 +154,13 @@ class Doors:
             try:
                 self._on_graph(*_inductors(nodes))
             except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
-                self._on_fault(fault)
+                self._unread(fault)
             return logged(nodes)
 
         self._put(module, "log_ir_post_fusion", log_ir_post_fusion)
 
     def _watch(self, module: ModuleType) -> None:
-        compiled = getattr(module, "CompiledFxGraph", None)
+        compiled = self._found(module, "CompiledFxGraph")
         if compiled is None:
             return
         call = compiled.__call__
@@ -160,7 +175,7 @@ class Doors:
 
     def _leave_cache(self, config: Any) -> None:
         name = _CACHES[config.__name__]
-        if not hasattr(config, name):
+        if self._found(config, name) is None:
             return
         patched = config.patch({name: False})
         patched.__enter__()

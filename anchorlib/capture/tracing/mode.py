@@ -114,7 +114,7 @@ class OpMode(TorchDispatchMode):
             with self._lock:
                 running = kernels.begin(key, given, sights)
         except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
-            self._on_fault(fault)
+            self._unread(fault)
         try:
             out = run()
         finally:
@@ -124,8 +124,11 @@ class OpMode(TorchDispatchMode):
                 with self._lock:
                     kernels.note(running, out, sights, _node() if _graph_task() != -1 else None)
             except Exception as fault:  # noqa: BLE001  # the same
-                self._on_fault(fault)
+                self._unread(fault)
         return out
+
+    def _unread(self, fault: Exception) -> None:
+        self._on_gap(f"a graph's run could not be told: {type(fault).__name__}: {fault}"[:200])
 
     def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation that a graph of Inductor's leaves to torch."""
@@ -134,7 +137,7 @@ class OpMode(TorchDispatchMode):
             try:
                 running.saw(facts_of(func), args, kwargs, out)
             except Exception as fault:  # noqa: BLE001  # the same
-                self._on_fault(fault)
+                self._unread(fault)
         return out
 
     def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:

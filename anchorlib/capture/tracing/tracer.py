@@ -65,7 +65,7 @@ class Tracer:
         self._kernels = Kernels(digests)
         self._unseen = Unseen()
         self._is_unseen = False
-        self._doors = Doors(self._kernels.read, self._unseen.read, self._run_graph, self._fault)
+        self._doors = Doors(self._kernels.read, self._unseen.read, self._run_graph, self._gap)
         if compiled:
             self._doors.open()
 

@@ -13,6 +13,7 @@ from functorch.compile import make_boxed_func
 from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 
+from anchorlib.capture.tracing.doors import Doors
 from anchorlib.operations import Joined, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording
@@ -176,6 +177,42 @@ def test_a_backend_that_runs_graphs_out_of_sight_has_them_listed_once():
     assert (forward.op, backward.op) == ("aten.tanh.default", "aten.tanh_backward.default")
     assert backward.inputs[0].shape == (4, 16)
     assert any("out of sight" in reason for reason in run.session.counters.skipped)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+def test_a_trace_leaves_the_entries_of_the_users_caches_valid(inductors, tmp_path, monkeypatch):
+    del inductors
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    found = {}
+    counters = torch._dynamo.utils.counters
+    for how in ("fills", "traced", "hits"):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = Net()
+        call = torch.compile(model)
+        if how == "traced":
+            assert any(op.source == "inductor" for op in one_step(call, model))
+        else:
+            call(torch.ones(4, 6)).sum().backward()
+        found[how] = Counter(counters["aot_autograd"]) + Counter(counters["inductor"])
+    assert found["fills"]["autograd_cache_miss"] == 1
+    assert not found["traced"]["autograd_cache_miss"] + found["traced"]["autograd_cache_hit"]
+    assert found["hits"]["autograd_cache_hit"] == 1
+
+
+def test_a_name_that_torch_has_moved_is_a_gap_that_says_it(inductors, monkeypatch):
+    del inductors
+    from torch._inductor import debug
+
+    said = []
+    monkeypatch.setattr(debug, "log_ir_post_fusion", None)
+    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    doors.open()
+    doors.close()
+    assert said == [
+        "Inductor's graphs and kernels: this torch has no torch._inductor.debug.log_ir_post_fusion"
+    ]
 
 
 def test_nothing_of_torchs_is_replaced_after_a_trace(inductors):
