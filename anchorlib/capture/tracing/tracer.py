@@ -17,8 +17,9 @@ from anchorlib.capture.structure import Parts
 from anchorlib.capture.tracing.doors import Doors, GraphKey
 from anchorlib.capture.tracing.kernels import Kernels
 from anchorlib.capture.tracing.mode import OpMode
+from anchorlib.capture.tracing.owners import Names
 from anchorlib.capture.tracing.request import Digests
-from anchorlib.capture.tracing.sights import Names, Sights
+from anchorlib.capture.tracing.sights import Sights
 from anchorlib.capture.tracing.unseen import Unseen, signature
 from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry
 
