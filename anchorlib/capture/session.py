@@ -195,8 +195,8 @@ class Session:
             was seen); or the steps themselves, as range(0, 2).
         digests: of what each operation took and made ("both"), of what it made ("outputs"), or
             "none".
-        compiled: whether to state a gap for code that torch.compile made: what runs inside it
-            cannot be traced yet.
+        compiled: whether to read the graphs of code that torch.compile makes from here on, and
+            to state a gap for what cannot be read, as code that it has made before.
         values: not supported yet: anything but () is an OptionError.
 
         They are read by `Run.ops` and `anchor ops`. A trace that is under way is replaced.

@@ -47,6 +47,8 @@ class OpForm(NamedTuple):
     mutates: tuple[int, ...]
     view: bool
     source: str
+    origin: str = ""
+    group: int | None = None
 
 
 class TracedOp(NamedTuple):

@@ -47,9 +47,12 @@ class Op:
         where that was before this step, or is not known.
     mutates: the places among the inputs that it wrote.
     view: whether what it made shares memory with an input.
-    origin: of compiled code: the operation before decomposition. group: the number of its fused
-        kernel. Empty and None of eager code.
-    source: "eager", or "graph" where a compiler's graph was run operation by operation.
+    origin: of compiled code: the operation before decomposition, where it is another. group: the
+        number of its kernel in its graph, which fused operations share. Empty and None elsewhere.
+    source: where it was read: "eager", as torch ran it; "graph", the same of a compiler's graph
+        that was run operation by operation; "inductor", of the graph that Inductor made kernels
+        of, which ran; "aot", of a graph that a backend runs out of sight, in the step in which it
+        was compiled, after all that ran.
     """
 
     index: int

@@ -64,6 +64,8 @@ def _ops(forms: list[Any], row: Mapping[str, Any], rank: int, attempt: int) -> I
             producers=tuple(None if n is None else index - whole(n) for n in back),
             mutates=tuple(map(whole, form.get("mutates", ()))),
             view=bool(form.get("view", False)),
+            origin=_text(form.get("origin", "")),
+            group=None if form.get("group") is None else whole(form["group"]),
             source=_text(form.get("source", "eager")),
             step=row["step"],
             pass_index=whole(pass_index),

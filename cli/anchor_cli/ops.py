@@ -40,6 +40,8 @@ _COLUMNS = [
     Column("stage", cut=True),
     Column("module", cut=True, main=True),
     Column("operation", cut=True),
+    Column("origin", cut=True),
+    Column("kernel", right=True),
     Column("makes", cut=True, spare=3),
     Column("where", cut=True, spare=2),
     Column("arguments", cut=True, spare=1),
@@ -55,8 +57,8 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--grep",
             metavar="TEXT",
-            help="Only operations in whose name, node, line or arguments this regular expression "
-            "is found.",
+            help="Only operations in whose name, origin, node, line or arguments this regular "
+            "expression is found.",
             show_default=False,
         ),
     ] = None,
@@ -67,6 +69,9 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
     as_json: JsonOption = False,
 ) -> int:
     """List the operations of the steps that were traced, in the order in which they ran.
+
+    Of compiled code, origin is the operation before it was decomposed (where that is another), and
+    kernel the number of the kernel that computes it, with others of that number.
 
     What could not be traced is told on stderr. With --json: one object for each operation and step.
     """
@@ -97,27 +102,40 @@ def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
         search = re.compile(pattern).search
     except re.error as error:
         raise OptionError(f"--grep {pattern!r} is no regular expression: {error}") from None
-    return [op for op in ops if any(map(search, (op.op, op.node, op.where, op.args)))]
+    return [op for op in ops if any(map(search, (op.op, op.origin, op.node, op.where, op.args)))]
 
 
 def _table(ops: Sequence[Op], screen: Screen) -> Iterator[str]:
-    several = len({op.rank for op in ops}) > 1
-    columns = [column for column in _COLUMNS if several or column.title != "rank"]
-    return written(columns, [_row(op, several=several) for op in ops], screen)
+    told = {
+        "rank": len({op.rank for op in ops}) > 1,
+        "origin": any(op.origin for op in ops),
+        "kernel": any(op.group is not None for op in ops),
+    }
+    columns = [column for column in _COLUMNS if told.get(column.title, True)]
+    rows = [dict(zip((one.title for one in _COLUMNS), _row(op), strict=True)) for op in ops]
+    return written(columns, [[row[one.title] for one in columns] for row in rows], screen)
 
 
-def _row(op: Op, *, several: bool) -> list[str]:
+def _short(name: str) -> str:
+    from anchorlib.names import escape
+
+    return escape(name.removeprefix("aten.").removesuffix(".default"))
+
+
+def _row(op: Op) -> list[str]:
     from anchorlib.names import escape
 
     made = [shown_shape(one.shape) for one in op.outputs[:_MOST_SHAPES]]
     more = len(op.outputs) - len(made)
     return [
         str(op.step),
-        *([str(op.rank)] if several else []),
+        str(op.rank),
         str(op.index),
         escape(op.stage),
         escape(op.module) or "-",
-        escape(op.op.removeprefix("aten.").removesuffix(".default")),
+        _short(op.op),
+        _short(op.origin),
+        "" if op.group is None else str(op.group),
         " ".join([*made, *([f"+{more}"] if more else [])]) or "-",
         escape(op.where) or "-",
         escape(op.args),

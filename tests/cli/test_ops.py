@@ -123,6 +123,29 @@ def test_eighty_columns_are_enough_for_what_matters(tmp_path):
     assert "native_lay" in lines[1]
 
 
+def test_compiled_operations_have_origin_and_kernel_at_eighty_columns(tmp_path):
+    parts = [
+        traced(op, "backward", "blocks.0.norm2", origin="aten.tanh_backward.default", group=12)
+        for op in ("aten.mul.Tensor", "aten.sub.Tensor")
+    ]
+    make_traced(tmp_path, ops=[*parts, STEP[0]])
+    lines = list(ops._table(open_run("run1", tmp_path).ops(step=0), Screen(80, glyphs=True)))
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[4:8] == ["operation", "origin", "kernel", "makes"]
+    assert lines[1].split()[2:7] == [
+        "backward",
+        "blocks.0.norm2",
+        "mul.Tensor",
+        "tanh_backward",
+        "12",
+    ]
+    found = listed("--grep", "tanh_back", "--json", store=tmp_path).json
+    assert {(one["op"], one["origin"], one["group"]) for one in found} == {
+        ("aten.mul.Tensor", "aten.tanh_backward.default", 12),
+        ("aten.sub.Tensor", "aten.tanh_backward.default", 12),
+    }
+
+
 def test_several_ranks_are_told_apart(tmp_path):
     make_traced(tmp_path)
     make_traced(tmp_path, rank=1)

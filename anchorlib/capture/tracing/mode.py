@@ -17,6 +17,8 @@ from anchorlib.capture.frames import IS_TOLD, natively
 from anchorlib.capture.snapshot import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.digests import digest_of
+from anchorlib.capture.tracing.doors import GraphKey
+from anchorlib.capture.tracing.kernels import Kernels, Running
 from anchorlib.capture.tracing.places import OURS, place_of
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
@@ -57,6 +59,7 @@ class OpMode(TorchDispatchMode):
         self,
         sights: Sights,
         digests: Digests,
+        kernels: Kernels,
         on_gap: Callable[[str], None],
         on_fault: Callable[[Exception], None],
     ) -> None:
@@ -65,6 +68,7 @@ class OpMode(TorchDispatchMode):
         self._sights = sights
         self._inputs, self._outputs = digests == "both", digests != "none"
         self._on_gap, self._on_fault = on_gap, on_fault
+        self._kernels = kernels
         self._lock = threading.Lock()
 
     @classmethod
@@ -86,6 +90,9 @@ class OpMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if types and any(one not in _PLAIN for one in types):
             return NotImplemented  # what the class runs inside comes back here
+        running = self._kernels.running
+        if running is not None:
+            return self._inside(running, func, args, kwargs)
         try:
             begun = self._begin(func, args, kwargs)
         except Exception as fault:  # noqa: BLE001  # inside a user's operation
@@ -97,6 +104,40 @@ class OpMode(TorchDispatchMode):
                 self._note(begun, out)
             except Exception as fault:  # noqa: BLE001  # the same
                 self._on_fault(fault)
+        return out
+
+    def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
+        """Run a graph of Inductor's that was read; note what it computed."""
+        kernels, sights = self._kernels, self._sights
+        running = None
+        try:
+            with self._lock:
+                running = kernels.begin(key, given, sights)
+        except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
+            self._unread(fault)
+        try:
+            out = run()
+        finally:
+            kernels.leave()
+        if running is not None and self.live:
+            try:
+                with self._lock:
+                    kernels.note(running, out, sights, _node() if _graph_task() != -1 else None)
+            except Exception as fault:  # noqa: BLE001  # the same
+                self._unread(fault)
+        return out
+
+    def _unread(self, fault: Exception) -> None:
+        self._on_gap(f"a graph's run could not be told: {type(fault).__name__}: {fault}"[:200])
+
+    def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation that a graph of Inductor's leaves to torch."""
+        out = func(*args, **kwargs)
+        if isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+            try:
+                running.saw(facts_of(func), args, kwargs, out)
+            except Exception as fault:  # noqa: BLE001  # the same
+                self._unread(fault)
         return out
 
     def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
@@ -127,7 +168,7 @@ class OpMode(TorchDispatchMode):
             found = [None] * len(tensors)
         inputs = _forms(arguments.names, tensors, found)
         told = b"".join([one for one in found if one is not None])
-        source = "graph" if place.graph else "eager"
+        source = "eager" if place.graph is None else "graph"
         return _Begun(facts, sight, arguments, pass_index, inputs, told, makers, source)
 
     def _note(self, begun: _Begun, out: Any) -> None:
@@ -163,6 +204,7 @@ class OpMode(TorchDispatchMode):
                 mutates,
                 facts.view,
                 begun.source,
+                sight.origin,
             )
             sights.add(TracedOp(form, begun.pass_index, told, tuple(arguments.floats)), facts)
             owned = sight.module if sight.stage in ("accumulate", "optimizer") else ""

@@ -5,6 +5,7 @@ No hook is set on any module: global hooks would make torch.compile compile its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
@@ -12,11 +13,11 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.autograd import graph
 from torch.optim import Optimizer
 
-__all__ = ["OURS", "Place", "place_of"]
+__all__ = ["OURS", "Place", "is_observing", "is_torchs", "place_of"]
 
 
 class Place(NamedTuple):
@@ -24,7 +25,7 @@ class Place(NamedTuple):
 
     module: of the innermost module known by name that runs; None where there is none.
     optimizes: whether an optimizer's step runs it. repeats: whether it is a forward inside
-        backward. graph: whether a compiler's graph runs it, operation by operation.
+        backward. graph: the frame of a compiler's graph that runs it, operation by operation.
     where: of a backward operation empty unless a user's own code (a hook, a Function) ran it.
     """
 
@@ -32,7 +33,7 @@ class Place(NamedTuple):
     module: str | None = None
     optimizes: bool = False
     repeats: bool = False
-    graph: bool = False
+    graph: FrameType | None = None
 
 
 OURS: Final = Place("ours")
@@ -51,6 +52,7 @@ class _Kind(Enum):
 
 _TORCH: Final = str(Path(torch.__file__).parent) + "/"
 _ANCHORLIB: Final = str(Path(__file__).parents[2]) + "/"
+_KERNELS: Final = re.compile(r"/[a-z2-7]{2}/c[a-z2-7]{51}[.]py$")  # Inductor's own code
 _OBSERVING: Final = (f"{_ANCHORLIB}capture/", f"{_ANCHORLIB}recorder/")
 _OPTIMIZING: Final = ("optim/", "nn/utils/clip_grad", "amp/grad_scaler")
 _WRAPPERS: Final = {"scale", "step", "backward"}  # of ours, around functions of torch
@@ -68,6 +70,16 @@ _STEP: Final = _code(Optimizer.profile_hook_step(Optimizer.step))
 _kinds: dict[str, _Kind] = {}
 
 
+def is_torchs(file: str) -> bool:
+    """Whether a file is part of torch."""
+    return file.startswith(_TORCH)
+
+
+def is_observing(file: str) -> bool:
+    """Whether a file is of what observes a training."""
+    return file.startswith(_OBSERVING)
+
+
 def _kind_of(file: str) -> _Kind:
     kind = _kinds.get(file)
     if kind is None:
@@ -78,6 +90,8 @@ def _kind_of(file: str) -> _Kind:
 def _new_kind(file: str) -> _Kind:
     if file.startswith("<eval_with_key>"):
         return _Kind.GRAPHS
+    if _KERNELS.search(file):
+        return _Kind.TORCHS
     if file.startswith(_TORCH):
         inside = file[len(_TORCH) :]
         if inside.startswith(_OPTIMIZING):
@@ -95,17 +109,18 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
 
     names: of modules, by id. backward: whether autograd's engine is at work.
     """
-    where, module = "", None
-    optimizes = repeats = graphs = called = False
+    where, module, graph = "", None, None
+    optimizes = repeats = called = False
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename) or _kind_of(code.co_filename)
         if kind is _Kind.TORCHS:
             if code is _CALL:
                 called = True
-                repeats |= backward
+                owner = frame.f_locals["self"]
+                repeats |= backward and not isinstance(owner, fx.GraphModule)
                 if module is None:
-                    module = names.get(id(frame.f_locals["self"]))
+                    module = names.get(id(owner))
             elif code is _ENGINE and backward:
                 break
         elif kind is _Kind.USERS:
@@ -118,9 +133,9 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
                 return OURS
         elif kind is _Kind.CHECKPOINTS:
             repeats |= backward
-        else:
-            graphs |= kind is _Kind.GRAPHS
+        elif kind is _Kind.GRAPHS:
+            graph = graph or frame
         if where and (module is not None or optimizes):
             break
         frame = frame.f_back
-    return Place(where, module, optimizes, repeats, graphs)
+    return Place(where, module, optimizes, repeats, graph)

@@ -2,69 +2,33 @@
 
 forward    its sequence number is that of the autograd node which was just made
 backward   its node says the number of its forward operation, and so module and line
+compiled   the graph's node says all of it; one autograd node stands for the whole graph
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch import nn
+from torch import fx
 
+from anchorlib.capture.tracing.doors import node_of
+from anchorlib.capture.tracing.insides import Insides
+from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node
+from anchorlib.capture.tracing.owners import Names
 from anchorlib.capture.tracing.places import Place
 from anchorlib.capture.tracing.schemas import OpFacts
-from anchorlib.capture.tracing.storages import Makers, storage_key
+from anchorlib.capture.tracing.storages import Makers
 from anchorlib.operations import TracedOp
 
-__all__ = ["Names", "Sight", "Sights"]
+__all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # nodes that accumulate have none
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 _sequence = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # noqa: SLF001  # private
-
-
-class Names:
-    """What modules and parameters are called."""
-
-    def __init__(self) -> None:
-        self.modules: dict[int, str] = {}
-        self._owners: dict[int, str] = {}
-        self._parameters: dict[int, str] = {}
-        self._held: list[object] = []
-
-    def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
-        """Take over the names of a watched model, as its outputs and parameters have them."""
-        self._held += [modules, parameters]  # an id is a name while its object lives
-        self.modules |= {id(module): name for name, module in modules.items()}
-        root = next(reversed(modules), "")
-        for name, parameter in parameters.items():
-            owner = name.rpartition(".")[0]
-            self._parameters[id(parameter)] = owner if owner in modules else root
-
-    def owner(self, variable: object) -> str:
-        """The module that holds a parameter; empty where it is none."""
-        return self._parameters.get(id(variable), "")
-
-    def find_memory(self) -> None:
-        """Look where the parameters' memory is; it may have moved since."""
-        self._owners.clear()
-        for parts in self._held[1::2]:
-            for parameter in parts.values():  # type: ignore[attr-defined]
-                self.own(parameter, self._parameters[id(parameter)])
-
-    def own(self, x: torch.Tensor, module: str) -> None:
-        """Until the step ends the memory of `x` belongs to a module: a gradient, a state."""
-        key = storage_key(x)
-        if key is not None:
-            self._owners[key] = module
-
-    def owner_among(self, tensors: Iterable[torch.Tensor]) -> str:
-        """The one module whose memory is among `tensors`; empty where there is not one."""
-        found = {self._owners.get(key, "") for key in map(storage_key, tensors) if key is not None}
-        found.discard("")
-        return found.pop() if len(found) == 1 else ""
 
 
 class Sight(NamedTuple):
@@ -75,23 +39,32 @@ class Sight(NamedTuple):
     seq: int | None
     node: str
     where: str
+    origin: str = ""
 
 
 @dataclass(slots=True)
 class Sights:
     """What is known of one step.
 
-    ops: those that were traced. pass_index: of the one that comes next.
+    ops: those that were traced. pass_index: of the one that comes next. graphs: those of compilers
+    that ran operation by operation, in this step or before.
     """
 
     names: Names
     ops: list[TracedOp] = field(default_factory=list)
     makers: Makers = field(default_factory=Makers)
     pass_index: int = 0
+    graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
     _forward: dict[int, tuple[str, str]] = field(default_factory=dict)
-    _numbers: dict[int, int] = field(default_factory=dict)
+    _numbers: dict[object, int] = field(default_factory=dict)
     _blank: set[int | None] = field(default_factory=set)
+    _followed: set[int] = field(default_factory=set)  # nodes of whole graphs
     _ended: bool = False  # a backward of the pass was seen
+    _insides: Insides = field(init=False)
+    _nodes: WeakKeyDictionary[fx.Node, NodeFacts] = field(default_factory=WeakKeyDictionary)
+
+    def __post_init__(self) -> None:
+        self._insides = Insides(self.names.name_of)
 
     def next_step(self) -> list[TracedOp]:
         """A step has ended: its operations; nothing of it is known any more."""
@@ -100,6 +73,9 @@ class Sights:
         self._forward.clear()
         self._numbers.clear()
         self._blank.clear()
+        self._followed.clear()
+        self._insides.forget()
+        self._forward[_sequence() - 1] = ("", "")  # no node of this step has it
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
         return ops
@@ -119,6 +95,70 @@ class Sights:
 
         node: the autograd node that runs; None outside backward.
         """
+        facts = None if place.graph is None else self._facts(place.graph)
+        if facts is not None and facts.seq is not None and not place.optimizes:
+            return self._of_graph(facts, place, node)
+        origin = ""
+        if facts is not None:
+            module = self._insides.module(facts.module, -1, place.graph) or place.module
+            place = place._replace(where=facts.where or place.where, module=module)
+            origin = facts.origin
+        return self._of_torch(name, place, node, tensors)._replace(origin=origin)
+
+    def see_node(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
+        """What the operation of a graph's node is, of which nothing but the graph was seen."""
+        if place.optimizes:
+            return Sight("optimizer", "", None, "", facts.where or place.where, facts.origin)
+        return self._of_graph(facts, place, node)
+
+    def see_unseen(self, facts: NodeFacts) -> Sight:
+        """The same, where nobody has seen the graph run either."""
+        module = self.names.at(facts.module.path)
+        stage = "backward" if facts.is_backward else "forward"
+        return Sight(
+            "accumulate" if facts.is_summing else stage, module, None, "", facts.where, facts.origin
+        )
+
+    def _facts(self, frame: FrameType) -> NodeFacts | None:
+        node = node_of(frame)
+        if node is None:
+            return None
+        facts = self._nodes.get(node)
+        if facts is None:
+            facts = self._nodes[node] = facts_of_node(node)
+            self.graphs.add(node.graph)
+        return facts
+
+    def _of_graph(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
+        """Of a graph that AOT made: one autograd node stands for all of it, if it has one."""
+        where = facts.where or place.where
+        if node is not None and not place.repeats:
+            self._ended = True
+            execution, called = node._sequence_nr(), node.name()  # noqa: SLF001
+            stage = "recompute" if facts.is_forward else "backward"
+            module = self._insides.module(facts.module, execution, None)
+        else:
+            execution, called = _sequence() - 1, ""
+            stage = "forward" if node is None else "recompute"
+            module = self._insides.module(facts.module, execution, place.graph)
+            if self._is_followed(execution, module, where) and node is None:
+                self._begin_pass()
+            if facts.is_backward:
+                stage = "backward"
+        if facts.is_summing:
+            stage = "accumulate"
+        known = facts.seq is not None and execution in self._followed
+        seq = self._number((execution, facts.seq)) if known else None
+        return Sight(stage, module, seq, called, where, facts.origin)
+
+    def _is_followed(self, execution: int, module: str, where: str) -> bool:
+        """Whether a graph that runs forward has a backward: it has made an autograd node then."""
+        if execution not in self._forward:
+            self._forward[execution] = (module, where)
+            self._followed.add(execution)
+        return execution in self._followed
+
+    def _of_torch(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
         if place.optimizes:
             module = place.module or self.names.owner_among(tensors)
             return Sight("optimizer", module, None, "", place.where)
@@ -130,13 +170,18 @@ class Sights:
         sequence = _sequence() - 1
         followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         module = place.module or ""
-        if followed and self._ended and stage == "forward":
-            self.pass_index, self._ended = self.pass_index + 1, False
+        if followed and stage == "forward":
+            self._begin_pass()
         fresh = sequence >= 0 and sequence not in self._forward
         if fresh:  # the first operation after its node was made
             self._forward[sequence] = (module, place.where)
         seq = self._number(sequence) if fresh and followed else None
         return Sight(stage, module, seq, "", place.where)
+
+    def _begin_pass(self) -> None:
+        """A forward runs that has a backward: of the next pass, if there was one before."""
+        if self._ended:
+            self.pass_index, self._ended = self.pass_index + 1, False
 
     def _backward(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
         self._ended = True
@@ -150,7 +195,7 @@ class Sights:
             return Sight("accumulate", module, seq, called, where)
         return Sight("backward", place.module or module, seq, called, place.where or where)
 
-    def _number(self, sequence: int) -> int:
+    def _number(self, sequence: object) -> int:
         return self._numbers.setdefault(sequence, len(self._numbers))
 
 

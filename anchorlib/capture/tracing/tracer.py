@@ -9,15 +9,19 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from anchorlib.capture.structure import Parts
+from anchorlib.capture.tracing.doors import Doors, GraphKey
+from anchorlib.capture.tracing.kernels import Kernels
 from anchorlib.capture.tracing.mode import OpMode
+from anchorlib.capture.tracing.owners import Names
 from anchorlib.capture.tracing.request import Digests
-from anchorlib.capture.tracing.sights import Names, Sights
-from anchorlib.operations import Entry, OpLog, gap_entry
+from anchorlib.capture.tracing.sights import Sights
+from anchorlib.capture.tracing.unseen import Unseen, signature
+from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry
 
 __all__ = ["Tracer"]
 
@@ -28,16 +32,15 @@ _mode_at = torch._C._get_dispatch_stack_at  # noqa: SLF001
 OTHER_MODE: Final = "operations of a step in which another dispatch mode was active"
 MIDWAY: Final = "operations of a step that had begun when its trace was asked for"
 COMPILED: Final = "operations inside compiled code"
+UNSEEN: Final = "runs of code whose backend runs it out of sight: its graphs are listed once"
 
 
 class Tracer:
     """Traces the operations of `steps`.
 
     say: takes entries of the operations' log. missed: is told the reason of each gap.
-    tells_compiled: whether compiled code is stated as a gap.
+    compiled: whether what is compiled is read, and stated as a gap where it cannot be.
     """
-
-    tells_compiled = True
 
     def __init__(
         self,
@@ -45,6 +48,8 @@ class Tracer:
         digests: Digests,
         say: Callable[[list[Entry]], None],
         missed: Callable[[str], None],
+        *,
+        compiled: bool = True,
     ) -> None:
         self.steps = steps
         self._digests = digests
@@ -57,6 +62,13 @@ class Tracer:
         self._step = -1
         self._gaps: dict[str, tuple[int, int, int]] = {}
         self._over = False
+        self._compiled = compiled
+        self._kernels = Kernels(digests)
+        self._unseen = Unseen()
+        self._is_unseen = False
+        self._doors = Doors(self._kernels.read, self._unseen.read, self._run_graph, self._gap)
+        if compiled:
+            self._doors.open()
 
     def know(self, parts: Parts) -> None:
         """A model is watched: its modules and parameters have these names."""
@@ -79,7 +91,7 @@ class Tracer:
             self._gap(OTHER_MODE)
         else:
             self._sights.next_step()
-            self._mode = OpMode(self._sights, self._digests, self._gap, self._fault)
+            self._mode = OpMode(self._sights, self._digests, self._kernels, self._gap, self._fault)
             self._thread = threading.get_ident()
             self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch's
 
@@ -92,6 +104,8 @@ class Tracer:
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
             self._fault(fault)
         self._over |= upcoming is None or upcoming >= self.steps.stop
+        if self._over:
+            self._doors.close()
         if self._mode is None or self._over or upcoming not in self.steps:
             self._take_away()
             if upcoming is not None:
@@ -104,6 +118,16 @@ class Tracer:
         self._over = True
         if self._mode is not None:
             self._mode.live = False
+
+    def _run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
+        """Compiled code runs."""
+        mode = self._mode
+        if mode is None or not (mode.live and _modes()):
+            return run()
+        if not self._kernels.knows(key):
+            self._gap(COMPILED)
+            return run()
+        return mode.run_graph(key, given, run)
 
     def _gap(self, reason: str) -> None:
         """Something of this step was not traced."""
@@ -121,13 +145,25 @@ class Tracer:
         _log.warning("anchorlib: the trace of operations has ended: %s", reason)
 
     def _hand_over(self) -> None:
+        self._find_unseen()
         ops = self._sights.next_step()
-        if ops and self.tells_compiled and _has_compiled():
+        if ops and self._compiled and _has_compiled() and not any(map(_is_compiled, ops)):
             self._gap(COMPILED)
         entries = list(self._log.entries(self._step, ops))
         entries += [gap_entry(reason, *told) for reason, told in self._gaps.items()]
         if entries:
             self._say(entries)
+
+    def _find_unseen(self) -> None:
+        """State what a backend has compiled and runs out of sight; from then on it is a gap."""
+        if self._mode is None or not self._mode.live:
+            return
+        ran = {signature(graph) for graph in self._sights.graphs}
+        graphs = self._unseen.take(self._kernels.compilations, ran)
+        self._kernels.note_unseen(graphs, self._sights)
+        self._is_unseen |= bool(graphs)
+        if self._is_unseen:
+            self._gap(UNSEEN)
 
     def _take_away(self) -> None:
         """Take the mode off torch's stack, unless a mode of the user's lies on it."""
@@ -141,7 +177,11 @@ class Tracer:
             self._mode = None
 
 
+def _is_compiled(op: TracedOp) -> bool:
+    return op.form.source != "eager"
+
+
 def _has_compiled() -> bool:
-    """Whether torch.compile has made code in this process, of which torch dispatches nothing."""
+    """Whether torch.compile has made code in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0

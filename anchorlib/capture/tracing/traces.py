@@ -44,8 +44,8 @@ class Traces:
     ) -> None:
         """The same, checked. midway: the open step has begun, though the clock saw nothing yet."""
         self.close()
-        tracer = Tracer(steps, digests, self._say, self._recorder.miss_operations)
-        tracer.tells_compiled = compiled
+        say, missed = self._say, self._recorder.miss_operations
+        tracer = Tracer(steps, digests, say, missed, compiled=compiled)
         for parts in self._parts():
             tracer.know(parts)
         self._tracer = tracer

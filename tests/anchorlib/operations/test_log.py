@@ -56,7 +56,9 @@ def traced(draw):
         tuple(draw(st.none() | st.integers(0, 0)) for _ in inputs),
         (0,) if inputs and draw(st.booleans()) else (),
         draw(st.booleans()),
-        draw(st.sampled_from(["eager", "graph"])),
+        draw(st.sampled_from(["eager", "graph", "inductor"])),
+        draw(TEXT),
+        draw(st.none() | st.integers(0, 9)),
     )
     return TracedOp(form, draw(st.integers(0, 2)), b"".join(digests), floats)
 
@@ -74,6 +76,7 @@ def test_every_operation_comes_back_from_the_log(steps):
         form = told.form
         assert (op.step, op.index, op.rank, op.pass_index) == (step, at, 3, told.pass_index)
         assert (op.op, op.stage, op.module, op.seq) == form[:4]
+        assert (op.origin, op.group) == (form.origin, form.group)
         assert (op.node, op.where, op.source, op.view) == (
             *(form.node, form.where, form.source),
             form.view,

@@ -115,6 +115,18 @@ SITUATIONS = {
     "vmap of grad": (Net, adam(), functional_step, None),
     "aot_eager": (Transformer, adam(), plain_step, compiled("aot_eager")),
     "inductor": (Net, adam(), plain_step, compiled("inductor")),
+    "inductor, bfloat16": (
+        lambda: Net().bfloat16(),
+        adam(),
+        accumulating_step,
+        compiled("inductor"),
+    ),
+    "aot_eager, bfloat16": (
+        lambda: Transformer().bfloat16(),
+        adam(),
+        plain_step,
+        compiled("aot_eager"),
+    ),
 }
 
 

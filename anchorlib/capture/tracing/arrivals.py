@@ -1,0 +1,67 @@
+"""Modules that are met when they are loaded, so that none is loaded for our sake.
+
+Compilers take more than a second to load, and a training that does not compile loads none.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+
+__all__ = ["Arrivals"]
+
+Meeting = Callable[[ModuleType], None]
+
+
+class Arrivals(importlib.abc.MetaPathFinder):
+    """Calls a function with each of some modules: at once where it is loaded, else when it is."""
+
+    def __init__(self, wanted: Mapping[str, Meeting]) -> None:
+        self._wanted = wanted
+        self._left: set[str] = set()
+
+    def begin(self) -> None:
+        """Meet those that are there, and wait for the others."""
+        self._left = {name for name in self._wanted if not _is_loaded(name)}
+        for name, meet in self._wanted.items():
+            if name not in self._left:
+                meet(sys.modules[name])
+        if self._left:
+            sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        """Wait no longer."""
+        self._left = set()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,  # noqa: ARG002  # importlib's own
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """What others find; a module that is waited for is met when it has been loaded."""
+        if name not in self._left:
+            return None
+        self._left.discard(name)  # from here on others are asked
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load, meet = spec.loader.exec_module, self._wanted[name]
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                meet(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _is_loaded(name: str) -> bool:
+    module = sys.modules.get(name)
+    initializing = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return module is not None and not initializing

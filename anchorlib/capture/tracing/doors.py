@@ -1,0 +1,251 @@
+"""The private names of torch through which compiled code is read. Nothing else knows them.
+
+    a graph's lines                     which of its nodes an operation is, where it runs one by one
+    _log_fw_bw_graphs, _log_inference_graph
+                                        AOT's graphs, of any backend; they log them, no more
+    log_ir_post_fusion                  Inductor's graph and its kernels; the same
+    CompiledFxGraph.__call__            when such a graph runs, on which tensors
+    fx_graph_cache, autograd_cache      off while a trace is asked for: what comes from a cache is
+                                        not compiled, and so not read; nobody's entries change
+
+Where torch has moved a name, what it told is unknown and said to be, and a test fails by its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType, ModuleType
+from typing import Any, Final, NamedTuple
+
+from torch import fx
+
+from anchorlib.capture.frames import natively
+from anchorlib.capture.tracing.arrivals import Arrivals
+from anchorlib.capture.tracing.graphs import Graph, read_graph
+
+__all__ = ["DOORS", "Doors", "GraphKey", "missing", "node_of"]
+
+_AOT: Final = ("_log_fw_bw_graphs", "_log_inference_graph")
+
+DOORS: Final = {
+    **{
+        f"torch._functorch._aot_autograd.graph_compile.{name}": "graphs of backends of AOT's"
+        for name in _AOT
+    },
+    "torch._inductor.debug.log_ir_post_fusion": "Inductor's graphs and kernels",
+    "torch._inductor.virtualized.V": "Inductor's graphs and kernels",
+    "torch._inductor.output_code.CompiledFxGraph.__call__": "when Inductor's graphs run",
+    "torch._inductor.config.fx_graph_cache": "graphs that come from a cache",
+    "torch._functorch.config.enable_autograd_cache": "graphs that come from a cache",
+}
+"""Each private name, and what it tells."""
+
+_CACHES: Final = {
+    "torch._inductor.config": "fx_graph_cache",
+    "torch._functorch.config": "enable_autograd_cache",
+}
+
+
+class GraphKey(NamedTuple):
+    """What tells Inductor's graphs apart, while they are compiled and when they run."""
+
+    number: int
+    is_backward: bool
+
+
+Call = Callable[[GraphKey, list[Any], Callable[[], Any]], Any]
+"""Takes a graph that is about to run, what it is given, and what runs it."""
+
+
+class Doors:
+    """Reads what is compiled, and sees it run, from `open` to `close`.
+
+    on_graph: takes each graph of Inductor's that was read. on_aot: takes each graph of AOT's before
+    its backend has it. on_call: runs each of Inductor's that runs. on_missing: is told what cannot
+    be known, and why.
+    """
+
+    def __init__(
+        self,
+        on_graph: Callable[[GraphKey, Graph], None],
+        on_aot: Callable[[fx.Graph], None],
+        on_call: Call,
+        on_missing: Callable[[str], None],
+    ) -> None:
+        self._on_graph, self._on_aot = on_graph, on_aot
+        self._on_call, self._on_missing = on_call, on_missing
+        self._undo: list[Callable[[], None]] = []
+        self._thread = threading.get_ident()
+        self._arrivals = Arrivals(
+            {
+                "torch._functorch._aot_autograd.graph_compile": self._read_aot,
+                "torch._inductor.debug": self._read,
+                "torch._inductor.output_code": self._watch,
+                **dict.fromkeys(_CACHES, self._leave_cache),
+            }
+        )
+
+    def open(self) -> None:
+        """Begin, in what is loaded and in what will be."""
+        self._arrivals.begin()
+
+    def close(self) -> None:
+        """End: all is as it was."""
+        self._arrivals.end()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _found(self, module: Any, name: str) -> Any:
+        """What a module of torch's has under a private name; None, and said, where it has moved."""
+        found = getattr(module, name, None)
+        if found is None:
+            door = f"{module.__name__}.{name}"
+            told = next((told for one, told in DOORS.items() if one.startswith(door)), "code")
+            self._on_missing(f"{told}: this torch has no {door}")
+        return found
+
+    def _unread(self, fault: Exception) -> None:
+        self._on_missing(
+            f"a compiled graph could not be read: {type(fault).__name__}: {fault}"[:200]
+        )
+
+    def _put(self, holder: Any, name: str, value: Any) -> None:
+        before = getattr(holder, name)
+        setattr(holder, name, value)
+
+        def undo() -> None:
+            if getattr(holder, name) is value:  # nobody has wrapped it since
+                setattr(holder, name, before)
+
+        self._undo.append(undo)
+
+    def _read_aot(self, module: ModuleType) -> None:
+        for name in _AOT:
+            logged = self._found(module, name)
+            if logged is not None:
+                self._put(module, name, self._telling(logged))
+
+    def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
+        """`logged`, which first tells us of the graphs among its arguments."""
+
+        @wraps(logged)
+        def log(*args: Any, **kwargs: Any) -> Any:
+            try:
+                for given in (*args, *kwargs.values()):
+                    if isinstance(given, fx.GraphModule):
+                        self._on_aot(given.graph)
+            except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
+                self._unread(fault)
+            return logged(*args, **kwargs)
+
+        return log
+
+    def _read(self, module: ModuleType) -> None:
+        logged = self._found(module, "log_ir_post_fusion")
+        if logged is None:
+            return
+
+        def log_ir_post_fusion(nodes: Any) -> Any:
+            try:
+                self._on_graph(*_inductors(nodes))
+            except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
+                self._unread(fault)
+            return logged(nodes)
+
+        self._put(module, "log_ir_post_fusion", log_ir_post_fusion)
+
+    def _watch(self, module: ModuleType) -> None:
+        compiled = self._found(module, "CompiledFxGraph")
+        if compiled is None:
+            return
+        call = compiled.__call__
+
+        @natively
+        def __call__(graph: Any, inputs: Any) -> Any:  # noqa: N807
+            told = getattr(graph, "fx_kwargs", {})
+            key = GraphKey(told.get("graph_id", -1), bool(told.get("is_backward")))
+            return self._on_call(key, inputs, lambda: call(graph, inputs))
+
+        self._put(compiled, "__call__", __call__)
+
+    def _leave_cache(self, config: Any) -> None:
+        name = _CACHES[config.__name__]
+        if self._found(config, name) is None:
+            return
+        patched = config.patch({name: False})
+        patched.__enter__()
+
+        def undo() -> None:
+            if threading.get_ident() == self._thread:  # settings belong to a thread
+                patched.__exit__(None, None, None)
+
+        self._undo.append(undo)
+
+
+def _inductors(scheduled: Any) -> tuple[GraphKey, Graph]:
+    """The graph that Inductor is making code of, whose kernels are `scheduled`."""
+    from torch._inductor.virtualized import V
+
+    lowering: Any = V.graph
+    kernels = [(at, kernel) for at, kernel in enumerate(scheduled)]
+    kernels.sort(key=lambda one: type(one[1]).__name__ == "ExternKernelSchedulerNode")
+    groups: dict[str, int] = {}
+    for at, kernel in kernels:
+        for name in _members(kernel):
+            groups.setdefault(name, at)
+    graph = getattr(lowering.module, "graph", None) or lowering.orig_gm.graph
+    key = GraphKey(lowering.graph_id, bool(lowering.is_backward))
+    return key, read_graph(graph, groups)
+
+
+def _members(kernel: Any) -> list[str]:
+    """The names of the nodes that a kernel computes; views in front of it are none of them."""
+    found: list[str] = []
+    for part in kernel.get_nodes():
+        buffer = part.node
+        own = getattr(buffer, "origin_node", None)
+        if type(part).__name__ == "ExternKernelSchedulerNode":
+            found += [own.name] if own is not None else []
+        elif buffer is not None:
+            found += sorted(node.name for node in buffer.origins)
+    return found
+
+
+def missing() -> dict[str, str]:
+    """The names that this torch does not have, each with what it would tell."""
+    return {name: told for name, told in DOORS.items() if not _is_there(name)}
+
+
+def _is_there(name: str) -> bool:
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = sys.modules.get(".".join(parts[:end])) or importlib.import_module(
+                ".".join(parts[:end])
+            )
+        except ImportError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+def node_of(frame: FrameType) -> fx.Node | None:
+    """The node whose line of a graph's code `frame` runs; None where that cannot be told."""
+    graph_module: Any = frame.f_locals.get("self")
+    if not isinstance(graph_module, fx.GraphModule):
+        return None
+    lines = getattr(graph_module, "_lineno_map", None)
+    first = getattr(graph_module, "_prologue_start", None)
+    if lines is None or first is None:
+        return None
+    place = lines.get(frame.f_lineno - first)
+    if place is None:
+        return None
+    return next((node for at, node in enumerate(graph_module.graph.nodes) if at == place), None)

@@ -1,0 +1,102 @@
+"""What a node of a compiler's graph says of the operation that it stands for.
+
+Dynamo and AOT note in `node.meta` which module and line a node comes from, which autograd node it
+belongs to, and which operation it was before it was decomposed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from anchorlib.capture.tracing.places import is_torchs
+from anchorlib.capture.tracing.schemas import facts_of
+
+__all__ = ["ModulePath", "NodeFacts", "facts_of_node", "op_name"]
+
+_SUMMED: Final = "is_gradient_acc"
+_ROOT: Final = re.compile(r"(L|G)\['(\w+)'\]")
+_LINK: Final = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^\]'\"]+)['\"]?\]|\.([^.\[]+)")
+_FRAME: Final = re.compile(r'^ *File "([^"\n]+)", line ([0-9]+)', re.MULTILINE)
+
+
+class ModulePath(NamedTuple):
+    """A module as dynamo found it: from a variable down by attributes and items.
+
+    of_globals: whether the variable is a global one. root: its name. path: empty for itself.
+    """
+
+    of_globals: bool
+    root: str
+    path: tuple[str, ...]
+
+
+_ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
+"""The module whose forward was compiled: dynamo does not say that it runs."""
+
+
+class NodeFacts(NamedTuple):
+    """Of one node.
+
+    module: that ran it. seq: of the autograd node that it belongs to; None where AOT has not seen
+    it. is_forward, is_backward, is_summing: what it is known to be. origin: the operation before
+    decomposition, empty where that is the node's own.
+    """
+
+    module: ModulePath
+    where: str
+    seq: int | None
+    is_forward: bool
+    is_backward: bool
+    is_summing: bool
+    origin: str
+
+
+def facts_of_node(node: Node) -> NodeFacts:
+    """What `node` says of itself."""
+    sums = bool(node.meta.get(_SUMMED))
+    # AOT tells nothing of a sum: it belongs to what made the gradient that is added, as in eager.
+    meta = node.all_input_nodes[-1].meta if sums and node.all_input_nodes else node.meta
+    tag = meta.get("partitioner_tag")
+    stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack")
+    before = meta.get("original_aten")
+    origin = "" if before is None or sums else op_name(before)
+    return NodeFacts(
+        _module_path(next(reversed(stack.values()))[0]) if stack else _ITSELF,
+        _where(meta.get("fwd_stack_trace") or meta.get("stack_trace") or ""),
+        meta.get("seq_nr"),
+        tag == "is_forward",
+        tag == "is_backward" or bool(meta.get("autograd_backward")),
+        sums,
+        "" if origin == op_name(node.target) else origin,
+    )
+
+
+def op_name(target: Any) -> str:
+    """The name of what a node calls, as operations have it."""
+    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+        return facts_of(target).name
+    return str(getattr(target, "__name__", target))
+
+
+@lru_cache(4096)
+def _module_path(text: str) -> ModulePath:
+    """`L['self']._modules['blocks'][0].fc1`, as dynamo writes it, taken apart."""
+    root = _ROOT.match(text)
+    if root is None:
+        return _ITSELF
+    links = ["".join(found) for found in _LINK.findall(text[root.end() :])]
+    return ModulePath(root[1] == "G", root[2], tuple(one for one in links if one != "_modules"))
+
+
+@lru_cache(4096)
+def _where(trace: str) -> str:
+    """The innermost line of a stack trace that lies outside torch."""
+    for file, line in reversed(_FRAME.findall(trace)):
+        if not is_torchs(file):
+            return f"{file.rpartition('/')[2]}:{line}"
+    return ""
