@@ -156,6 +156,15 @@ def test_a_module_that_was_not_traced_in_one_run_says_nothing():
     assert one.module == "x"
 
 
+def test_a_graph_that_was_read_in_one_step_says_nothing_of_the_others():
+    loss = [made("mean", 9, step=step) for step in range(2)]
+    a = [made("tanh", step=step, module="act") for step in range(2)]
+    b = [made("sin", module="act", source="aot")]
+    [one] = align_ops(loss + a, loss + b).every
+    assert [op.step for op in (*one.a, *one.b)] == [0, 0]
+    assert len(align_ops(loss + a, [*loss, replace(b[0], source="eager")]).every) == 2
+
+
 def test_what_a_compiler_decomposed_is_named():
     a = [made("tanh_backward")]
     b = [made(name, n, origin="aten.tanh_backward.default") for n, name in enumerate("xyx")]
