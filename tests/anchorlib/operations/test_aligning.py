@@ -99,6 +99,29 @@ def test_digests_say_whether_equal_bits_went_in_and_came_out():
     assert bits(plain, run("sigmoid", None, None)) == (None, None)
 
 
+def test_what_goes_in_is_followed_past_what_moves_bits_and_is_all_of_it():
+    def run(name, first, second):
+        return [
+            made("mm", 0, gives=(first,)),
+            made("exp", 1, gives=(second,)),
+            made("t", 2, takes=(first,), gives=(f"{first} moved",), by=(0,), view=True),
+            made(name, 3, takes=(f"{first} moved", second), gives=(name,), by=(2, 1)),
+        ]
+
+    for other, equal in ((("x", "y"), True), (("x", "q"), False), (("q", "y"), False)):
+        [one] = align_ops(run("add", "x", "y"), run("sub", *other)).differences
+        assert one.inputs_equal is equal
+
+
+def test_an_operation_that_stands_elsewhere_in_the_same_code_is_a_difference():
+    rest = ["mm", "exp", "mm", "exp", "mm"]
+    a, b = chain(["sin", *rest], module=""), chain([*rest, "sin"], module="")
+    assert [(one.only_a, one.only_b) for one in align_ops(a, b).every] == [
+        (("sin",), ()),
+        ((), ("sin",)),
+    ]
+
+
 def test_differences_that_are_alike_are_one_with_the_modules_that_have_it_too():
     a = [replace(made("tanh", n), module=f"act{n}") for n in range(4)]
     b = [replace(made("sigmoid", n), module=f"act{n}") for n in range(4)]
