@@ -83,7 +83,7 @@ SIGNATURES = {
     "tensor_names": "model, optimizer=None, prefix=''",
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), reference=None, tensors='*', names=None, "
-    "replay=False, progress=None",
+    "replay=False, ops=None, progress=None",
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "
     "optimizer=None, prefix=''",

@@ -23,6 +23,7 @@ from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import UnsupportedError
+from anchorlib.operations import OpAlignment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +63,7 @@ class Comparison:
     incomplete: whether what is missing stands where the answer depends on it (exit 3).
     damaged: a line for each record whose stored values are no good; its summary spoke for it.
     reference: the run from which the origins were measured too; None where none was given.
+    ops: the operations of both runs, aligned; None where one of them traced none.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
     runs: A and B, where they are at hand: `page` reads them.
@@ -86,6 +88,7 @@ class Comparison:
     damaged: Sequence[str] = ()
     noise: Sequence[str] = ()
     reference: str | None = None
+    ops: OpAlignment | None = None
     horizon: int | None = None
     alignment: Alignment | None = field(default=None, repr=False, compare=False)
     measures: Measures | None = field(default=None, repr=False, compare=False)
@@ -157,6 +160,7 @@ class Comparison:
             "reference": self.reference,
             "leaves_noise": leaving_dict(self.leaves_noise),
             "complete": asdict(self.complete),
+            "ops": None if self.ops is None else self.ops.to_dict(),
             "notes": list(self.notes),
         }
 

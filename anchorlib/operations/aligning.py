@@ -25,6 +25,7 @@ from anchorlib.operations.spelling import base_name, computes, settings_of
 
 __all__ = ["align_ops"]
 
+_EAGER: Final = "eager"
 _REPEATED: Final = "recompute"
 _ONCE: Final = "optimizer"
 """The stage that belongs to a step, not to a pass."""
@@ -58,7 +59,8 @@ def align_ops(
     names: B's name of a module -> A's, where they differ.
     step_offset: step n of A is step n + step_offset of B.
     partial: whether operations of some modules were not traced; then a module, all of whose
-        operations one run lacks, says nothing.
+        operations one run lacks, says nothing. Nor does it in a step of which a run has none of
+        compiled code, where it has some of another step: graphs are read as they are compiled.
     """
     every = list(a), list(b)
     one, two = _Grouped(every[0], {}, 0), _Grouped(every[1], names, step_offset)
@@ -72,7 +74,8 @@ def align_ops(
         x, y = one.groups.get(group, []), two.groups.get(group, [])
         passes = one.passes.get(group[:2], set()) & two.passes.get(group[:2], set())
         told = group.stage == _ONCE or group.pass_index in passes
-        if group[:2] in shared and told and ((x and y) or not partial):
+        whole = not (partial or one.lacks(group) or two.lacks(group))
+        if group[:2] in shared and told and ((x and y) or whole):
             parts += [(group, block) for block in blocks(x, y, signatures)]
     return _answer(_without_moved(parts), flows, step_offset)
 
@@ -83,14 +86,21 @@ class _Grouped:
     def __init__(self, ops: Iterable[Op], names: Mapping[str, str], ahead: int) -> None:
         self.groups: dict[Group, list[Op]] = {}
         self.passes: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        self._compiled: set[tuple[int, int]] = set()
         for op in ops:
             if op.stage == _REPEATED or not computes(op):
                 continue
             step, module = op.step - ahead, names.get(op.module, op.module)
             at = 0 if op.stage == _ONCE else op.pass_index
             self.passes[op.rank, step].add(at)
+            if op.source != _EAGER:
+                self._compiled.add((op.rank, step))
             group = Group(op.rank, step, at, op.stage, module)
             self.groups.setdefault(group, []).append(op)
+
+    def lacks(self, group: Group) -> bool:
+        """Whether compiled code that this run has elsewhere is not told of this step."""
+        return bool(self._compiled) and group[:2] not in self._compiled
 
 
 def _without_moved(parts: Sequence[Part]) -> list[Part]:
@@ -173,7 +183,7 @@ def _told_otherwise(one: Op, two: Op) -> str:
         return ""  # of two overloads the arguments are others: mul by a tensor, mul by a number
     a, b = settings_of(one), settings_of(two)
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
-    told = [f"{name} {a.get(name, 'absent')} | {b.get(name, 'absent')}" for name in names]
+    told = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]
     types = [tuple(operand.dtype for operand in op.outputs) for op in (one, two)]
     if types[0] != types[1] and "dtype" not in names:
         shown = (", ".join(dict.fromkeys(side)) for side in types)

@@ -6,6 +6,7 @@ python -m tests.diagnosis --only 'gan/*'        # pairs of trainings by name, wi
 python -m tests.diagnosis --list                # the names
 python -m tests.diagnosis --held-out            # the pairs that nothing is tuned by: counts alone
 python -m tests.diagnosis --planted --faults 12 # planted faults alone, of one seed
+python -m tests.diagnosis --operations          # what is said of traced operations, alone
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from tests.diagnosis import planted, scores
+from tests.diagnosis import operations, planted, scores
 from tests.diagnosis.pairs import Judged, Pair, held_out, judge, pairs
 
 
@@ -34,6 +35,8 @@ def main() -> int:
     torch.set_num_threads(1)
     began = time.monotonic()
     one, parts = options.part
+    if options.operations:
+        return int(_operations(options.nets))
     missed = False
     if not (options.only or options.held_out):
         missed |= _planted(options, one, parts)
@@ -53,8 +56,22 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=_seeds, default=range(135), metavar="A[:B]")
     parser.add_argument("--scenes", type=_seeds, default=range(12), metavar="A[:B]")
     parser.add_argument("--autocast", type=_seeds, default=range(6), metavar="A[:B]")
+    parser.add_argument("--operations", action="store_true", help="traced operations alone")
+    parser.add_argument("--nets", type=_seeds, default=range(150), metavar="A[:B]")
     parser.add_argument("--compiled", type=int, default=3, help="how many scenes are compiled too")
     return parser.parse_args()
+
+
+def _operations(seeds: range) -> bool:
+    """What is said of operations: of nets of modules, of one large module, of two compilers."""
+    found = [
+        *operations.scores(seeds, large=False),
+        *operations.scores(seeds, large=True),
+        operations.decomposed(),
+    ]
+    print("\n".join(map(str, found)))
+    print(f"\nseeds: nets {_span(seeds)}")
+    return any(score.missed for score in found)
 
 
 def _seeds(text: str) -> range:

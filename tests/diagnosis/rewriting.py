@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from anchorlib.operations import Op, OpAlignment, align_ops, read_entries
+from anchorlib.record import Record
 from tests.recording import recording
 
-__all__ = ["Rewriting", "aligned", "layers", "outcome", "plant", "traced"]
+__all__ = ["Decomposed", "Outcome", "Rewriting", "Traced", "judged", "layers", "plant", "traced"]
 
 Tensor = torch.Tensor
 FILE: Final = "net.py"
@@ -89,9 +90,14 @@ class Layer(nn.Module):
     def __init__(self, width: int, code: CodeType) -> None:
         super().__init__()
         self.code = code
-        self.w = nn.Parameter(torch.randn(width, width) / width**0.5)
-        self.b, self.s = (nn.Parameter(0.1 * torch.randn(width)) for _ in range(2))
-        self.g = nn.Parameter(1 + 0.1 * torch.randn(width))
+        drawn = {
+            "w": torch.randn(width, width) / width**0.5,
+            "b": 0.1 * torch.randn(width),
+            "s": 0.1 * torch.randn(width),
+            "g": 1 + 0.1 * torch.randn(width),
+        }
+        for name, values in drawn.items():
+            self.register_parameter(name, nn.Parameter(values) if name in code.co_names else None)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """The line's value."""
@@ -134,8 +140,9 @@ class Rewriting(NamedTuple):
     must: str
 
 
-def layers(seed: int, least: int, most: int) -> list[str]:
-    """The lines of a random net; half of them have weights."""
+def layers(seed: int, *, large: bool) -> list[str]:
+    """The lines of a random net; a third of them or more have weights."""
+    least, most = (10, 40) if large else (4, 12)
     draw = random.Random(seed)
     kinds = [*FORMULAS, *[WEIGHED] * 6]
     return [WEIGHED, *(draw.choice(kinds) for _ in range(draw.randint(least, most))), WEIGHED]
@@ -148,8 +155,15 @@ def plant(lines: Sequence[str], seed: int) -> Rewriting:
     return Rewriting(at, *draw.choice(FORMULAS[lines[at]]))
 
 
-def traced(lines: Sequence[str], seed: int, *, large: bool) -> list[Op]:
-    """The operations of one step of training such a net."""
+class Traced(NamedTuple):
+    """The operations of one step, and the records that a session made of it."""
+
+    ops: list[Op]
+    records: list[Record]
+
+
+def traced(lines: Sequence[str], seed: int, *, large: bool) -> Traced:
+    """One step of training such a net."""
     torch.manual_seed(seed)
     width = random.Random(seed).choice([16, 24, 40])
     net = Net(lines, width, large=large)
@@ -160,14 +174,7 @@ def traced(lines: Sequence[str], seed: int, *, large: bool) -> list[Op]:
         run.session.trace(1)
         net(x).square().mean().backward()
         optimizer.step()
-    return read_entries(run.sink.traced)
-
-
-def aligned(lines: Sequence[str], other: Sequence[str], seed: int, *, large: bool) -> OpAlignment:
-    """The operations of two nets, side by side."""
-    found = align_ops(*(traced(one, seed, large=large) for one in (lines, other)))
-    assert found is not None
-    return found
+    return Traced(read_entries(run.sink.traced), list(run.sink.records))
 
 
 class Outcome(NamedTuple):
@@ -185,12 +192,12 @@ class Outcome(NamedTuple):
         )
 
 
-def outcome(seed: int, *, large: bool, least: int = 4, most: int = 12) -> Outcome:
+def judged(lines: Sequence[str], plain: Traced, seed: int, *, large: bool) -> Outcome:
     """What is said of one net and the same net with one line written otherwise."""
-    lines = layers(seed, least, most)
     how = plant(lines, seed + 1000)
     other = [*lines[: how.at], how.text, *lines[how.at + 1 :]]
-    found = aligned(lines, other, seed, large=large)
+    found = align_ops(plain.ops, traced(other, seed, large=large).ops)
+    assert found is not None
     own = {f"{FILE}:{how.at + 1}"}
     ops = list(_ops(found))
     return Outcome(

@@ -12,11 +12,13 @@ import pytest
 from playwright.sync_api import expect
 
 from anchorlib.diagnosis import Nearness
+from anchorlib.operations import OpAlignment, OpDifference
 from anchorlib.reading import open_run
 from anchorlib.report import page, show
 from anchorlib.report.values import Budget
 from anchorlib.store import Writer
 from anchorlib.summary import FORMATS, shares_as
+from tests.anchorlib.operations.made import made
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import HOSTILE, make_run, record
 from tests.page.large import large_page
@@ -84,6 +86,14 @@ def test_the_answer_stands_on_top_and_leads_to_the_first_difference(visit, two):
     cell = visited.card("Selected cell").inner_text()
     assert "fc2@value at step 5" in cell
     assert "1 of 1" in cell
+
+
+def test_operations_that_one_run_alone_ran_are_a_table(visit, store):
+    a, b = small_run(store, "ops_a"), small_run(store, "ops_b", parts=True)
+    one = OpDifference("backward", "tanh2", (made("tanh_backward"),), (made("mul"), made("sub")))
+    found = replace(compared(a, b), ops=OpAlignment(62, 1, 2, (one,)))
+    text = visit(page([a, b], [found])).page.get_by_role("region", name="Operations of ops_b")
+    assert "tanh2\tbackward\ttanh_backward\tmul sub" in text.inner_text()
 
 
 def test_the_first_difference_is_marked_and_can_be_zoomed_to(visit, two):

@@ -68,7 +68,7 @@ def test_the_same_operation_with_other_arguments_is_a_difference():
     assert (found.matched, found.only_a, found.only_b) == (1, 0, 0)
     a, b = chain(["sum"], args="dim=[0, 1], keepdim=True"), chain(["sum"], args="dim=[0]")
     [one] = align_ops(a, b).differences
-    assert one.arguments == "dim [0, 1] | [0], keepdim True | absent"
+    assert one.arguments == "dim [0, 1] | [0], keepdim True | default"
 
 
 def test_where_a_tensor_lies_is_no_other_argument():
@@ -97,6 +97,29 @@ def test_digests_say_whether_equal_bits_went_in_and_came_out():
     assert bits(plain, run("sigmoid", "x", "y")) == (True, True)
     assert bits(plain, run("sigmoid", "q", "z")) == (False, False)
     assert bits(plain, run("sigmoid", None, None)) == (None, None)
+
+
+def test_what_goes_in_is_followed_past_what_moves_bits_and_is_all_of_it():
+    def run(name, first, second):
+        return [
+            made("mm", 0, gives=(first,)),
+            made("exp", 1, gives=(second,)),
+            made("t", 2, takes=(first,), gives=(f"{first} moved",), by=(0,), view=True),
+            made(name, 3, takes=(f"{first} moved", second), gives=(name,), by=(2, 1)),
+        ]
+
+    for other, equal in ((("x", "y"), True), (("x", "q"), False), (("q", "y"), False)):
+        [one] = align_ops(run("add", "x", "y"), run("sub", *other)).differences
+        assert one.inputs_equal is equal
+
+
+def test_an_operation_that_stands_elsewhere_in_the_same_code_is_a_difference():
+    rest = ["mm", "exp", "mm", "exp", "mm"]
+    a, b = chain(["sin", *rest], module=""), chain([*rest, "sin"], module="")
+    assert [(one.only_a, one.only_b) for one in align_ops(a, b).every] == [
+        (("sin",), ()),
+        ((), ("sin",)),
+    ]
 
 
 def test_differences_that_are_alike_are_one_with_the_modules_that_have_it_too():
@@ -154,6 +177,15 @@ def test_a_module_that_was_not_traced_in_one_run_says_nothing():
     assert len(align_ops(a, b).every) == 2
     [one] = align_ops(a, b, partial=True).every
     assert one.module == "x"
+
+
+def test_a_graph_that_was_read_in_one_step_says_nothing_of_the_others():
+    loss = [made("mean", 9, step=step) for step in range(2)]
+    a = [made("tanh", step=step, module="act") for step in range(2)]
+    b = [made("sin", module="act", source="aot")]
+    [one] = align_ops(loss + a, loss + b).every
+    assert [op.step for op in (*one.a, *one.b)] == [0, 0]
+    assert len(align_ops(loss + a, [*loss, replace(b[0], source="eager")]).every) == 2
 
 
 def test_what_a_compiler_decomposed_is_named():
