@@ -8,7 +8,8 @@ A node is an operation, an edge leads from the operation that made a tensor to o
 Names are paths (stage, then module by module), so that viewers fold them.
 """
 
-from anchorlib.graphs.graph import MOST_NODES, Graph, Node, Source, graph_of
+from anchorlib.graphs.around import around
+from anchorlib.graphs.graph import MOST_NODES, Graph, Node, Source, graph_of, place_of
 from anchorlib.graphs.marking import Marks, marks_of
 from anchorlib.graphs.writing import SUFFIXES, write_graphs
 
@@ -19,7 +20,9 @@ __all__ = [
     "Marks",
     "Node",
     "Source",
+    "around",
     "graph_of",
     "marks_of",
+    "place_of",
     "write_graphs",
 ]
