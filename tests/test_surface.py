@@ -82,7 +82,7 @@ SIGNATURES = {
     "close_bracket=')'",
     "tensor_names": "model, optimizer=None, prefix=''",
     "open_run": "run, store=None",
-    "compare": "a, b, *, store=None, noise=(), tensors='*', names=None, replay=False, "
+    "compare": "a, b, *, store=None, noise=(), tensors='*', names=None, replay=False, ops=None, "
     "progress=None",
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "

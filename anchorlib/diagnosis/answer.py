@@ -4,6 +4,7 @@ config    the entries of the two headers that differ
 verdict   the answer in a sentence; how many records differ
 first     the first record, as A ran, whose bits differ
 origins   records that differ although all that they were computed from is equal
+ops       operations that one run alone ran, or both with other arguments, where both were traced
 growth    differences by step and kind, a table
 loss      where the losses part, which is later than the tensors do
 note      what could not be told, and why
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.counting import counted, figure, how_many
 from anchorlib.diagnosis.judgement import computing
+from anchorlib.diagnosis.tracing import headline, told
 from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Section", "described", "sections", "selector", "where"]
 
-Key = Literal["config", "verdict", "first", "origins", "growth", "loss", "note"]
+Key = Literal["config", "verdict", "first", "origins", "ops", "growth", "loss", "note"]
 
 PARENTS, OPS = 3, 8  # that are named
 ALARMING = ("not_rounding", "nonfinite")
@@ -67,7 +69,7 @@ class Section:
     """One part of what is said.
 
     subject: a name that the head is about. head: what is said at once.
-    heads, rows: a table, where the section is one.
+    heads, rows: a table, where the section is one; heads alone are those of its entries.
     """
 
     key: Key
@@ -81,16 +83,17 @@ class Section:
 
 def sections(found: Comparison) -> tuple[Section, ...]:
     """All sections of a comparison, in the order in which they are read."""
-    told = (
+    every = (
         _config(found),
         _verdict(found),
         _first(found),
         _origins(found),
+        _operations(found),
         _growth(found),
         _losses(found),
         _notes(found),
     )
-    return tuple(one for one in told if one is not None)
+    return tuple(one for one in every if one is not None)
 
 
 def selector(place: Place) -> str:
@@ -223,6 +226,17 @@ def _far(one: Origin) -> str:
     if one.max_ulp is not None and one.max_ulp < APART and not measure.unrelated:
         parts.append(f"max {one.max_ulp:,} ulp")
     return ", ".join(parts)
+
+
+def _operations(found: Comparison) -> Section | None:
+    if found.ops is None:
+        return None
+    entries = tuple(
+        Entry(one.text, where=one.stage, name=one.module, sides=(one.a, one.b))
+        for one in told(found.ops, found.origins)
+    )
+    heads = ("module", "stage", "A", "B", "")
+    return Section("ops", "OPERATIONS", headline(found.ops), entries=entries, heads=heads)
 
 
 def _growth(found: Comparison) -> Section | None:

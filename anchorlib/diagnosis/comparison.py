@@ -22,6 +22,7 @@ from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import UnsupportedError
+from anchorlib.operations import OpAlignment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +61,7 @@ class Comparison:
     complete: whether each run closed, went on as far as the other, and lost nothing.
     incomplete: whether what is missing stands where the answer depends on it (exit 3).
     damaged: a line for each record whose stored values are no good; its summary spoke for it.
+    ops: the operations of both runs, aligned; None where one of them traced none.
     horizon: the first step from which the noise runs themselves differ so much that a drift says
         nothing any more; None without noise or where it is not reached.
     runs: A and B, where they are at hand: `page` reads them.
@@ -83,6 +85,7 @@ class Comparison:
     incomplete: bool = False
     damaged: Sequence[str] = ()
     noise: Sequence[str] = ()
+    ops: OpAlignment | None = None
     horizon: int | None = None
     alignment: Alignment | None = field(default=None, repr=False, compare=False)
     measures: Measures | None = field(default=None, repr=False, compare=False)
@@ -153,6 +156,7 @@ class Comparison:
             ],
             "leaves_noise": leaving_dict(self.leaves_noise),
             "complete": asdict(self.complete),
+            "ops": None if self.ops is None else self.ops.to_dict(),
             "notes": list(self.notes),
         }
 

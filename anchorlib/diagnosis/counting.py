@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
     from anchorlib.diagnosis.comparison import Comparison
     from anchorlib.diagnosis.pairing import Table
 
-__all__ = ["counted", "figure", "how_many"]
+__all__ = ["counted", "figure", "how_many", "listed"]
 
 Array = np.ndarray[Any, Any]
 NAMED = 2
+LISTED = 8
 
 
 def counted(number: int, word: str) -> str:
@@ -28,6 +30,12 @@ def figure(value: float) -> str:
     if 1000 <= abs(value) < 1e6:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def listed(names: Sequence[str], mark: str) -> str:
+    """Names with a mark between them, the first of many; escaped."""
+    shown = mark.join(map(escape, names[:LISTED]))
+    return f"{shown} and {len(names) - LISTED:,} more" if len(names) > LISTED else shown
 
 
 def how_many(found: Comparison) -> tuple[str, str]:

@@ -33,11 +33,13 @@ from anchorlib.diagnosis.notes import few, incomplete, notes, too_fine
 from anchorlib.diagnosis.pairing import Alignment, Counts, Table, aligned_runs, place_at, table_of
 from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
+from anchorlib.diagnosis.tracing import Traces, traces_of
 from anchorlib.diagnosis.wording import Beside, sentence
 from anchorlib.reading import Run, open_run
 
 __all__ = ["compare", "compare_tables"]
 
+SETTLED = ("identical", "expected")
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 RunLike = Run | str | Path
@@ -52,6 +54,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     tensors: str | Sequence[str] = "*",
     names: Mapping[str, str] | None = None,
     replay: bool = False,
+    ops: bool | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Where two runs part, which operation did it, and whether it matters.
@@ -63,20 +66,29 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     names: A's name of a tensor -> B's, where they differ.
     replay: whether the first origins are computed again from what was stored, to say which formula
         each run computed and which of them is nearer to the truth (`anchorlib.replay`).
+    ops: whether the operations of both runs are compared too, where they were traced
+        (`session.trace`); None: where both were. They say how B computes otherwise, and never
+        change the verdict.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
-    Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError.
+    Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError, and OptionError where
+    operations were asked for and the two runs traced no step in common.
     """
     selectors = [tensors] if isinstance(tensors, str) else list(tensors)
     opened = [one if isinstance(one, Run) else open_run(one, store) for one in (a, b, *noise)]
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
     others = [table_of(run, selectors) for run in opened[2:]]
-    found = compare_tables(aligned, others, progress=progress)
+    traces = traces_of(opened[0], opened[1], aligned, asked=ops)
+    found = compare_tables(aligned, others, traces=traces, progress=progress)
     origins = tuple(replayed(found.origins)) if replay else found.origins
     return replace(found, origins=origins, runs=(opened[0], opened[1]))
 
 
 def compare_tables(
-    alignment: Alignment, noise: Sequence[Table] = (), *, progress: Progress | None = None
+    alignment: Alignment,
+    noise: Sequence[Table] = (),
+    *,
+    traces: Traces | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """The same, of runs that were read and aligned already."""
     alignment = alignment.settled()
@@ -90,16 +102,16 @@ def compare_tables(
     origins = judge.origins()
     damaged = [line for one in alignment.merged for line in one.damaged]
     damaged += [one.line for one in every.damaged] + list(around.damaged if around else ())
-    first = _first(judged)
-    told, leaving = None, None
+    first, told, leaving = _first(judged), None, None
     if around is not None and scored is not None and len(measures):
         told, leaving = _judged(judged, measures, scored, around)
         if told.covered is False and too_fine(judged, noise):
             told, leaving = told._replace(covered=None), None
     ends = only_dead_ends(judged, measures)
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
+    if traces is not None:
+        origins = traces.told(origins)  # after the verdict, which is one of bits alone
     config = config_diff(alignment)
-    settled = answer in ("identical", "expected")
     parted, complete = losses(judged), completeness(alignment)
     before = preceding(found, first.place, origins[0]) if first and origins else ""
     beside = Beside(
@@ -132,13 +144,15 @@ def compare_tables(
             *few(damaged),
             *alike.lines(),
             *judge.skips.lines(),
+            *(() if traces is None else traces.notes),
             *notes(found, origins, around, noise),
         ),
         leaves_noise=leaving,
         complete=complete,
-        incomplete=incomplete(complete, alignment, None if settled else first),
+        incomplete=incomplete(complete, alignment, None if answer in SETTLED else first),
         damaged=tuple(damaged),
         noise=tuple(table.run for table in noise),
+        ops=None if traces is None else traces.found,
         horizon=None if around is None else around.horizon,
         alignment=alignment,
         measures=every,

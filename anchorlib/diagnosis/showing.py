@@ -20,10 +20,10 @@ __all__ = ["frame", "html", "lines"]
 SHOWN = 3
 ROWS = 10
 WIDEST = 1000
-AT_PROMPT = {"first": "first", "origins": "origin"}
+AT_PROMPT = {"first": "first", "origins": "origin", "ops": "operations"}
 SIDES = ("entry", "A", "B")
 RECORD = ("record", "where", "class", "how far", "made by", "")
-MORE = {"config": "config_diff", "note": "notes"}
+MORE = {"config": "config_diff", "note": "notes", "ops": "ops.differences"}
 PAIR = ("order", "order_b", "equal", "digest_a", "digest_b", "role", "score")
 PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
@@ -34,13 +34,21 @@ def lines(found: Comparison) -> str:
     for section in sections(found):
         if section.key not in AT_PROMPT:
             continue
-        for entry in section.entries[:SHOWN]:
-            about = ", ".join(filter(None, (entry.kind, entry.far, entry.made)))
-            said = f": {about}" if about else f" {entry.text}" if entry.text else ""
-            told.append(f"{AT_PROMPT[section.key]}: {entry.name} at {entry.where}{said}")
+        head = AT_PROMPT[section.key]
+        told += [f"{head}: {_said(entry)}" for entry in section.entries[:SHOWN]]
         if len(section.entries) > SHOWN:
-            told.append(f"and {len(section.entries) - SHOWN:,} more in .{section.key}")
+            where = MORE.get(section.key, section.key)
+            told.append(f"and {len(section.entries) - SHOWN:,} more in .{where}")
     return "\n  ".join(told)
+
+
+def _said(entry: Entry) -> str:
+    if entry.sides:
+        a, b = entry.sides
+        return f"{entry.where} of {entry.name}: A {a} | B {b}; {entry.text}".removesuffix("; ")
+    about = ", ".join(filter(None, (entry.kind, entry.far, entry.made)))
+    said = f": {about}" if about else f" {entry.text}" if entry.text else ""
+    return f"{entry.name} at {entry.where}{said}"
 
 
 def html(found: Comparison) -> str:
@@ -57,7 +65,7 @@ def _section(section: Section) -> Iterator[str]:
     yield f"<p>{head}</p>"
     yield from (f"<p>{html_text(_short(text))}</p>" for text in texts[:ROWS])
     if named:
-        heads = SIDES if named[0].sides else RECORD
+        heads = section.heads or (SIDES if named[0].sides else RECORD)
         yield html_table(heads, [_cells(one) for one in named[:ROWS]])
     if section.rows:
         yield html_table(section.heads, _ends(section.rows))
@@ -68,7 +76,8 @@ def _section(section: Section) -> Iterator[str]:
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     if entry.sides:
-        return tuple(map(_short, (entry.name, *entry.sides)))
+        place, more = ((entry.where,), (entry.text,)) if entry.where else ((), ())
+        return tuple(map(_short, (entry.name, *place, *entry.sides, *more)))
     parts = (entry.name, entry.where, entry.kind, entry.far, entry.made, entry.text)
     return tuple(map(_short, parts))
 

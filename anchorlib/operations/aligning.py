@@ -173,7 +173,7 @@ def _told_otherwise(one: Op, two: Op) -> str:
         return ""  # of two overloads the arguments are others: mul by a tensor, mul by a number
     a, b = settings_of(one), settings_of(two)
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
-    told = [f"{name} {a.get(name, 'absent')} | {b.get(name, 'absent')}" for name in names]
+    told = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]
     types = [tuple(operand.dtype for operand in op.outputs) for op in (one, two)]
     if types[0] != types[1] and "dtype" not in names:
         shown = (", ".join(dict.fromkeys(side)) for side in types)

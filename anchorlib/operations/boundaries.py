@@ -34,15 +34,19 @@ class Boundaries:
 
         What was made by operations without a partner says nothing: it differs as these do.
         """
-        if not (a and b):
-            return None
         known = [*_given(a, self._a, self._b), *_given(b, self._b, self._a)]
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether the last tensor that one of them made is made by the other too."""
+        """Whether the last tensor that one of them made is made by the other too.
+
+        Where one run has no operation there, whether what came out is what went in.
+        """
         if not (a and b):
-            return None
+            side = self._a if a else self._b
+            went = {one.digest for one in side.flow.into(a or b)}
+            came = (a or b)[-1].outputs[0].digest
+            return None if came is None or went <= {None} else came in went
         last = [side[-1].outputs[0].digest for side in (a, b)]
         if None in last:
             return None

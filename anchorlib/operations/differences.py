@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import base_name
@@ -52,6 +53,21 @@ class OpDifference:
         }
         return " ".join(made)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The contract's JSON."""
+        return {
+            "stage": self.stage,
+            "module": self.module,
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+            "arguments": self.arguments or None,
+            "decomposed_from": self.decomposed_from or None,
+            "where": [line or None for line in self.where],
+            "inputs_equal": self.inputs_equal,
+            "outputs_equal": self.outputs_equal,
+            "like_it": list(self.like_it),
+        }
+
     @property
     def where(self) -> tuple[str, str]:
         """The lines of A and of B; "" where a run has none there."""
@@ -80,6 +96,15 @@ class OpAlignment:
             kind = (one.stage, one.arguments, one.only_a, one.only_b)
             kinds.setdefault(kind, []).append(one)
         return tuple(map(_folded, kinds.values()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contract's JSON."""
+        return {
+            "matched": self.matched,
+            "only_a": self.only_a,
+            "only_b": self.only_b,
+            "differences": [one.to_dict() for one in self.differences],
+        }
 
 
 def _folded(alike: Sequence[OpDifference]) -> OpDifference:

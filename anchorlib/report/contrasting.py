@@ -28,7 +28,7 @@ EQUAL, UNMEASURED, NONFINITE = -1.0, -2.0, -3.0
 _NONFINITE, _INFINITE, _UNMEASURED = 1e300, 1e299, -0.5
 """The same as ranks: of the pairs of a cell the largest counts."""
 
-READ = ("verdict", "first", "origins", "note")
+READ = ("verdict", "first", "origins", "ops", "note")
 """The sections that the page reads out; of the others it draws what they tell."""
 
 ENTRIES = 50
@@ -243,7 +243,7 @@ def _section(section: Section, a: RunView) -> dict[str, Any]:
 def _entry(entry: Entry, a: RunView) -> dict[str, Any]:
     line, column = (-1, -1) if entry.place is None else _spot(entry.place, a)
     said = {name: getattr(entry, name) for name in ("text", "where", "name", "kind", "made", "far")}
-    return {**said, "line": line, "column": column}
+    return {**said, "sides": list(entry.sides or ()), "line": line, "column": column}
 
 
 def _told(place: Place, a: RunView) -> dict[str, Any]:

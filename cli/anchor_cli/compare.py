@@ -81,6 +81,15 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             "computed, and which of them is nearer to the truth.",
         ),
     ] = False,
+    ops: Annotated[
+        bool | None,
+        typer.Option(
+            "--ops/--no-ops",
+            help="Compare the operations of the steps that both runs traced; without either "
+            "option that is done where both have any.",
+            show_default=False,
+        ),
+    ] = None,
     fail_on: Annotated[
         FailOn, typer.Option("--fail-on", help="From which verdict on the exit code is 1.")
     ] = FailOn.SUSPECT,
@@ -146,6 +155,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             tensors=tensor or "*",
             names=read_names(names),
             replay=replay,
+            ops=ops,
             progress=tick,
         )
     _write(found, csv=csv, jsonl=jsonl)

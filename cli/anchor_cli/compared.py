@@ -49,6 +49,7 @@ def _drawn(section: Section, width: int, screen: Screen) -> Block:
         "verdict": _verdict,
         "first": _first,
         "origins": _origins,
+        "ops": _operations,
         "growth": growth,
         "loss": _loss,
         "note": _notes,
@@ -124,6 +125,20 @@ def _origin(one: Entry, width: int, screen: Screen) -> list[str]:
         line,
         *(part for text in texts if text for part in wrapped(f"    {text}", width, 2, "      ")),
     ]
+
+
+def _operations(section: Section, width: int, screen: Screen) -> Block:
+    entries = [_operation(one, width) for one in section.entries]
+    return listed(titled(screen, section.title, section.head), entries, _MORE, headed=True)
+
+
+def _operation(one: Entry, width: int) -> list[str]:
+    """What ran: names of modules are cut to make room, those of operations are wrapped."""
+    a, b = one.sides or ("", "")
+    line = _named(f"  {one.where} of ", one.name, ":", width)[-1]
+    ran = f"{line} A {a} | B {b}" if a != b else f"{line} {a}"
+    texts = [ran, f"    {one.text}" * bool(one.text)]
+    return [part for text in texts if text for part in wrapped(text, width, 2, "      ")]
 
 
 def _measured(one: Entry, width: int) -> list[str]:

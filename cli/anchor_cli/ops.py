@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,7 +84,7 @@ def show_ops(  # noqa: PLR0913  # one parameter for each option
     if as_json:
         document([op.to_dict() for op in found])
     else:
-        emit(_table(found, this_screen()))
+        emit(_table(found, _narrowed(this_screen())))
     return ExitCode.DONE
 
 
@@ -98,6 +99,11 @@ def _searched(ops: list[Op], pattern: str | None) -> list[Op]:
     except re.error as error:
         raise OptionError(f"--grep {pattern!r} is no regular expression: {error}") from None
     return [op for op in ops if any(map(search, (op.op, op.node, op.where, op.args)))]
+
+
+def _narrowed(screen: Screen) -> Screen:
+    """In a pipe as wide as COLUMNS asks for: lines and arguments are the rest of --json."""
+    return screen if screen.width is not None else replace(screen, width=screen.asked)
 
 
 def _table(ops: Sequence[Op], screen: Screen) -> Iterator[str]:

@@ -26,7 +26,8 @@ SURFACE = {
         "--max-streams", "--idle-timeout", "--max-run-size",
     },
     "compare": {
-        "a", "b", "--noise", "--tensor", "-t", "--map", "--replay", "--fail-on",
+        "a", "b", "--noise", "--tensor", "-t", "--map", "--replay", "--ops",
+        "--fail-on",
         "--csv", "--jsonl", "--html", "--junit", "--github",
         "--store", "--json",
     },

@@ -123,6 +123,17 @@ def test_eighty_columns_are_enough_for_what_matters(tmp_path):
     assert "native_lay" in lines[1]
 
 
+@pytest.mark.parametrize("columns", [80, 60])
+def test_columns_of_a_pipe_are_honoured(tmp_path, monkeypatch, columns):
+    wide = [
+        traced("aten.native_layer_norm_backward.default", "accumulate", "a" * 30, args="x" * 99)
+    ]
+    make_traced(tmp_path, ops=wide)
+    assert max(map(len, listed(store=tmp_path).out.splitlines())) > 120
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, listed(store=tmp_path).out.splitlines())) <= columns
+
+
 def test_several_ranks_are_told_apart(tmp_path):
     make_traced(tmp_path)
     make_traced(tmp_path, rank=1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.pairing import Place
 from anchorlib.diagnosis.sizes import Measure
+from anchorlib.operations import OpDifference
 
 __all__ = ["Origin", "Replay"]
 
@@ -52,7 +53,9 @@ class Origin:
     changed: what B does otherwise there, a clause each, as "GeluBackward0 approximate 'none' |
         'tanh'"; `why` has them too.
     ops_a, ops_b: the operations between it and what it was computed from in either run, without
-        those that only move bits.
+        those that only move bits: ATen's where both runs traced its step, else autograd's nodes.
+    differences: where both did, those of these operations that one run alone ran, or both with
+        other arguments.
     """
 
     place: Place
@@ -71,3 +74,4 @@ class Origin:
     changed: tuple[str, ...] = ()
     ops_a: tuple[str, ...] = ()
     ops_b: tuple[str, ...] = ()
+    differences: tuple[OpDifference, ...] = field(default=(), repr=False, compare=False)

@@ -64,10 +64,18 @@ def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe |
 
 def _single(ops: Sequence[str]) -> str:
     """The one operation that these autograd nodes are, "" where that is not known."""
-    bases = [re.sub(r"Backward\d*$", "", one) for one in ops]
+    bases = [_node(one) for one in ops]
     if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
         return "RmsNorm"
     return bases[0] if len(bases) == 1 else ""
+
+
+def _node(op: str) -> str:
+    """An autograd node without "Backward0"; of a traced operation the node that stands for it."""
+    if op[:1].isupper():
+        return re.sub(r"Backward\d*$", "", op)
+    words = re.sub(r"_backward(_data)?$", "", op).split("_")
+    return "".join(word.capitalize() for word in words)
 
 
 def _eps(texts: Sequence[str], precision: str) -> tuple[float, ...]:

@@ -67,7 +67,7 @@ class Answer {
     const where = h('div', { class: 'where' },
       h('p', { class: 'about' }, `${one.a} (A, the reference) against ${one.b} (B): ${facts}.`), go,
       told.note && h('ul', { class: 'notes' }, told.note.entries.map((note) => h('li', {}, note.text)), more(told.note)),
-      told.origins && this.origins(one, told.origins, i));
+      told.origins && this.origins(one, told.origins, i), told.ops && operations(one, told.ops));
     return h('div', { class: `answer ${one.verdict}` }, head,
       h('div', { class: 'beside' }, where, changesOf(one)),
       vicinitiesOf(one),
@@ -94,6 +94,19 @@ class Answer {
       section.all > section.entries.length && h('p', { class: 'about' }, `The first ${section.entries.length} in order of execution are listed.`),
       section.all > 3 && csvButton('origins', () => originRows(one)));
   }
+}
+
+// Operations that one run alone ran, or both with other arguments.
+function operations(one, section) {
+  const row = (entry) => [h('tr', {}, h('th', { scope: 'row' }, entry.name), h('td', {}, entry.where),
+    ...entry.sides.map((side) => h('td', {}, h('code', {}, side)))),
+  h('tr', { class: 'why' }, h('td', { colspan: 4 }, entry.text || '–'))];
+  if (!section.entries.length) return h('p', { class: 'about' }, `Operations: ${section.head}`);
+  return h('details', { open: section.all <= 3 }, h('summary', {}, `Operations: ${section.head}`),
+    h('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': `Operations of ${one.b}` }, h('table', { class: 'origins' },
+      h('thead', {}, h('tr', {}, ['module', 'stage', 'A', 'B'].map((text) => h('th', { scope: 'col' }, text)))),
+      h('tbody', {}, section.entries.flatMap(row)))),
+    section.all > section.entries.length && h('p', { class: 'about' }, `The first ${section.entries.length} are listed.`));
 }
 
 function more(section) {

@@ -14,8 +14,10 @@ from anchor_cli.compared import report
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Comparison, Place, compare, sections
 from anchorlib.errors import MissingExtraError, UnsupportedError
+from anchorlib.operations import OpAlignment, OpDifference
 from anchorlib.reading import open_run
 from anchorlib.report import show
+from tests.anchorlib.operations.made import made
 from tests.anchorlib.reading.runs import make_run, training
 from tests.anchorlib.store.records import record
 from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE, SUSPECT
@@ -123,14 +125,39 @@ def test_operations_that_only_move_bits_are_shown_nowhere():
         assert "ViewBackward0" not in text
 
 
-def test_every_way_out_says_the_same_sections():
+def traced(module="tanh2", stage="backward", op="aten.tanh_backward.default", **rest):
+    """A comparison of two traced runs, of which A ran an operation that B did not."""
+    one = OpDifference(stage, module, (made(op),), (), like_it=("tanh1",), **rest)
+    return replace(SUSPECT, ops=OpAlignment(1234, 1, 0, (one,)))
+
+
+@pytest.mark.parametrize("found", [SUSPECT, traced(arguments="p 1 | 2", outputs_equal=False)])
+def test_every_way_out_says_the_same_sections(found):
     """Whatever a section says stands on a wide terminal and in a notebook."""
-    drawn = ["\n".join(report(SUSPECT, (), Screen(asked=2000))), SUSPECT._repr_html_()]
-    for section in sections(SUSPECT):
+    drawn = ["\n".join(report(found, (), Screen(asked=2000))), found._repr_html_()]
+    for section in sections(found):
         assert all(section.title in text for text in drawn)
+        assert section.key != "ops" or all(section.head in text for text in drawn)
         for entry in section.entries:
             words = (entry.text, entry.name, entry.where, entry.made, entry.far)
+            words += entry.sides if section.key == "ops" else ()
             assert all(word in text for text in drawn for word in words)
+
+
+def test_operations_stand_at_a_prompt():
+    assert "  operations: backward of tanh2: A tanh_backward | B -; the same bits come out" in said(
+        traced(outputs_equal=True)
+    )
+    assert "operations" not in said(SUSPECT)
+
+
+def test_names_of_operations_and_modules_are_text():
+    hostile = "\x1b[31m<script>\n"
+    found = traced(hostile, hostile, hostile, arguments=hostile)
+    drawn = [said(found), found._repr_html_(), *report(found, (), Screen(asked=80))]
+    assert not any("\x1b" in text or "<script" in text for text in drawn[1:2])
+    assert not any("\x1b" in text for text in drawn)
+    assert not any("\n" in line for line in drawn[2:])
 
 
 def test_a_comparison_is_a_page_in_a_frame_of_its_own(found, tmp_path):

@@ -68,7 +68,7 @@ def test_the_same_operation_with_other_arguments_is_a_difference():
     assert (found.matched, found.only_a, found.only_b) == (1, 0, 0)
     a, b = chain(["sum"], args="dim=[0, 1], keepdim=True"), chain(["sum"], args="dim=[0]")
     [one] = align_ops(a, b).differences
-    assert one.arguments == "dim [0, 1] | [0], keepdim True | absent"
+    assert one.arguments == "dim [0, 1] | [0], keepdim True | default"
 
 
 def test_where_a_tensor_lies_is_no_other_argument():

@@ -1,0 +1,117 @@
+"""Differences of operations in words, each with the difference in values that hangs on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from anchorlib.diagnosis.counting import figure, listed
+from anchorlib.diagnosis.judgement import Origin
+from anchorlib.names import escape, join
+from anchorlib.operations import OpAlignment, OpDifference
+
+__all__ = ["Told", "clause", "headline", "told"]
+
+MODULES = 3  # that are named
+OUTSIDE = "outside modules"
+
+
+class Told(NamedTuple):
+    """One difference of operations, as it is shown; all texts are escaped.
+
+    where: stage and module. a, b: the operations, "-" where there is none. text: all else.
+    """
+
+    stage: str
+    module: str
+    a: str
+    b: str
+    text: str
+
+
+def told(found: OpAlignment, origins: Sequence[Origin]) -> list[Told]:
+    """Every kind of difference; those first on which an origin hangs, then where bits part."""
+
+    def rank(one: OpDifference) -> tuple[bool, bool, bool]:
+        parting = one.inputs_equal is True and one.outputs_equal is False
+        return not _hanging(one, origins), not parting, one.outputs_equal is True
+
+    return [_told(one, origins) for one in sorted(found.differences, key=rank)]
+
+
+def headline(found: OpAlignment) -> str:
+    """How many operations are alike, and how many are not."""
+    if not found.every:
+        return f"no operation differs; {found.matched:,} ran in both"
+    said = (
+        f"{found.matched:,} ran in both, {found.only_a:,} in A alone, {found.only_b:,} in B alone"
+    )
+    otherwise = sum(bool(one.arguments) for one in found.every)
+    return said + f"; {otherwise:,} with other arguments" * bool(otherwise)
+
+
+def clause(one: OpDifference) -> str:
+    """What B does otherwise, as "A ran tanh_backward, B mul sub mul"."""
+    a, b = listed(one.only_a, " "), listed(one.only_b, " ")
+    if one.arguments:
+        return f"{a} {escape(one.arguments)}"
+    if not a or not b:
+        return f"only {'A' if a else 'B'} ran {a or b}"
+    return f"A ran {a}, B {b}"
+
+
+def _told(one: OpDifference, origins: Sequence[Origin]) -> Told:
+    parts = [escape(one.arguments), *_values(one, origins), _bits(one), _made_of(one)]
+    parts += [_alike(one), _lines(one)]
+    return Told(
+        stage=escape(one.stage),
+        module=escape(one.module) or OUTSIDE,
+        a=listed(one.only_a, " ") or "-",
+        b=listed(one.only_b, " ") or "-",
+        text="; ".join(filter(None, parts)),
+    )
+
+
+def _hanging(one: OpDifference, origins: Sequence[Origin]) -> list[Origin]:
+    """The origins that have such a difference among the operations that made them."""
+    return [origin for origin in origins if any(_alike_to(one, d) for d in origin.differences)]
+
+
+def _alike_to(one: OpDifference, two: OpDifference) -> bool:
+    return (one.stage, one.arguments, one.only_a, one.only_b) == (
+        *(two.stage, two.arguments, two.only_a, two.only_b),
+    )
+
+
+def _values(one: OpDifference, origins: Sequence[Origin]) -> list[str]:
+    """How far apart the first record is that these operations made."""
+    for origin in _hanging(one, origins):
+        name, error = escape(join(origin.place.name, origin.place.kind)), origin.measure.error_eps
+        size = f" by {figure(error)} eps" if math.isfinite(error) else ""
+        return [f"{name} differs{size}"]
+    return []
+
+
+def _bits(one: OpDifference) -> str:
+    if one.outputs_equal is None:
+        return ""
+    if one.outputs_equal:
+        return "the same bits come out"
+    given = {True: "equal bits go in, ", False: "other bits go in already, ", None: ""}
+    return f"{given[one.inputs_equal]}other bits come out"
+
+
+def _made_of(one: OpDifference) -> str:
+    return f"decomposed from {escape(one.decomposed_from)}" if one.decomposed_from else ""
+
+
+def _lines(one: OpDifference) -> str:
+    return " | ".join(dict.fromkeys(escape(line) for line in one.where if line))
+
+
+def _alike(one: OpDifference) -> str:
+    if not one.like_it:
+        return ""
+    names = ", ".join(escape(name) or OUTSIDE for name in one.like_it[:MODULES])
+    return f"+{len(one.like_it):,} like it: {names}{', ...' * (len(one.like_it) > MODULES)}"

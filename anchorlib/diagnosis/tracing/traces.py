@@ -1,0 +1,165 @@
+"""Two traced runs: their operations aligned, and which of these stand before an origin.
+
+Operations say how two runs computed something; whether they are to blame the bits alone say. So
+origins are found, classed and judged without them, and are only told with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from anchorlib.diagnosis.judgement import Origin
+from anchorlib.diagnosis.pairing import Alignment
+from anchorlib.diagnosis.tracing.segments import Segments, Steps
+from anchorlib.diagnosis.tracing.telling import clause
+from anchorlib.errors import DamagedError, OptionError
+from anchorlib.names import escape
+from anchorlib.operations import Op, OpAlignment, OpDifference, align_ops, base_name
+from anchorlib.reading import Run
+
+__all__ = ["Traces", "traces_of"]
+
+HOW: Final = "session.trace(2), ANCHOR_TRACE=0:2 or `anchor run --trace 0:2 -- COMMAND`"
+CLAUSES: Final = 3  # that are said of an origin
+COUNTED: Final = re.compile(r"^[AB] (has|computes it by) ")
+"""What the statements of autograd say of operations; the trace says it exactly."""
+SOMEWHERE: Final = "somewhere in "
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What both runs traced.
+
+    found: their operations, aligned; None where that cannot be. notes: what was not traced, or why
+        there is nothing to align, a line each. steps: the operations of A and of B.
+    """
+
+    found: OpAlignment | None
+    notes: tuple[str, ...]
+    steps: tuple[Steps, Steps] = field(default=({}, {}), repr=False)
+
+    def told(self, origins: Sequence[Origin]) -> list[Origin]:
+        """The origins with the operations of both runs; nothing of their judgement is another."""
+        evidence = next((one.evidence for one in origins if one.evidence), None)
+        if evidence is None or self.found is None:
+            return list(origins)
+        segments = Segments.of(evidence[0].alignment, self.steps)
+        return [self._origin(one, evidence[0].alignment, segments) for one in origins]
+
+    def _origin(
+        self, origin: Origin, alignment: Alignment, segments: tuple[Segments, Segments]
+    ) -> Origin:
+        if origin.evidence is None:
+            return origin
+        row = origin.evidence[1]
+        at = int(np.searchsorted(alignment.a_row, row))
+        a, b = segments[0].before(row), segments[1].before(int(alignment.b_row[at]))
+        if a is None or b is None:
+            return origin
+        mine = tuple(_within(self.found.every if self.found else (), a, b))
+        told = replace(origin, ops_a=_names(a), ops_b=_names(b), differences=mine)
+        clauses = [clause(one) for one in mine if one.outputs_equal is not True]
+        return _reworded(told, list(dict.fromkeys(clauses))[:CLAUSES])
+
+
+def traces_of(a: Run, b: Run, alignment: Alignment, *, asked: bool | None) -> Traces | None:
+    """The traces of two runs; None where one of them has none, or where nobody wants them.
+
+    asked: True where they were asked for by name; None: wherever both are there.
+    Raises OptionError for what was asked for and is not there, DamagedError.
+    """
+    if asked is False:
+        return None
+    try:
+        ops = a.ops(), b.ops()
+        if asked or all(ops):
+            return _aligned((a, b), ops, alignment)
+    except (OptionError, DamagedError) as error:
+        if asked:
+            raise
+        return Traces(None, (f"the operations were not compared: {escape(str(error))}",))
+    return None
+
+
+def _aligned(runs: tuple[Run, Run], ops: tuple[list[Op], list[Op]], alignment: Alignment) -> Traces:
+    for run, some in zip(runs, ops, strict=True):
+        if not some:
+            name = escape(run.name)
+            raise OptionError(f"no operation of {name} was traced: trace one with {HOW}")
+    notes = tuple(line for run in runs for line in _lacking(run))
+    found = align_ops(
+        *ops,
+        names=_modules(alignment),
+        step_offset=alignment.step_offset,
+        partial=bool(notes),
+    )
+    if found is None:
+        raise OptionError(
+            f"{' and '.join(escape(run.name) for run in runs)} traced no step in common: trace the "
+            f"same steps with {HOW}"
+        )
+    return Traces(found, notes, (_by_step(ops[0]), _by_step(ops[1])))
+
+
+def _within(
+    every: Iterable[OpDifference], a: Iterable[Op], b: Iterable[Op]
+) -> Iterator[OpDifference]:
+    """The differences that have any of A's operations, or of B's, in them."""
+    own = [{(op.rank, op.step, op.index) for op in side} for side in (a, b)]
+    for one in every:
+        sides = zip((one.a, one.b), own, strict=True)
+        if any((op.rank, op.step, op.index) in there for ops, there in sides for op in ops):
+            yield one
+
+
+def _lacking(run: Run) -> list[str]:
+    return [f"{escape(run.name)} lacks {escape(gap.reason)}" for gap in run.op_gaps()]
+
+
+def _by_step(ops: Sequence[Op]) -> Steps:
+    found: defaultdict[tuple[int, int], list[Op]] = defaultdict(list)
+    for op in ops:
+        found[op.rank, op.step].append(op)
+    return found
+
+
+def _modules(alignment: Alignment) -> dict[str, str]:
+    """B's names of modules -> A's; of a parameter's name the module follows."""
+    names: dict[str, str] = {}
+    for one in alignment.renamed:
+        if one.how == "guess":
+            continue
+        a, b = one.a, one.b
+        names.setdefault(b, a)
+        while a.rpartition(".")[2] == b.rpartition(".")[2] and a != b:
+            a, b = a.rpartition(".")[0], b.rpartition(".")[0]
+            names.setdefault(b, a)
+    return names
+
+
+def _names(ops: Sequence[Op]) -> tuple[str, ...]:
+    return tuple(base_name(op.op) for op in ops)
+
+
+def _reworded(origin: Origin, clauses: Sequence[str]) -> Origin:
+    """With what the trace says in place of what was concluded from autograd's nodes."""
+    new = [one for one in clauses if not _known(one, origin.changed)]
+    if not clauses:
+        return origin
+    old = {one for one in origin.changed if COUNTED.match(one)}
+    kept = [one for one in origin.changed if one not in old]
+    why = [one for one in origin.why.split("; ") if one and one not in old]
+    why = [one for one in why if not one.startswith(SOMEWHERE)]
+    return replace(origin, changed=(*new, *kept), why="; ".join([*why, *new]))
+
+
+def _known(clause: str, changed: Sequence[str]) -> bool:
+    """Whether it was said already what an operation was told."""
+    argument = re.fullmatch(r"\w+ (\w+) .*\|.*", clause)
+    return argument is not None and any(f" {argument[1]} " in one for one in changed)
