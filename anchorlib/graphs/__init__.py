@@ -9,7 +9,7 @@ Names are paths (stage, then module by module), so that viewers fold them.
 """
 
 from anchorlib.graphs.around import around
-from anchorlib.graphs.graph import MOST_NODES, Graph, Node, Source, graph_of, place_of
+from anchorlib.graphs.graph import MOST_NODES, Graph, Node, Source, graph_of
 from anchorlib.graphs.marking import Marks, marks_of
 from anchorlib.graphs.writing import SUFFIXES, write_graphs
 
@@ -23,6 +23,5 @@ __all__ = [
     "around",
     "graph_of",
     "marks_of",
-    "place_of",
     "write_graphs",
 ]

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from anchorlib.diagnosis import Comparison, Origin
-from anchorlib.diagnosis.pairing import Alignment, Table
-from anchorlib.errors import DamagedError
-from anchorlib.graphs import Graph, Marks, around, graph_of, marks_of, place_of
+from anchorlib.diagnosis import Comparison
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.graphs import Graph, Marks, around, graph_of, marks_of
 from anchorlib.names import escape
-from anchorlib.operations import Joined, Op, align_ops
+from anchorlib.operations import Joined, Op
 from anchorlib.reading import Run
 from anchorlib.report.layering import rows
 
@@ -23,67 +23,62 @@ __all__ = ["vicinities"]
 
 Record: TypeAlias = tuple[Table, int]
 MOST: Final = 3  # origins whose operations are drawn
+BOTH: Final = 2
 
 
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
     """What is drawn of the first origins, by their places in the comparison."""
+    if comparison.runs is None or comparison.ops is None:
+        return []
+    traced = _Traced(comparison.runs, marks_of(comparison.ops, *_names(comparison)))
     found = []
-    if comparison.runs is not None:
-        traced = _Traced(comparison)
-        for number, origin in enumerate(comparison.origins[:MOST]):
-            sides = traced.around(origin)
-            if sides is not None:
-                found.append({"origin": number, "sides": [_drawn(*side) for side in sides]})
+    for number, origin in enumerate(comparison.origins[:MOST]):
+        drawn = [] if origin.evidence is None else traced.around(*_pair(origin.evidence))
+        if len(drawn) == BOTH:
+            sides = zip(drawn, _names(comparison), strict=True)
+            told = [_drawn(graph, end, name) for (graph, end), name in sides]
+            found.append({"origin": number, "sides": told})
     return found
 
 
 @dataclass(slots=True)
 class _Traced:
-    """The operations of both runs, each rank read once."""
+    """The operations of both runs, each rank read once; marks: where either differs."""
 
-    comparison: Comparison
+    runs: tuple[Run, Run]
+    marks: tuple[Marks, Marks]
     _known: dict[tuple[int, int], list[Op]] = field(default_factory=dict)
 
-    def around(self, origin: Origin) -> list[tuple[Graph, int]] | None:
-        """Of A and of B a graph, and the place in it of what made the origin.
+    def around(self, *records: Record) -> list[tuple[Graph, int]]:
+        """Of each record a graph, and the place in it of the operation that made the record.
 
-        None where a run did not trace that step, or no operation is known to have made the record.
+        None of a record whose step was not traced, or that no operation is known to have made.
         """
-        if origin.evidence is None:
-            return None
-        alignment = origin.evidence[0].alignment
-        records = _records(alignment, origin.evidence[1])
-        steps = [self._step(side, record) for side, record in enumerate(records)]
-        ends = [_maker(ops, record) for ops, record in zip(steps, records, strict=True)]
-        names = [escape(self.comparison.a), escape(self.comparison.b)]
-        drawn = []
-        marks = _marks(alignment, steps, names)
-        for ops, end, name, own in zip(steps, ends, names, marks, strict=True):
-            if end is None:
-                return None
-            graph = graph_of(near := around(ops, end), name, marks=own)
-            drawn.append((graph, [place_of(op) for op in near].index(place_of(end))))
-        return drawn
+        found = []
+        for side, record in enumerate(records):
+            ops = self._step(side, record)
+            end = _maker(ops, record)
+            if end is not None:
+                near = around(ops, end)
+                graph = graph_of(near, self.runs[side].name, marks=self.marks[side])
+                found.append((graph, near.index(end)))
+        return found
 
     def _step(self, side: int, record: Record) -> list[Op]:
         table, row = record
         rank = table.tensors[table.tensor[row]].rank
         if (side, rank) not in self._known:
-            assert self.comparison.runs is not None
-            self._known[side, rank] = _ops(self.comparison.runs[side], rank)
+            self._known[side, rank] = self.runs[side].ops(rank=rank)
         return [op for op in self._known[side, rank] if op.step == table.step[row]]
 
 
-def _ops(run: Run, rank: int) -> list[Op]:
-    """The operations of a rank; none where its log cannot be read, which `anchor verify` tells."""
-    try:
-        return run.ops(rank=rank) if rank in run.ranks else []
-    except DamagedError:
-        return []
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return escape(comparison.a), escape(comparison.b)
 
 
-def _records(alignment: Alignment, row: int) -> tuple[Record, Record]:
+def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
     """A record of A and its partner of B."""
+    alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))
     return (alignment.a, row), (alignment.b, int(alignment.b_row[at]))
 
@@ -100,28 +95,17 @@ def _maker(ops: Sequence[Op], record: Record) -> Op | None:
     return maker if maker is not None and maker.outputs and not maker.view else None
 
 
-def _marks(
-    alignment: Alignment, steps: Sequence[Sequence[Op]], names: Sequence[str]
-) -> tuple[Marks, Marks]:
-    a, b = steps
-    if not a or not b:
-        return {}, {}
-    renamed = {one.b: one.a for one in alignment.renamed}
-    found = align_ops(a, b, names=renamed, step_offset=b[0].step - a[0].step)
-    return ({}, {}) if found is None else marks_of(found, names[0], names[1])
-
-
 # -- what the page's script draws
 
 
-def _drawn(graph: Graph, end: int) -> dict[str, Any]:
+def _drawn(graph: Graph, end: int, run: str) -> dict[str, Any]:
     edges: dict[tuple[int, int], list[str]] = {}
     for place, node in enumerate(graph.nodes):
         for one in node.inputs:
             if one.maker is not None:
                 edges.setdefault((one.maker, place), []).append(str(one.tensor))
     return {
-        "run": graph.name,
+        "run": run,
         "nodes": [
             {
                 "label": node.label,

@@ -148,7 +148,7 @@ def _graphs(
     from anchorlib.operations import select_ops
 
     names = _names(runs)
-    marks = _marks(traced, names)
+    marks = _marks(runs, traced, names)
     chosen = [select_ops(ops, stage, module) for ops in traced]
     if not any(chosen):
         raise OptionError("no operation traced there is of that stage and module; see `anchor ops`")
@@ -159,13 +159,16 @@ def _graphs(
     ]
 
 
-def _marks(traced: Sequence[list[Op]], names: Sequence[str]) -> Sequence[Marks | None]:
+def _marks(
+    runs: Sequence[Run], traced: Sequence[list[Op]], names: Sequence[str]
+) -> Sequence[Marks | None]:
     from anchorlib.graphs import marks_of
     from anchorlib.operations import align_ops
 
     if len(traced) == 1:
         return [None]
-    alignment = align_ops(traced[0], traced[1])
+    partial = any(run.op_gaps() for run in runs)
+    alignment = align_ops(traced[0], traced[1], partial=partial)
     assert alignment is not None  # they have steps in common
     return marks_of(alignment, names[0], names[1])
 
