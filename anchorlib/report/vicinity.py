@@ -59,7 +59,7 @@ class _Traced:
             ops = self._step(side, record)
             end = _maker(ops, record)
             if end is not None:
-                near = around(ops, end)
+                near = around(ops, end, self.marks[side])
                 graph = graph_of(near, self.runs[side].name, marks=self.marks[side])
                 found.append((graph, near.index(end)))
         return found
