@@ -1,21 +1,27 @@
 """Traced operations as graphs, and graphs as files that viewers open.
 
     Op ─graph_of─▶ Graph ─write_graphs─▶ .onnx .json .pbtxt .dot
-                     └─────around─────▶ the neighbourhood of a few operations
+                     ▲
+    OpAlignment ─marks_of─ how another run differs
 
 A node is an operation, an edge leads from the operation that made a tensor to one that takes it.
 Names are paths (stage, then module by module), so that viewers fold them.
 """
 
+from anchorlib.graphs.around import around
 from anchorlib.graphs.graph import MOST_NODES, Graph, Node, Source, graph_of
+from anchorlib.graphs.marking import Marks, marks_of
 from anchorlib.graphs.writing import SUFFIXES, write_graphs
 
 __all__ = [
     "MOST_NODES",
     "SUFFIXES",
     "Graph",
+    "Marks",
     "Node",
     "Source",
+    "around",
     "graph_of",
+    "marks_of",
     "write_graphs",
 ]

@@ -17,6 +17,7 @@ from anchorlib.report.footprint import Footprint, footprints
 from anchorlib.report.nearby import nearby_values
 from anchorlib.report.structure import structure
 from anchorlib.report.values import Budget, Line, RunView
+from anchorlib.report.vicinity import vicinities
 
 __all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "Contrast", "contrast"]
 
@@ -47,6 +48,7 @@ class Contrast:
         pass_index, call, rank, step, `pairs` and `differing` of the cell, and its Measure.
     nearby: values around the worst element: {cell, start, index, a, b}.
     footprints: where in the tensor the first divergence and the origins differ.
+    vicinities: the operations around the first origins, where both runs were traced.
     """
 
     plain: Mapping[str, Any]
@@ -54,6 +56,7 @@ class Contrast:
     cells: Mapping[str, Array]
     nearby: Sequence[Mapping[str, Any]]
     footprints: Sequence[Footprint] = ()
+    vicinities: Sequence[Mapping[str, Any]] = ()
 
 
 def contrast(
@@ -74,7 +77,8 @@ def contrast(
         cells, pairs = _worst(alignment, measures, severity, cell)
         nearby = nearby_values(alignment, cells, pairs, wanted, budget)
         found = footprints(alignment, cells, pairs, wanted, budget)
-    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby, found)
+    drawn = vicinities(comparison)
+    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby, found, drawn)
 
 
 def _no_cells() -> dict[str, Array]:

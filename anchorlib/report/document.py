@@ -128,6 +128,7 @@ def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:
         },
         "nearby": list(one.nearby),
         "footprints": [_footprint(part, packer) for part in one.footprints],
+        "vicinities": list(one.vicinities),
     }
 
 

@@ -39,6 +39,7 @@ SCRIPTS = (
     "multiples.js",
     "tables.js",
     "changes.js",
+    "vicinity.js",
     "answer.js",
     "address.js",
     "main.js",

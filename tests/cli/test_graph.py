@@ -25,7 +25,7 @@ def test_a_traced_step_is_a_file_that_its_viewer_reads(tmp_path, suffix):
     done = drawn(file, "--json", store=tmp_path)
     assert done.code == 0
     said = {"run": "run1", "rank": 0, "steps": [0], "operations": 4, "edges": 0, "views": 0}
-    assert done.json == {"file": str(file), **said, "left_out": 0}
+    assert done.json == {"file": str(file), "runs": [{**said, "left_out": 0, "differing": None}]}
     assert done.err == f"anchor: wrote {file}: 4 operations of step 0 of run1, rank 0\n"
     nodes, labels, _ = READERS[suffix.lower()](file.read_bytes())
     assert nodes == 4
@@ -46,7 +46,7 @@ def test_a_traced_step_is_a_file_that_its_viewer_reads(tmp_path, suffix):
 def test_a_graph_is_narrowed_by_step_stage_module_and_rank(tmp_path, options, steps, operations):
     make_traced(tmp_path)
     make_traced(tmp_path, rank=1)
-    said = drawn(tmp_path / "a.dot", "--json", *options, store=tmp_path).json
+    (said,) = drawn(tmp_path / "a.dot", "--json", *options, store=tmp_path).json["runs"]
     assert (said["steps"], said["operations"]) == (steps, operations)
     assert said["rank"] == int("--rank" in options)
 
@@ -59,9 +59,14 @@ def test_a_graph_is_narrowed_by_step_stage_module_and_rank(tmp_path, options, st
         (("-o", "nowhere/a.dot"), "cannot write nowhere/a.dot: No such file"),
         (("-o", "a.dot", "--stage", "middle"), "stage is one of forward, recompute"),
         (("-o", "a.dot", "--module", "fc9"), "see `anchor ops`"),
-        (("-o", "a.dot", "--step", "7"), "no step that --step 7 names was traced; steps 0-2 were"),
+        (
+            ("-o", "a.dot", "--step", "7"),
+            "no step that --step 7 names was traced; there are steps 0-2",
+        ),
         (("-o", "a.dot", "--step", "two"), "--step 'two'"),
         (("-o", "a.dot", "--rank", "4"), "rank 4 recorded nothing in run1"),
+        (("-o", "a.dot", "--against", ""), "it is empty"),
+        (("-o", "a.dot", "--against", "run7"), "run7"),
         ((), "missing option '--output' / '-o'"),
     ],
 )
@@ -80,6 +85,43 @@ def test_a_run_that_was_not_traced_says_how_to_trace_one(tmp_path):
     done = drawn(tmp_path / "a.dot", store=tmp_path)
     assert done.code == 2
     assert "anchor run --trace 0:2" in done.err
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_against_another_run_both_are_drawn_and_what_differs_is_marked(tmp_path, suffix):
+    other = [traced("aten.mul.Tensor", "backward", "tanh1", node="TanhBackward0")] * 2
+    make_traced(tmp_path)
+    make_traced(tmp_path / "b", ops=[*STEP[:2], *other, STEP[3]])
+    (tmp_path / "b" / "run1.zarr").rename(tmp_path / "run2.zarr")
+    file = tmp_path / f"a{suffix}"
+    done = drawn(file, "--against", "run2", "--json", store=tmp_path)
+    assert done.code == 0
+    assert [one["differing"] for one in done.json["runs"]] == [1, 2]
+    assert "run1, rank 0, of which 1 differ; 5 operations" in done.err
+    assert READERS[suffix](file.read_bytes())[0] == 9
+    text = file.read_text(errors="replace")
+    assert text.count("run2 runs mul mul here") == 1
+    assert text.count("run1 runs tanh_backward here") == 2
+
+
+def test_runs_of_one_name_are_told_apart_and_equal_ones_have_no_mark(tmp_path):
+    make_traced(tmp_path)
+    make_traced(tmp_path / "b")
+    other = tmp_path / "b" / "run1.zarr"
+    done = drawn(tmp_path / "a.json", "--against", other, "--json", store=tmp_path)
+    assert [(one["run"], one["differing"]) for one in done.json["runs"]] == [
+        ("run1 A", 0),
+        ("run1 B", 0),
+    ]
+
+
+def test_a_run_that_was_not_traced_has_nothing_to_be_drawn_against(tmp_path):
+    make_traced(tmp_path)
+    make_run(tmp_path / "b", [record()])
+    (tmp_path / "b" / "run1.zarr").rename(tmp_path / "run2.zarr")
+    done = drawn(tmp_path / "a.json", "--against", "run2", store=tmp_path)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "no operation of rank 0 of run2 was traced" in done.err
 
 
 def test_a_file_that_stands_there_is_replaced_whole_or_not_at_all(tmp_path):
@@ -110,7 +152,10 @@ def test_hostile_names_are_escaped_in_files(tmp_path, suffix):
 
 
 def test_the_examples_of_its_help_run(tmp_path, monkeypatch):
-    make_traced(tmp_path / "anchors", ops=[*STEP, traced("aten.mm.x", "backward", "encoder.0")])
+    ops = [*STEP, traced("aten.mm.x", "backward", "encoder.0")]
+    for name in ("eager", "compiled", "run1"):
+        make_traced(tmp_path / "anchors", ops=ops)
+        (tmp_path / "anchors" / "run1.zarr").rename(tmp_path / "anchors" / f"{name}.zarr")
     monkeypatch.chdir(tmp_path)
     lines = [line.split() for line in EXAMPLES.splitlines() if line.strip().startswith("anchor ")]
     assert len(lines) == 3

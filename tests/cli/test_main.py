@@ -45,7 +45,8 @@ SURFACE = {
     "run": {"command", "--name", "--watch", "--mode", "--steps", "--phases", "--trace", "--store"},
     "ops": {"run", "--grep", "--stage", "--module", "--step", "--store", "--json"},
     "graph": {
-        "run", "--output", "-o", "--stage", "--module", "--step", "--rank", "--store", "--json",
+        "run", "--output", "-o", "--against", "--stage", "--module", "--step", "--rank", "--store",
+        "--json",
     },
     "runs": {"--store", "--json"},
     "names": {"run", "selector", "--tree", "--store", "--json"},

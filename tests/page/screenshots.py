@@ -1,7 +1,7 @@
 """Pictures of the page for the documentation: `make screenshots`.
 
 Trains a small model twice; from step 20 on the second run computes one tanh by another formula.
-Then it trains once with each of some learning rates.
+Then it trains once with each of some learning rates, and twice with that step traced.
 """
 
 from __future__ import annotations
@@ -66,9 +66,15 @@ class Model(nn.Module):
 
 
 def train(
-    name: str, store: str, *, leaves: bool = False, rate: float = 3e-3, steps: int = STEPS
+    name: str,
+    store: str,
+    *,
+    leaves: bool = False,
+    rate: float = 3e-3,
+    steps: int = STEPS,
+    traced: int | None = None,
 ) -> anchorlib.Run:
-    """One run; where it `leaves`, it does so in the tanh of the middle block."""
+    """One run; where it `leaves`, it does so in the tanh of the middle block; `traced`: a step."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model()
@@ -78,6 +84,8 @@ def train(
         session.watch(model, optimizer=optimizer)
         session.watch(model, tensors=["*.weight@value", "*.weight@delta"], optimizer=optimizer)
         for step in range(steps):
+            if step == traced:
+                session.trace(1)
             model.block[1].tanh.other = leaves and step >= LEAVES
             x = torch.randn(64, 16, generator=data)
             loss = nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long())
@@ -109,14 +117,24 @@ def main() -> None:
             ("report-narrow", two, {"viewport": {"width": 600, "height": 1500}}),
         ):
             shoot(browser, path, folder / f"{name}.png", settings)
+        pair = [
+            train(f"{name}-traced", store, leaves=leaves, steps=LEAVES + 1, traced=LEAVES)
+            for name, leaves in (("tanh", False), ("sigmoid", True))
+        ]
+        drawn = Path(store, "drawn.html")
+        drawn.write_text(page(pair, [anchorlib.diagnosis.compare(*pair)]), encoding="utf-8")
+        shoot(browser, drawn, folder / "report-operations.png", {}, part=".vicinities details")
 
 
-def shoot(browser: Any, path: Path, file: Path, settings: dict[str, Any]) -> None:
-    """One picture, in few colours."""
+def shoot(
+    browser: Any, path: Path, file: Path, settings: dict[str, Any], *, part: str = ""
+) -> None:
+    """One picture, of a page or of a part of it, in few colours."""
     visited = settled(
         browser, path.as_uri(), **{"viewport": {"width": 1280, "height": 1180}, **settings}
     )
-    visited.page.screenshot(path=file)
+    shown = visited.page.locator(part).first if part else visited.page
+    shown.screenshot(path=file)
     visited.close()
     Image.open(file).convert("RGB").quantize(COLORS).save(file, optimize=True)
 

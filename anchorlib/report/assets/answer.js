@@ -72,6 +72,7 @@ class Answer {
       told.ops && operations(one, told.ops));
     return h('div', { class: `answer ${one.verdict}` }, head,
       h('div', { class: 'beside' }, where, changesOf(one)),
+      vicinitiesOf(one),
       one.renamed.length > 0 && h('details', {}, h('summary', {}, `${plural(one.renamed.length, 'tensor')} under another name`),
         h('ul', {}, one.renamed.map(([a, b, how]) => h('li', {}, h('code', {}, a), ' is ', h('code', {}, b), ` (${how})`)))));
   }

@@ -11,6 +11,14 @@ function h(tag, attributes = {}, ...children) {
   return made;
 }
 
+// The same for drawings.
+function s(tag, attributes = {}, ...children) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children.flat());
+  return made;
+}
+
 // New children in the place of the old; whoever had the focus there has it again.
 const FOCUSABLE = 'button, select, input, summary, canvas, [tabindex]';
 

@@ -1,0 +1,39 @@
+"""What is said on a node of another run: that it ran something else there, or told it otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from anchorlib.graphs.graph import Place, place_of
+from anchorlib.operations import OpAlignment, OpDifference
+
+__all__ = ["Marks", "marks_of"]
+
+Marks: TypeAlias = Mapping[Place, str]
+
+
+def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
+    """Of the runs that are called `a` and `b`, the operations that differ and how."""
+    marks: tuple[dict[Place, str], dict[Place, str]] = ({}, {})
+    for one in alignment.every:
+        for found, own, others, other in (
+            (marks[0], one.a, one.only_b, b),
+            (marks[1], one.b, one.only_a, a),
+        ):
+            said = _said(one, others, other)
+            found.update((place_of(op), said) for op in own)
+    return marks
+
+
+def _said(one: OpDifference, others: tuple[str, ...], other: str) -> str:
+    if one.arguments:
+        said = f"other arguments in {other}: {one.arguments}"
+    else:
+        said = f"{other} runs {' '.join(others) or 'nothing'} here"
+    if one.outputs_equal is None:
+        return said
+    if one.outputs_equal:
+        return f"{said}; equal bits come out"
+    goes = "equal bits go in, " if one.inputs_equal else ""
+    return f"{said}; {goes}other bits come out"

@@ -1,0 +1,128 @@
+"""The operations around an origin, in both runs: what the page draws of them, side by side.
+
+Only where both runs were traced: the operation that made the record at the origin is found by the
+record's digest, and what lies around it by its producers; no name is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from anchorlib.diagnosis import Comparison
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.graphs import Graph, Marks, around, graph_of, marks_of
+from anchorlib.names import escape
+from anchorlib.operations import Joined, Op
+from anchorlib.reading import Run
+from anchorlib.report.layering import rows
+
+__all__ = ["vicinities"]
+
+Record: TypeAlias = tuple[Table, int]
+MOST: Final = 3  # origins whose operations are drawn
+BOTH: Final = 2
+
+
+def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
+    """What is drawn of the first origins, by their places in the comparison."""
+    if comparison.runs is None or comparison.ops is None:
+        return []
+    traced = _Traced(comparison.runs, marks_of(comparison.ops, *_names(comparison)))
+    found = []
+    for number, origin in enumerate(comparison.origins[:MOST]):
+        drawn = [] if origin.evidence is None else traced.around(*_pair(origin.evidence))
+        if len(drawn) == BOTH:
+            sides = zip(drawn, _names(comparison), strict=True)
+            told = [_drawn(graph, end, name) for (graph, end), name in sides]
+            found.append({"origin": number, "sides": told})
+    return found
+
+
+@dataclass(slots=True)
+class _Traced:
+    """The operations of both runs, each rank read once; marks: where either differs."""
+
+    runs: tuple[Run, Run]
+    marks: tuple[Marks, Marks]
+    _known: dict[tuple[int, int], list[Op]] = field(default_factory=dict)
+
+    def around(self, *records: Record) -> list[tuple[Graph, int]]:
+        """Of each record a graph, and the place in it of the operation that made the record.
+
+        None of a record whose step was not traced, or that no operation is known to have made.
+        """
+        found = []
+        for side, record in enumerate(records):
+            ops = self._step(side, record)
+            end = _maker(ops, record)
+            if end is not None:
+                near = around(ops, end, self.marks[side])
+                graph = graph_of(near, self.runs[side].name, marks=self.marks[side])
+                found.append((graph, near.index(end)))
+        return found
+
+    def _step(self, side: int, record: Record) -> list[Op]:
+        table, row = record
+        rank = table.tensors[table.tensor[row]].rank
+        if (side, rank) not in self._known:
+            self._known[side, rank] = self.runs[side].ops(rank=rank)
+        return [op for op in self._known[side, rank] if op.step == table.step[row]]
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    return escape(comparison.a), escape(comparison.b)
+
+
+def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
+    """A record of A and its partner of B."""
+    alignment, row = evidence[0].alignment, evidence[1]
+    at = int(alignment.a_row.searchsorted(row))
+    return (alignment.a, row), (alignment.b, int(alignment.b_row[at]))
+
+
+def _maker(ops: Sequence[Op], record: Record) -> Op | None:
+    table, row = record
+    tensor = table.tensors[table.tensor[row]]
+    maker = Joined(ops).maker(
+        *(tensor.name, tensor.kind, table.digest[row].astype(">u8").tobytes().hex()),
+        tuple(table.shapes[table.shape[row]]),
+        step=int(table.step[row]),
+        pass_index=int(table.pass_index[row]),
+    )
+    return maker if maker is not None and maker.outputs and not maker.view else None
+
+
+# -- what the page's script draws
+
+
+def _drawn(graph: Graph, end: int, run: str) -> dict[str, Any]:
+    edges: dict[tuple[int, int], list[str]] = {}
+    for place, node in enumerate(graph.nodes):
+        for one in node.inputs:
+            if one.maker is not None:
+                edges.setdefault((one.maker, place), []).append(str(one.tensor))
+    return {
+        "run": run,
+        "nodes": [
+            {
+                "label": node.label,
+                "stage": node.told.get("stage", ""),
+                "module": node.told.get("module", ""),
+                "told": list(_told(node.told)),
+                "differs": node.mark,
+                "end": place == end,
+            }
+            for place, node in enumerate(graph.nodes)
+        ],
+        "edges": [[*ends, ", ".join(tensors)] for ends, tensors in edges.items()],
+        "rows": rows(len(graph.nodes), list(edges)),
+    }
+
+
+def _told(told: Mapping[str, str]) -> Iterator[str]:
+    for name in ("arguments", "takes", "makes", "where"):
+        if name in told:
+            yield f"{name} {told[name]}"
