@@ -1,15 +1,23 @@
-"""Two trainings part that should be the same: which operation did it, and whether it matters.
+"""From two loss curves to one formula: two trainings part that should be the same.
 
 A tanh network learns digits with SAM, two passes a step. The runs differ in how the backward of
 tanh is computed, and in nothing else:
 
-    decomposed    g·(1 − y·y), each operation rounded
-    fused         fma(−(g·y), y, g): the same mathematics, rounded elsewhere
-    buggy         y rounded to bfloat16 on the way: other mathematics
-    compiled      the decomposed one under torch.compile, which rewrites it as it sees fit
+    kernel        torch's own tanh_backward
+    decomposed    g·(1 − y·y), three operations: what compilers make of tanh_backward
+    buggy         the same with y rounded to bfloat16 on the way: other mathematics
+    compiled      the kernel's run under torch.compile, which rewrites it as it sees fit
+    float64       the kernel's run in float64, a few steps: nearer to the truth than any of them
 
-The losses of the first two agree for hundreds of steps and then part. `anchor compare` names the
-operation at step 0 and, with three perturbed reruns as noise, says which difference is expected.
+The losses of the first two agree for hundreds of steps and then part. This program records all of
+them and lets anchorlib tell the story:
+
+    where             anchor compare: the gradient of which tensor, at step 0
+    which operation   anchor ops: tanh_backward stands in one run, mul, rsub and mul in the other
+    which formula     --replay: g*fma(-y, y, 1) against g*(1 - y*y), each to the last bit
+    which is better   float64 as a third run: which of the two is nearer to it
+    does it matter    --noise: three perturbed reruns drift as far; those of a bug do not
+    the picture       both losses over each other (a PNG), and the page of both runs (HTML)
 
     python examples/sam_divergence.py
     python examples/sam_divergence.py --fast       # a few steps, nothing compiled
@@ -18,6 +26,7 @@ operation at step 0 and, with three perturbed reruns as noise, says which differ
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +42,7 @@ import anchorlib
 from anchor_cli.main import main as anchor
 
 WHOLE = 3  # the first steps are recorded whole, later ones by their losses alone
+LAST = "tanh3"  # the last tanh, the first that backward comes to
 
 
 class TanhDecomposed(torch.autograd.Function):
@@ -50,16 +60,6 @@ class TanhDecomposed(torch.autograd.Function):
         """g·(1 − y·y)."""
         (y,) = ctx.saved_tensors
         return g * (1 - y * y)
-
-
-class TanhFused(TanhDecomposed):
-    """The same forward; the backward as a kernel with fused multiply-add has it."""
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-        """fma(−(g·y), y, g): products of float32 are exact in float64, the sum is rounded once."""
-        (y,) = ctx.saved_tensors
-        return (g.double() - (g * y).double() * y.double()).float()
 
 
 class TanhBuggy(TanhDecomposed):
@@ -85,11 +85,12 @@ class Tanh(nn.Module):
         return self.function(x)
 
 
-RUNS = {
-    "decomposed": TanhDecomposed,
-    "fused": TanhFused,
-    "buggy": TanhBuggy,
-    "compiled": TanhDecomposed,
+RUNS: dict[str, Callable[..., torch.Tensor]] = {
+    "float64": torch.tanh,
+    "kernel": torch.tanh,
+    "decomposed": TanhDecomposed.apply,
+    "buggy": TanhBuggy.apply,
+    "compiled": torch.tanh,
 }
 
 
@@ -105,12 +106,16 @@ def network(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
 
 
 def record(run: str, options: argparse.Namespace) -> None:
-    """Train one variant: the first steps recorded whole, and the loss of every step."""
-    model = network(RUNS[run].apply)
+    """Train one variant: the first steps recorded whole, and the loss of every step.
+
+    Of step 0 each operation is traced too. `float64` ends after the first steps.
+    """
+    dtype = torch.float64 if run == "float64" else torch.float32
+    model = network(RUNS[run]).to(dtype)
     forward = torch.compile(model) if run == "compiled" else model
     optimizer = SAM(model.parameters(), torch.optim.SGD, rho=0.05, lr=0.1, momentum=0.9)
     digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16
+    images = torch.tensor(digits.images, dtype=dtype).flatten(1) / 16
     labels = torch.tensor(digits.target)
     draw = torch.Generator().manual_seed(0)
 
@@ -126,16 +131,19 @@ def record(run: str, options: argparse.Namespace) -> None:
     where = {"store": options.store}
     with anchorlib.start(run, overwrite=options.overwrite, **where) as session:
         session.watch(model, tensors="*", optimizer=optimizer)
+        if run in ("kernel", "decomposed"):
+            session.trace(1)
         train(WHOLE)
-    with anchorlib.start(run, resume=True, first_step=WHOLE, **where):
-        train(options.steps - WHOLE)
+    if run != "float64":
+        with anchorlib.start(run, resume=True, first_step=WHOLE, **where):
+            train(options.steps - WHOLE)
 
 
 def make_noise(options: argparse.Namespace) -> list[str]:
-    """Three perturbed reruns of `decomposed`, as `anchor noise` makes them."""
-    command = [sys.executable, __file__, "--only", "decomposed"]
+    """Three perturbed reruns of `kernel`, as `anchor noise` makes them."""
+    command = [sys.executable, __file__, "--only", "kernel"]
     command += ["--steps", str(options.steps), "--store", options.store]
-    return anchorlib.noise(command, "decomposed", store=options.store, output=subprocess.DEVNULL)
+    return anchorlib.noise(command, "kernel", store=options.store, output=subprocess.DEVNULL)
 
 
 def plot(store: str, file: Path) -> None:
@@ -146,23 +154,24 @@ def plot(store: str, file: Path) -> None:
     from matplotlib import pyplot as plt
 
     losses = {}
-    for name in ("decomposed", "fused"):
+    for name in ("kernel", "decomposed"):
         run = anchorlib.open_run(name, store=store)
         losses[name] = run["loss@value"].where(pass_index=0).values().astype("f8")
     figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(8, 6))
-    above.plot(losses["decomposed"], label="decomposed", linewidth=2.5, color="#8ecae6")
-    above.plot(losses["fused"], label="fused", linewidth=0.8, color="#d62828")
+    above.plot(losses["kernel"], label="kernel", linewidth=2.5, color="#8ecae6")
+    above.plot(losses["decomposed"], label="decomposed", linewidth=0.8, color="#d62828")
     above.set(
         ylabel="loss", yscale="log", title="The same training, tanh's backward rounded in two ways"
     )
     above.legend()
-    apart = abs(losses["fused"] - losses["decomposed"]) / losses["decomposed"]
+    apart = abs(losses["decomposed"] - losses["kernel"]) / losses["kernel"]
     apart[apart == 0] = float("nan")
     below.semilogy(apart, ".-", color="#333333", linewidth=0.8, markersize=2)
     below.axvline(0, color="#d62828", linestyle="--", linewidth=1)
     below.annotate(
-        "the gradients part here", (0, 0.92), xycoords=("data", "axes fraction"),
-        xytext=(6, 0), textcoords="offset points", color="#d62828", fontsize=9, va="top",
+        "the gradients part here:\ng*fma(-y, y, 1) | g*(1 - y*y)",
+        (0, 0.92), xycoords=("data", "axes fraction"), xytext=(6, 0), textcoords="offset points",
+        color="#d62828", fontsize=9, va="top",
     )  # fmt: skip
     below.set(xlabel="step", ylabel="relative difference")
     figure.tight_layout()
@@ -170,8 +179,34 @@ def plot(store: str, file: Path) -> None:
     plt.close(figure)
 
 
+def say(*words: object, store: str) -> None:
+    """Print a command of anchorlib's, run it, and print its exit code."""
+    shown = [str(word) for word in words]
+    # Three names of noise runs on a line hide what the line is about.
+    line = re.sub(r"( --noise \S+)+", " --noise …", f"anchor {' '.join(shown)}")
+    print(f"\n$ {line}\n", flush=True)
+    print(f"exit code {anchor([*shown, '--store', store])}", flush=True)
+
+
+def tell(options: argparse.Namespace, runs: list[str], noise: list[str]) -> None:
+    """The story, by the commands that anybody would type."""
+    print(f"THE PICTURE  the losses of kernel and decomposed: {options.plot}")
+    plot(options.store, options.plot)
+
+    print("\nWHERE, WHICH FORMULA, WHICH IS NEARER TO FLOAT64, DOES IT MATTER")
+    page = options.plot.with_suffix(".html")
+    for run in runs:
+        html = ["--html", page] if run == "decomposed" else []
+        say("compare", "float64", "kernel", run, "--replay", *noise, *html, store=options.store)
+
+    print("\nWHICH OPERATION  the backward of the last tanh, as either run traced it")
+    for run in ("kernel", "decomposed"):
+        choice = ("--step", 0, "--stage", "backward", "--module", LAST)
+        say("ops", run, *choice, store=options.store)
+
+
 def main() -> None:
-    """Record the runs, plot the losses, and let compare say what happened."""
+    """Record the runs, and tell their story."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--store", default="anchors", help="where runs live")
     parser.add_argument("--steps", type=int, default=500)
@@ -190,12 +225,7 @@ def main() -> None:
     for run in runs:
         record(run, options)
     noise = [word for name in make_noise(options) for word in ("--noise", name)]
-    plot(options.store, options.plot)
-    print(f"the losses of decomposed and fused: {options.plot}")
-    for run in runs[1:]:
-        print(f"\n$ anchor compare decomposed {run} --noise decomposed-noise1 …\n", flush=True)
-        code = anchor(["compare", "decomposed", run, *noise, "--store", options.store])
-        print(f"exit code {code}")
+    tell(options, runs[2:], noise)
 
 
 if __name__ == "__main__":

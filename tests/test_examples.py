@@ -86,29 +86,41 @@ def verdicts(said):
     for part in parts:
         line = next(line for line in part.splitlines() if re.match(r"[A-Z]+  The ", line))
         sentence = " ".join(part[part.index(line) :].partition("FIRST DIVERGENCE")[0].split())
-        found[part.split()[1]] = sentence.split(" ", 1)
+        found[part.split()[2]] = sentence.split(" ", 1)
     return found
 
 
-def test_sam_divergence_names_the_backward_of_the_last_tanh(tmp_path):
+def operations(said):
+    """The operations of a table of `anchor ops`."""
+    return re.findall(r"backward +tanh3 +(\S+)", said)
+
+
+def test_sam_divergence_tells_where_which_operation_which_formula_and_whether_it_matters(tmp_path):
     plot = tmp_path / "losses.png"
     said = run_example("sam_divergence.py", "--store", tmp_path, "--fast", "--plot", plot)
     found = verdicts(said)
-    assert list(found) == ["fused", "buggy"]
+    assert list(found) == ["decomposed", "buggy"]
     for run, verdict, kind in (
-        ("fused", "EXPECTED", "rounding"),
+        ("decomposed", "EXPECTED", "rounding"),
         ("buggy", "UNEXPECTED", "more than rounding"),
     ):
         told, sentence = found[run]
         assert told == verdict
-        assert "at step 0, pass 0: the gradient of fc3 (TanhDecomposedBackward)" in sentence
+        assert "at step 0, pass 0: the gradient of fc3 (TanhBackward0)" in sentence
         assert f"bit-identical: {kind}" in sentence
-    noise = [f"decomposed-noise{seed}" for seed in (1, 2, 3)]
-    fused = anchorlib.compare("decomposed", "fused", store=tmp_path, noise=noise)
-    assert fused.verdict == "expected"
-    assert {(o.place.name, o.place.kind, o.cls) for o in fused.origins} == {
+    told = " ".join(said.split())
+    assert "A computes g*fma(-y, y, 1), B g*(1 - y*y)" in told
+    assert "REFERENCE float64: how far A and B are from it" in told
+    kernel, decomposed = said.partition("$ anchor ops kernel ")[2].split("$ anchor ops decomposed ")
+    assert operations(kernel) == ["detach", "tanh_backward"] * 2
+    assert operations(decomposed) == ["detach", "mul.Tensor", "rsub.Scalar", "mul.Tensor"] * 2
+    noise = [f"kernel-noise{seed}" for seed in (1, 2, 3)]
+    found = anchorlib.compare("kernel", "decomposed", store=tmp_path, noise=noise)
+    assert found.verdict == "expected"
+    assert {(o.place.name, o.place.kind, o.cls) for o in found.origins} == {
         ("fc3", "grad", "rounding")
     }
+    assert "<title>" in plot.with_suffix(".html").read_text(encoding="utf-8")
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

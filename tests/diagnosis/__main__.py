@@ -7,6 +7,7 @@ python -m tests.diagnosis --list                # the names
 python -m tests.diagnosis --held-out            # the pairs that nothing is tuned by: counts alone
 python -m tests.diagnosis --planted --faults 12 # planted faults alone, of one seed
 python -m tests.diagnosis --operations          # what is said of traced operations, alone
+python -m tests.diagnosis --graft 0:112         # several faults a training, in one grafted rerun
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from tests.diagnosis import operations, planted, scores
+from tests.diagnosis import grafts, operations, planted, scores
 from tests.diagnosis.pairs import Judged, Pair, held_out, judge, pairs
 
 
@@ -34,6 +35,8 @@ def main() -> int:
         return 0
     torch.set_num_threads(1)
     began = time.monotonic()
+    if options.graft is not None:
+        return _grafted(options.graft)
     one, parts = options.part
     if options.operations:
         return int(_operations(options.nets))
@@ -58,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--autocast", type=_seeds, default=range(6), metavar="A[:B]")
     parser.add_argument("--operations", action="store_true", help="traced operations alone")
     parser.add_argument("--nets", type=_seeds, default=range(150), metavar="A[:B]")
+    parser.add_argument("--graft", type=_seeds, metavar="A[:B]", help="grafted reruns alone")
     parser.add_argument("--compiled", type=int, default=3, help="how many scenes are compiled too")
     return parser.parse_args()
 
@@ -116,6 +120,13 @@ def _planted(options: argparse.Namespace, one: int, parts: int) -> bool:
 
 def _span(seeds: range) -> str:
     return f"{seeds.start}-{seeds.stop - 1}" if seeds else "none"
+
+
+def _grafted(seeds: range) -> int:
+    found = list(grafts.outcomes(seeds))
+    print("\n".join(grafts.report(found)))
+    print(f"\nseeds: {_span(seeds)}, torch {torch.__version__}")
+    return int(grafts.missed(found))
 
 
 def _pairs(chosen: Sequence[Pair], *, tells: bool) -> bool:

@@ -11,6 +11,7 @@ import anchorlib
 from tests.diagnosis.controls import NOISE, ZERO_BY_THEORY, judge_scene
 from tests.diagnosis.faults import draw_fault, judge_fault
 from tests.diagnosis.formulas import BUGS, REFERENCE, ROUNDING
+from tests.diagnosis.grafts import draw_grafted, judge_grafted
 from tests.diagnosis.nets import NETS, Layer, layers
 from tests.diagnosis.pairs import Judged, answer, held_out, judge, pairs, record
 from tests.diagnosis.planting import distance, gradients
@@ -83,6 +84,13 @@ def test_a_planted_fault_is_named_and_classed(seed, tmp_path):
     assert outcome.state == "scored", fault
     right = (outcome.origin, outcome.cls, outcome.verdict)
     assert right == (True, True, True), f"{fault}\n{outcome.said}"
+
+
+@pytest.mark.parametrize("seed", [0, 7, pytest.param(13, marks=pytest.mark.slow)])
+def test_a_grafted_rerun_names_every_planted_fault_and_nothing_else(seed, tmp_path):
+    outcome = judge_grafted(draw_grafted(seed), tmp_path)
+    assert bool(outcome.seen) == (seed != 7)
+    assert outcome.named == outcome.seen, f"{outcome.grafted}\n{outcome.said}"
 
 
 def test_equal_runs_are_identical_whatever_the_noise(tmp_path):

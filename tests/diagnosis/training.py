@@ -27,7 +27,7 @@ class Training:
 
     structure: seed of the net's structure. seed: of its parameters. data, order: of the samples,
         and of how they are dealt; from step `other_from` on otherwise. batch: samples a pass.
-    plant: where and what is planted (layer, change, since), None: nothing.
+    plant: where and what is planted (layer, change, since), None: nothing. also: more of them.
     custom: the layer that is written as a custom Function although nothing is planted.
     """
 
@@ -47,6 +47,7 @@ class Training:
     compiled: bool = False
     custom: str | None = None
     plant: tuple[str, Any, tuple[int, int]] | None = field(default=None)
+    also: tuple[tuple[str, Any, tuple[int, int]], ...] = ()
 
     def but(self, **changes: Any) -> Training:
         """Another training."""
@@ -59,12 +60,17 @@ class Training:
         return net.bfloat16() if self.precision == "bfloat16" else net
 
 
-def train(training: Training, run: str, store: Path, perturb: str = "") -> Plant | None:
-    """Record `training` as `run`; what was planted, with what its witness saw."""
+def train(
+    training: Training, run: str, store: Path, perturb: str = "", graft: str | None = None
+) -> Plant | None:
+    """Record `training` as `run`; what was planted, with what its witness saw.
+
+    graft: the run on whose values it goes on.
+    """
     here, model = Here(), training.model()
     planted = _plant(training, model, here)
     with threads(training.threads), perturbed(perturb):
-        _record(training, model, here, run, store)
+        _record(training, model, here, run, store, graft)
     return planted
 
 
@@ -72,25 +78,29 @@ def _plant(training: Training, model: nn.Module, here: Here) -> Plant | None:
     if training.custom is not None:
         layer = layers(model)[training.custom]
         layer.plant = Plant(layer.kind, None, here)
-    if training.plant is None:
-        return None
-    name, change, since = training.plant
-    layer = layers(model)[name]
-    layer.plant = Plant(layer.kind, change, here, since)
-    return layer.plant
+    plants = [] if training.plant is None else [training.plant]
+    planted = []
+    for name, change, since in (*plants, *training.also):
+        layer = layers(model)[name]
+        layer.plant = Plant(layer.kind, change, here, since)
+        planted.append(layer.plant)
+    return planted[0] if planted else None
 
 
-def _record(training: Training, model: nn.Module, here: Here, run: str, store: Path) -> None:
+def _record(
+    training: Training, model: nn.Module, here: Here, run: str, store: Path, graft: str | None
+) -> None:
     batches = _batches(training, model, here)
     optimizer = _optimizer(training, model)
     with anchorlib.start(run, store=store) as session:
         session.watch(model, tensors="*", optimizer=optimizer)
         forward = torch.compile(model) if training.compiled else model
-        for step in range(training.steps):
-            here.step = step
-            _STEPS[training.shape](training, forward, optimizer, here, batches)
-            optimizer.step()
-            optimizer.zero_grad()
+        with nullcontext() if graft is None else anchorlib.graft(graft):
+            for step in range(training.steps):
+                here.step = step
+                _STEPS[training.shape](training, forward, optimizer, here, batches)
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 def _batches(
