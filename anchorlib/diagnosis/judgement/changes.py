@@ -31,7 +31,9 @@ from anchorlib.diagnosis.causes import (
     other_values,
     partings,
 )
+from anchorlib.diagnosis.judgement.absences import absences
 from anchorlib.diagnosis.judgement.leftover import leftover
+from anchorlib.diagnosis.judgement.moves import moved
 from anchorlib.diagnosis.judgement.operations import (
     MOVING,
     Operation,
@@ -39,7 +41,9 @@ from anchorlib.diagnosis.judgement.operations import (
     arguments,
     nth,
     several,
+    taken_otherwise,
 )
+from anchorlib.diagnosis.judgement.targets import targets
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -50,7 +54,7 @@ __all__ = ["Changes"]
 MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 CLEAR = 1e-3  # from which two factors are told from one another
-LARGE = 1000.0  # eps, which no rounding of a gradient is
+FAR = 64.0  # eps, from which values are read to see what they tell
 SHOWN = 3  # changes of one kind
 
 
@@ -93,11 +97,11 @@ class Changes:
         module = self._module(row)
         # What the module says its operation says too: "GELU approximate" and "GeluBackward0 …".
         told_otherwise = [one for one in arguments(a, b) if about(one) not in map(about, module)]
-        told = [*module, *told_otherwise, *self._counted(row, a, b)]
+        told = [*module, *told_otherwise, *(self._counted(row, a, b) or self._arranged(row))]
         told += self._settings(row)
-        told += self._left_over(row, measure)
+        told += self._in_values(row, measure)
         if factor := _factor(measure):
-            told.append(f"B is {factor:.6g} times A")
+            told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
         return tuple(told)
 
     def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
@@ -209,6 +213,8 @@ class Changes:
         """Which operations one run alone has, or has more often."""
         if alone := self.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
+        if lone := absences(self.found, row, self._names):
+            return lone
         if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
@@ -239,16 +245,42 @@ class Changes:
         told |= {one.name: one for one in self._partings if one.step <= step}
         return [_setting(one, told_a) for one in told.values()][:SHOWN]
 
-    def _left_over(self, row: int, measure: Measure) -> list[str]:
-        """That a gradient was not cleared; of the first few alone, for their values are read."""
-        alignment = self.found.alignment
-        if alignment.a.tensors[alignment.a.tensor[row]].kind != "grad" or not self.unread:
-            return []
-        if not measure.error_eps > LARGE:
+    def _in_values(self, row: int, measure: Measure) -> list[str]:
+        """What the values tell; of the first few records alone, for they are read."""
+        far = measure.error_eps > FAR or measure.measured == "summary"
+        if not far or not self.unread:
             return []
         self.unread -= 1
-        pair = int(np.searchsorted(alignment.a_row, row))
-        return list(filter(None, [leftover(alignment, pair, measure.eps)]))
+        told = [*moved(self.found, row), *targets(self.found, row)]
+        alignment = self.found.alignment
+        if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
+            pair = int(np.searchsorted(alignment.a_row, row))
+            told += filter(None, [leftover(alignment, pair, measure.eps)])
+        return told
+
+    def _scaled(self, row: int, factor: float) -> str:
+        """That a factor is the loss scale of its step, which the backward's own records state."""
+        a = self.found.alignment.a
+        which = (a.step == a.step[row]) & (a.scale != a.scale[row])
+        scales = np.unique(a.scale[which])
+        stated = scales[(scales > 0) & (scales != 1)]
+        if not len(stated):
+            return ""
+        near = np.abs(np.stack([stated * factor, stated / factor]) - 1) < CLEAR
+        return f": 1 to the loss scale of {stated[near.any(axis=0)][0]:.6g}" if near.any() else ""
+
+    def _arranged(self, row: int) -> list[str]:
+        """That the same operations take the same in another order, or another part of it."""
+        told = []
+        for one, two in self._calls(row):
+            a, b = self._edges(0, one), self._edges(1, two)
+            if a is None or b is None or a.ops != b.ops or compiled(a.ops):
+                continue
+            if moving := _moving(a, b):
+                told += moving
+            elif swapped := taken_otherwise(a, b, self._names):
+                told.append(swapped)
+        return list(dict.fromkeys(told))[:SHOWN]
 
     @property
     def _edges_of_a(self) -> Iterable[Sequence[Edges]]:
@@ -265,6 +297,19 @@ class Changes:
             if parents[0] - self._known[1] or parents[1] - self._known[0]:
                 return True
         return False
+
+
+def _moving(a: Edges, b: Edges) -> list[str]:
+    """What operations that only move bits were told otherwise."""
+    sides = [
+        [
+            Operation(op, told)
+            for op, told in zip(edges.ops, edges.arguments or ("",) * len(edges.ops), strict=True)
+            if MOVING.match(op)
+        ]
+        for edges in (a, b)
+    ]
+    return arguments(*sides)
 
 
 def _names_of(table: Table) -> set[str]:

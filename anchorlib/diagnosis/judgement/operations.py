@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anchorlib.diagnosis.causes import made_otherwise
 from anchorlib.names import escape
+from anchorlib.record import Edges
 
-__all__ = ["MOVING", "Operation", "about", "arguments", "computing", "nth", "several"]
+__all__ = [
+    "MOVING",
+    "Operation",
+    "about",
+    "arguments",
+    "computing",
+    "nth",
+    "several",
+    "taken_otherwise",
+]
 
 SHOWN = 3  # changes of one kind
 NTH = {2: "second", 3: "third", 4: "fourth"}
@@ -79,3 +89,29 @@ def nth(name: str, there: int, more: int) -> str:
         return f"a {NTH.get(there, f'{there}th')} {_plain(name)}"
     plain = _plain(name)
     return f"{'an' if plain[:1] in 'AEIOU' else 'a'} {plain} that the other lacks"
+
+
+def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
+    """That an operation takes the same things in another order; "" where none does.
+
+    names: A's names -> B's, where they differ. Both have the same operations.
+    """
+    for at, op in enumerate(a.ops):
+        one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
+        if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
+            sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
+            return f"{_plain(op)} takes the same in another order: {sides}"
+    return ""
+
+
+def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
+    """What an operation takes: records by their names in B, other operations by theirs."""
+    told = edges.inputs[at] if at < len(edges.inputs) else ()
+    found = []
+    for source in told:
+        if source < 0:
+            name = edges.parents[-source - 1].name
+            found.append(names.get(name, name))
+        else:
+            found.append(f"{edges.ops[source]} ({source})" if source else "?")
+    return found
