@@ -85,18 +85,20 @@ def _lone_backwards(found: Frontier, row: int, names: Mapping[str, str]) -> list
 def _called(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """That the module whose buffer this is was called more often in one run before."""
     alignment, a = found.alignment, found.alignment.a
-    tensor, step = a.tensors[a.tensor[row]], int(a.step[row])
+    tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0]
-    before = a.step[(a.step < step) & _named(a, module, "value")]
+    before = a.step[(a.order < a.order[row]) & _named(a, module, "value")]
     if not module or not len(before):
         return []
     last = int(before.max())
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    sides = (
+        (a, row, module, last),
+        (alignment.b, row_b, names.get(module, module), last + alignment.step_offset),
+    )
     counts = [
-        int((_named(table, own, "value") & (table.step == at)).sum())
-        for table, own, at in (
-            (a, module, last),
-            (alignment.b, names.get(module, module), last + alignment.step_offset),
-        )
+        int((_named(t, own, "value") & (t.step == at) & (t.order < t.order[one])).sum())
+        for t, one, own, at in sides
     ]
     if counts[0] == counts[1] or 0 in counts:
         return []

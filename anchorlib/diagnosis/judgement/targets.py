@@ -94,7 +94,8 @@ def _different(one: _Target, two: _Target, classes: int) -> Iterator[str]:
             )
         smoothed = [level * classes for level in (one.level, two.level)]
         if abs(smoothed[0] - smoothed[1]) > CLEAR:
-            yield f"the loss's label smoothing is {abs(smoothed[0]):.3g} | {abs(smoothed[1]):.3g}"
+            one_in, two_in = (round(abs(level), 3) for level in smoothed)
+            yield f"the loss's label smoothing is {one_in:g} | {two_in:g}"
     if one.divisor * two.divisor < 0:
         yield "the loss is taken with the other sign (Neg)"
 
