@@ -24,9 +24,10 @@ class Training:
 
     rho, adaptive, restores: of a step of SAM, where rho is not 0. shifted, smoothing, level,
     negated: of the targets and the loss. zeroed, clip: of the gradients. crossed: in which order
-    the head takes what it is given. last: which row it looks at. scale: of the logits. late: from which
-    step on the learning rate is a tenth. fused: whether tanh is written otherwise, which rounds.
-    detached: whether a second head leaves the rest alone. calls: how often the norm is called.
+    the head takes what it is given. last: which row it looks at. scale: of the logits. late: from
+    which step on the learning rate is a tenth. fused: whether tanh is written otherwise, which
+    rounds. detached: whether a second head leaves the rest alone. calls: how often the norm is
+    called.
     """
 
     binary: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.causes import Frontier, Role
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
@@ -34,13 +34,24 @@ def absences(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
 
 
 def _lost(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
-    """What A was computed from in this step, of which B has no record there."""
+    """What A was computed from in this step, of which B has no record there.
+
+    Of what A computed under a name that B never uses, B may only have no anchor.
+    """
     alignment, a = found.alignment, found.alignment.a
     if not found.orphaned[row]:
         return []
     step = int(a.step[row])
     here = alignment.only_a[a.step[alignment.only_a] == step]
-    only = {a.tensors[one].name for one in a.tensor[here].tolist()}
+    known = {names.get(one.name, one.name) for one in a.tensors}
+    known &= {one.name for one in alignment.b.tensors}
+    given = here[found.role[here] != Role.COMPUTED]
+    only = {a.tensors[one].name for one in a.tensor[given].tolist()}
+    only |= {
+        name
+        for one in a.tensor[here].tolist()
+        if names.get(name := a.tensors[one].name, name) in known
+    }
     parents = dict.fromkeys(link.name for link in found.ancestry(row).parents)
     lost = [name for name in parents if name in only]
     told = []
