@@ -14,7 +14,6 @@ where code that was compiled stands for many operations.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,33 +31,31 @@ from anchorlib.diagnosis.causes import (
     other_values,
     partings,
 )
+from anchorlib.diagnosis.judgement.absences import absences
 from anchorlib.diagnosis.judgement.leftover import leftover
+from anchorlib.diagnosis.judgement.moves import moved
+from anchorlib.diagnosis.judgement.operations import (
+    MOVING,
+    Operation,
+    about,
+    arguments,
+    nth,
+    several,
+    taken_otherwise,
+)
+from anchorlib.diagnosis.judgement.targets import targets
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
 from anchorlib.record import Edges
 
-__all__ = ["Changes", "computing"]
+__all__ = ["Changes"]
 
 MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 CLEAR = 1e-3  # from which two factors are told from one another
-LARGE = 1000.0  # eps, which no rounding of a gradient is
+FAR = 64.0  # eps, from which values are read to see what they tell
 SHOWN = 3  # changes of one kind
-NTH = {2: "second", 3: "third", 4: "fourth"}
-
-MOVING = re.compile(
-    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Transpose|Permute|Expand|Clone"
-    r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
-    r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
-)
-
-
-class Operation(NamedTuple):
-    """One operation: its node's name, and the scalars that it was told."""
-
-    name: str
-    arguments: str = ""
 
 
 class Call(NamedTuple):
@@ -99,12 +96,12 @@ class Changes:
         a, b = self.operations(row)
         module = self._module(row)
         # What the module says its operation says too: "GELU approximate" and "GeluBackward0 …".
-        arguments = [one for one in _arguments(a, b) if _told(one) not in map(_told, module)]
-        told = [*module, *arguments, *self._counted(row, a, b)]
+        told_otherwise = [one for one in arguments(a, b) if about(one) not in map(about, module)]
+        told = [*module, *told_otherwise, *(self._counted(row, a, b) or self._arranged(row))]
         told += self._settings(row)
-        told += self._left_over(row, measure)
+        told += self._in_values(row, measure)
         if factor := _factor(measure):
-            told.append(f"B is {factor:.6g} times A")
+            told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
         return tuple(told)
 
     def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
@@ -216,18 +213,20 @@ class Changes:
         """Which operations one run alone has, or has more often."""
         if alone := self.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
+        if lone := absences(self.found, row, self._names):
+            return lone
         if not a or not b:
             return []
         first, second = (Counter(one.name for one in ops) for ops in (a, b))
         if self._cut_elsewhere(row):
             known = {op for some in self._edges_of_a for edges in some for op in edges.ops}
             new = Counter([name for name in second if name not in known])
-            return [f"B computes it by {_several(new)}"] if new else []
+            return [f"B computes it by {several(new)}"] if new else []
         more, less = second - first, first - second
         if more and less and not (set(more) & set(first) or set(less) & set(second)):
-            return [f"B has {_several(more)} in place of {_several(less)}"]
-        told = [f"B has {_nth(name, second[name], count)}" for name, count in more.items()]
-        told += [f"A has {_nth(name, first[name], count)}" for name, count in less.items()]
+            return [f"B has {several(more)} in place of {several(less)}"]
+        told = [f"B has {nth(name, second[name], count)}" for name, count in more.items()]
+        told += [f"A has {nth(name, first[name], count)}" for name, count in less.items()]
         return told[:SHOWN]
 
     def _settings(self, row: int) -> list[str]:
@@ -246,16 +245,42 @@ class Changes:
         told |= {one.name: one for one in self._partings if one.step <= step}
         return [_setting(one, told_a) for one in told.values()][:SHOWN]
 
-    def _left_over(self, row: int, measure: Measure) -> list[str]:
-        """That a gradient was not cleared; of the first few alone, for their values are read."""
-        alignment = self.found.alignment
-        if alignment.a.tensors[alignment.a.tensor[row]].kind != "grad" or not self.unread:
-            return []
-        if not measure.error_eps > LARGE:
+    def _in_values(self, row: int, measure: Measure) -> list[str]:
+        """What the values tell; of the first few records alone, for they are read."""
+        far = measure.error_eps > FAR or measure.measured == "summary"
+        if not far or not self.unread:
             return []
         self.unread -= 1
-        pair = int(np.searchsorted(alignment.a_row, row))
-        return list(filter(None, [leftover(alignment, pair, measure.eps)]))
+        told = [*moved(self.found, row), *targets(self.found, row)]
+        alignment = self.found.alignment
+        if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
+            pair = int(np.searchsorted(alignment.a_row, row))
+            told += filter(None, [leftover(alignment, pair, measure.eps)])
+        return told
+
+    def _scaled(self, row: int, factor: float) -> str:
+        """That a factor is the loss scale of its step, which the backward's own records state."""
+        a = self.found.alignment.a
+        which = (a.step == a.step[row]) & (a.scale != a.scale[row])
+        scales = np.unique(a.scale[which])
+        stated = scales[(scales > 0) & (scales != 1)]
+        if not len(stated):
+            return ""
+        near = np.abs(np.stack([stated * factor, stated / factor]) - 1) < CLEAR
+        return f": 1 to the loss scale of {stated[near.any(axis=0)][0]:.6g}" if near.any() else ""
+
+    def _arranged(self, row: int) -> list[str]:
+        """That the same operations take the same in another order, or another part of it."""
+        told = []
+        for one, two in self._calls(row):
+            a, b = self._edges(0, one), self._edges(1, two)
+            if a is None or b is None or a.ops != b.ops or compiled(a.ops):
+                continue
+            if moving := _moving(a, b):
+                told += moving
+            elif swapped := taken_otherwise(a, b, self._names):
+                told.append(swapped)
+        return list(dict.fromkeys(told))[:SHOWN]
 
     @property
     def _edges_of_a(self) -> Iterable[Sequence[Edges]]:
@@ -274,9 +299,17 @@ class Changes:
         return False
 
 
-def computing(ops: Sequence[str]) -> tuple[str, ...]:
-    """Those that compute; where all of them only move bits, these."""
-    return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
+def _moving(a: Edges, b: Edges) -> list[str]:
+    """What operations that only move bits were told otherwise."""
+    sides = [
+        [
+            Operation(op, told)
+            for op, told in zip(edges.ops, edges.arguments or ("",) * len(edges.ops), strict=True)
+            if MOVING.match(op)
+        ]
+        for edges in (a, b)
+    ]
+    return arguments(*sides)
 
 
 def _names_of(table: Table) -> set[str]:
@@ -300,59 +333,12 @@ def _call(table: Table, row: int) -> Call:
     )
 
 
-def _arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
-    """What operations of one name were told otherwise; the first of A stands for the first of B."""
-    told = []
-    for name in dict.fromkeys(one.name for one in a):
-        one, two = (Counter(op.arguments for op in ops if op.name == name) for ops in (a, b))
-        for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
-            # Where one run told nothing, as those before this was recorded, nothing is known.
-            if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
-                told.append(" | ".join(map(escape, _shorter(*made))))
-    return list(dict.fromkeys(told))[:SHOWN]
-
-
-def _told(change: str) -> str:
-    """A change without the class or node that it is of: "approximate 'none' | 'tanh'"."""
-    return change.partition(" ")[2]
-
-
-def _shorter(a: str, b: str) -> tuple[str, str]:
-    """Two texts with six digits of their numbers, where that tells them apart."""
-    one, two = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
-    return (one, two) if one.split()[-1:] != two.split()[-1:] else (a, b)
-
-
-def _six_digits(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.6g}"
-
-
 def _setting(one: Parting, header: Mapping[str, Any]) -> str:
     """As "AdamW lr 0.001 | 0.0005 from step 10"."""
     optimizer, _, what = one.name.partition(".")
     name = f"{header.get(optimizer, optimizer)} {what}" if what else "optimizer"
     since = f" from step {one.step}" if one.step else ""
     return escape(f"{name} {one.a} | {one.b}{since}")
-
-
-def _plain(name: str) -> str:
-    """As "Mul" of "MulBackward0"."""
-    return escape(re.sub(r"Backward\d*$", "", name) or name)
-
-
-def _several(names: Counter[str]) -> str:
-    shown = [_plain(name) for name in list(names)[:SHOWN]]
-    return ", ".join(shown) + ", …" * (len(names) > SHOWN)
-
-
-def _nth(name: str, there: int, more: int) -> str:
-    """As "a second Mul", where there are two and the other run has one."""
-    if more > 1:
-        return f"{more} more {_plain(name)}" if there > more else f"{more} {_plain(name)}"
-    if there > 1:
-        return f"a {NTH.get(there, f'{there}th')} {_plain(name)}"
-    plain = _plain(name)
-    return f"{'an' if plain[:1] in 'AEIOU' else 'a'} {plain} that the other lacks"
 
 
 def _factor(measure: Measure) -> float:

@@ -19,6 +19,7 @@ from anchorlib.diagnosis.judgement.jumps import Jump, jump
 from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.resummation import Resummations
+from anchorlib.diagnosis.judgement.schedules import turning
 from anchorlib.diagnosis.judgement.severity import severity, size_of_error
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
@@ -67,7 +68,8 @@ class Judge:
         leap = jump(self.found, self.measures)
         if leap is not None and not self.covering.covers(self._pair(leap.row)):
             told = self._with_leap(told, leap)
-        return told
+        turn = turning(self.found, self.measures)
+        return told if turn is None else self._with_leap(told, Jump(turn, 0.0))
 
     def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
         """With the place where the error leaps, unless something so early is to blame already."""
@@ -78,7 +80,8 @@ class Judge:
             leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
         )
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
-        found = replace(self._told(segment, "not_rounding", note), leap=leap.times)
+        note = note if leap.times else "the optimizer was told otherwise at this step"
+        found = replace(self._told(segment, "not_rounding", note), leap=leap.times or 1.0)
         before = [one for one in told if one.place.step <= place.step and one.place != place]
         return [*before, found, *(one for one in told if one.place.step > place.step)]
 
@@ -228,7 +231,13 @@ class Judge:
     def _is_constant(self, row: int, pair: int) -> bool:
         """Whether it is a buffer that code makes, with equal seeds."""
         row_b = int(self.found.alignment.b_row[pair])
-        return not self._seeds_differ(row) and is_constant(self.found, row, row_b)
+        return not self._seeds_differ(row) and is_constant(self.found, row, row_b, self._is_related)
+
+    def _is_related(self, row: int) -> bool:
+        """Whether its two records are variants of one another."""
+        pair = self._pair(row)
+        matched = self.found.alignment.a_row[pair : pair + 1].tolist() == [row]
+        return matched and self._measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         if self.found.opening[row]:

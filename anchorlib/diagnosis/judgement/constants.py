@@ -6,6 +6,7 @@ another table is another formula.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ Array = np.ndarray[Any, Any]
 SET = (Role.PARAMETER, Role.INPUT)
 
 
-def is_constant(found: Frontier, row: int, row_b: int) -> bool:
+def is_constant(found: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
     """Whether a buffer stays as it is in both runs, while all that was set from outside is equal.
 
     row, row_b: its record in A and in B. Of a single record nobody knows whether it stays.
+    related: whether the two records of a row are variants of one another, as inputs are that the
+        program made with the buffer's help.
     """
     alignment, block = found.alignment, int(found.block_of[row])
     if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):
@@ -30,7 +33,12 @@ def is_constant(found: Frontier, row: int, row_b: int) -> bool:
     rows = found.blocks.rows_of(block)
     roles = found.layouts[int(found.blocks.layout[block])].role
     outside = rows[np.isin(roles, SET)]
-    return bool((found.status[outside] == EQUAL).all())
+    other = outside[found.status[outside] != EQUAL]
+    order, role = alignment.a.order, found.role
+    return all(
+        role[one] == Role.INPUT and order[one] > order[row] and related(one)
+        for one in other.tolist()
+    )
 
 
 def _stays(table: Table, row: int) -> bool:

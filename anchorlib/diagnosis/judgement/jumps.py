@@ -31,7 +31,9 @@ ELEMENTS = 64
 
 
 class Jump(NamedTuple):
-    """row: of A's table. times: its error, over the largest before it in its step."""
+    """row: of A's table. times: its error, over the largest before it in its step; 0 where another
+    thing than that tells that it is an origin of its own.
+    """
 
     row: int
     times: float
@@ -61,16 +63,31 @@ def jump(found: Frontier, measures: Measures) -> Jump | None:
         far = error > TIMES * max(largest, LEAST)
         if far and (_is_handed_on(found, row, errors) or _is_rounding(found, measures, place)):
             continue
-        if far and largest > 0 and measures["numel"][place] >= ELEMENTS:
-            return Jump(row, error / largest)
+        if far and largest > 0:
+            if measures["numel"][place] >= ELEMENTS:
+                return Jump(row, error / largest)
+            continue  # what it is the cause of is seen where that is larger
         largest = max(largest, error)
     return None
 
 
 def _is_handed_on(found: Frontier, row: int, errors: Mapping[int, float]) -> bool:
     """Whether something that it was made of is as far off."""
-    parents = found.parents(row, saved=True)
+    a = found.alignment.a
+    # What was recorded later did not hand anything on, whatever a parameter's kinds hang on; and
+    # no gradient depends on what the loss comes to.
+    gradient = a.tensors[a.tensor[row]].kind != "value"
+    parents = [
+        one
+        for one in found.parents(row, saved=True)
+        if a.order[one] < a.order[row] and not (gradient and _is_number(found, one))
+    ]
     return errors[row] <= TIMES * max((errors.get(one, 0.0) for one in parents), default=0.0)
+
+
+def _is_number(found: Frontier, row: int) -> bool:
+    a = found.alignment.a
+    return bool(a.figures["numel"][row] == 1) and a.tensors[a.tensor[row]].kind == "value"
 
 
 def _is_rounding(found: Frontier, measures: Measures, place: int) -> bool:

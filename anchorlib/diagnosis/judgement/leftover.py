@@ -29,6 +29,7 @@ ROUNDINGS = 8.0  # eps that a sum of gradients may be off
 PARALLEL = 1e-5  # cosine distance of a gradient and a multiple of it
 MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
+HELD = 0.05  # of a gradient, from which what was left there is seen beside its roundings
 
 
 def leftover(alignment: Alignment, pair: int, eps: float) -> str:
@@ -55,10 +56,31 @@ def _added(sides: list[tuple[Table, int]], values: list[Any], near: float) -> st
     for which, (own, other) in (("B", (1, 0)), ("A", (0, 1))):
         table, row = sides[own]
         more = values[own] - values[other]
-        if any(_close(more, before, near) for before in _before(table, row)):
+        added = any(_close(more, before, near) for before in _before(table, row))
+        holds = [_holds(sides[at], values[at], near) for at in (own, other)]
+        if added or holds == [True, False]:
             one = "A" if which == "B" else "B"
             return f"zero_grad? {which} takes {one}'s gradient and its own of the step before"
     return ""
+
+
+def _holds(side: tuple[Table, int], value: Array, near: float) -> bool:
+    """Whether a gradient is a multiple of its passes' sum and what was there before, together.
+
+    As it is where something was left there, and the gradient was clipped or scaled since.
+    """
+    summed = _passes(*side)
+    return any(_is_both(value, summed, before, near) for before in _before(*side))
+
+
+def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> bool:
+    if summed is None or not len(value) == len(summed) == len(before):
+        return False
+    both = summed + before
+    size = float(both @ both)
+    factor = float(both @ value) / size if size else 0.0
+    large = np.linalg.norm(before) > HELD * np.linalg.norm(both)
+    return factor > 0 and bool(large) and _close(value, factor * both, near)
 
 
 def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) -> str:

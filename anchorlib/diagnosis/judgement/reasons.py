@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from anchorlib.diagnosis.causes import Frontier, Role, mode_since
-from anchorlib.diagnosis.judgement.changes import computing
 from anchorlib.diagnosis.judgement.detaching import detached
 from anchorlib.diagnosis.judgement.groups import Segment
+from anchorlib.diagnosis.judgement.operations import computing
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape

@@ -1,0 +1,124 @@
+"""What one run alone has, of all that an origin was made of.
+
+A state that is not carried on, a backward that reaches a parameter in one run alone, a module that
+is called once more: nothing of it has a partner, so that no pair differs by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.names import escape
+
+__all__ = ["absences"]
+
+Array = np.ndarray[Any, Any]
+SHOWN = 3
+
+
+def absences(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+    """A clause each.
+
+    names: A's names -> B's, where they differ.
+    """
+    a = found.alignment.a
+    kind = a.tensors[a.tensor[row]].kind
+    if kind == "grad":
+        return _lone_backwards(found, row, names)
+    return [*_lost(found, row, names), *_called(found, row, names)] if kind == "value" else []
+
+
+def _lost(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+    """What A was computed from in this step, of which B has no record there.
+
+    Of what A computed under a name that B never uses, B may only have no anchor.
+    """
+    alignment, a = found.alignment, found.alignment.a
+    if not found.orphaned[row]:
+        return []
+    step = int(a.step[row])
+    here = alignment.only_a[a.step[alignment.only_a] == step]
+    known = {names.get(one.name, one.name) for one in a.tensors}
+    known &= {one.name for one in alignment.b.tensors}
+    given = here[found.role[here] != Role.COMPUTED]
+    only = {a.tensors[one].name for one in a.tensor[given].tolist()}
+    only |= {
+        name
+        for one in a.tensor[here].tolist()
+        if names.get(name := a.tensors[one].name, name) in known
+    }
+    parents = dict.fromkeys(link.name for link in found.ancestry(row).parents)
+    lost = [name for name in parents if name in only]
+    told = []
+    for name in lost[:SHOWN]:
+        phases = _phases(found, names.get(name, name), step + alignment.step_offset)
+        there = f"which B makes in phase {escape(phases[0])}" if phases else "which B does not have"
+        told.append(f"A computes it from {escape(name)}, {there}")
+    return told
+
+
+def _phases(found: Frontier, name: str, step: int) -> list[str]:
+    """In which phases B alone has a value of this name in a step."""
+    b = found.alignment.b
+    rows = found.alignment.only_b
+    rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
+    return [b.phases[one] for one in np.unique(b.phase[rows]).tolist()]
+
+
+def _lone_backwards(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+    """Passes whose backward reaches a parameter in one run alone."""
+    alignment = found.alignment
+    a, b = alignment.a, alignment.b
+    tensor, step = a.tensors[a.tensor[row]], int(a.step[row])
+    name = names.get(tensor.name, tensor.name)
+    sides = (
+        ("A", a, alignment.only_a, tensor.name, step),
+        ("B", b, alignment.only_b, name, step + alignment.step_offset),
+    )
+    told = []
+    for run, table, only, own, at in sides:
+        rows = only[(table.step[only] == at) & _named(table, own, "pass_grad")[only]]
+        if len(rows) and _named(a, tensor.name, "pass_grad")[alignment.a_row].any():
+            passes = sorted(set(table.pass_index[rows].tolist()))[:SHOWN]
+            listed = ", ".join(map(str, passes))
+            told.append(
+                f"in {run} alone the backward of pass {listed} reaches it: a detach, or a "
+                "requires_grad, that one run lacks"
+            )
+    return told
+
+
+def _called(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+    """That the module whose buffer this is was called more often in one run before."""
+    alignment, a = found.alignment, found.alignment.a
+    tensor = a.tensors[a.tensor[row]]
+    module = tensor.name.rpartition(".")[0]
+    before = a.step[(a.order < a.order[row]) & _named(a, module, "value")]
+    if not module or not len(before):
+        return []
+    last = int(before.max())
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    sides = (
+        (a, row, module, last),
+        (alignment.b, row_b, names.get(module, module), last + alignment.step_offset),
+    )
+    counts = [
+        int((_named(t, own, "value") & (t.step == at) & (t.order < t.order[one])).sum())
+        for t, one, own, at in sides
+    ]
+    if counts[0] == counts[1] or 0 in counts:
+        return []
+    one, two = ("once" if count == 1 else f"{count} times" for count in counts)
+    return [f"in step {last} {escape(module)} is called {one} in A, is called {two} in B"]
+
+
+def _named(table: Table, name: str, kind: str) -> Array:
+    """Which rows are of a tensor, on whichever rank."""
+    series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
+    found: Array = np.isin(table.tensor, series)
+    return found

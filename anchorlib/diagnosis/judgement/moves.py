@@ -1,0 +1,140 @@
+"""How far B moved what both runs held alike, beside how far A did.
+
+Of a parameter, a copy of it or a running average, the move since its last record says more than
+its value: of a step of another size it is a multiple, of one that is scaled by the value itself a
+multiple of its power; and what the optimizer made of a parameter that was not put back where it
+had been is off by that very move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import EQUAL, Frontier
+from anchorlib.diagnosis.pairing import Alignment, Table
+from anchorlib.diagnosis.sizes import read
+from anchorlib.errors import StoreError
+
+__all__ = ["moved"]
+
+Array = np.ndarray[Any, Any]
+POWERS = {-2: "inverse square", -1: "inverse", 1: "size", 2: "square"}
+NEAR = 1e-2  # of a move, which is the difference of two rounded numbers
+CLEAR = 1e-2  # from which two moves are told from one another
+FEW = 8  # elements, of which many relations hold by chance
+MOST_ELEMENTS = 1 << 22
+EPS = 2.0**-23  # of float32, in which what is moved is held at least
+CERTAIN = 8.0  # times that rounding, which a move has to be
+
+
+def moved(found: Frontier, row: int) -> list[str]:
+    """What the move says; nothing where it says nothing, or values were not kept."""
+    alignment = found.alignment
+    a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
+    if not FEW <= a.figures["numel"][row] <= MOST_ELEMENTS:
+        return []
+    try:
+        if tensor.kind == "value":
+            return list(_since(found, row))
+        return list(_left_there(found, row)) if tensor.kind in ("updated", "delta") else []
+    except StoreError:
+        return []
+
+
+def _since(found: Frontier, row: int) -> Iterator[str]:
+    """Of a value that was equal in its record before."""
+    alignment, a = found.alignment, found.alignment.a
+    before = _records(a, row, "value")
+    before = before[a.order[before] < a.order[row]]
+    if not len(before) or found.status[before[-1]] != EQUAL:
+        return
+    start = _values(a, int(before[-1]))
+    one, two = _values(a, row), _values(alignment.b, _partner(alignment, row))
+    if start is None or one is None or two is None or not len(start) == len(one) == len(two):
+        return
+    # A value that is made anew in each pass was not moved.
+    if not np.linalg.norm(one - start) < np.linalg.norm(start):
+        return
+    slack = EPS * float(np.linalg.norm(start))
+    since = f"since step {int(a.step[before[-1]])}, pass {int(a.pass_index[before[-1]])}"
+    factor = _factor(one - start, two - start, slack)
+    if factor is not None:
+        if abs(factor - 1) > CLEAR:
+            yield f"B's move of it {since} is {factor:.4g} times A's"
+    elif power := _power(one - start, two - start, np.abs(start), slack):
+        yield f"B's move of it {since} is A's times the {power} of what it was"
+
+
+def _left_there(found: Frontier, row: int) -> Iterator[str]:
+    """Of what an optimizer made of a parameter that was moved within the step."""
+    alignment, a = found.alignment, found.alignment.a
+    within = _records(a, row, "value")
+    within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]
+    made = _records(a, row, "updated")
+    made = made[(a.step[made] == a.step[row]) & (a.pass_index[made] == a.pass_index[row])]
+    if len(within) < 2 or not len(made) or (found.status[within] != EQUAL).any():
+        return
+    start, last = (_values(a, int(one)) for one in (within[0], within[-1]))
+    one, two = _values(a, int(made[-1])), _values(alignment.b, _partner(alignment, int(made[-1])))
+    if start is None or last is None or one is None or two is None or len(two) != len(start):
+        return
+    factor = _factor(last - start, two - one, EPS * float(np.linalg.norm(start)))
+    if factor is not None and abs(abs(factor) - 1) <= CLEAR:
+        run = "B" if factor > 0 else "A"
+        yield (
+            f"{run} is off by the move of pass {int(a.pass_index[within[-1]])}: the parameter was "
+            "not put back before the optimizer's step"
+        )
+
+
+def _factor(one: Array, two: Array, slack: float) -> float | None:
+    """By what `one` has to be multiplied to be `two`; None where nothing does.
+
+    slack: how large the rounding of what was subtracted is, as a norm.
+    """
+    size = float(one @ one)
+    factor = float(one @ two) / size if size else 0.0
+    least = min(float(np.linalg.norm(two)), abs(factor) * float(np.sqrt(size)))
+    if least < CERTAIN * slack:
+        return None
+    near = float(np.linalg.norm(two - factor * one)) <= NEAR * least + slack
+    return factor if near else None
+
+
+def _power(one: Array, two: Array, size: Array, slack: float) -> str:
+    """Which power of `size` the second move has more than the first; "" where none."""
+    with np.errstate(all="ignore"):
+        for power, name in POWERS.items():
+            scaled = one * size**power
+            if np.isfinite(scaled).all() and _factor(scaled, two, slack) is not None:
+                return name
+    return ""
+
+
+def _records(table: Table, row: int, kind: str) -> Array:
+    """The rows of a kind of the same tensor, in order of execution."""
+    own = table.tensors[table.tensor[row]]
+    series = [
+        number
+        for number, one in enumerate(table.tensors)
+        if (one.name, one.kind, one.rank) == (own.name, kind, own.rank)
+    ]
+    which = np.isin(table.tensor, series) & (table.phase == table.phase[row])
+    which &= table.attempt == table.attempt[row]
+    rows = np.flatnonzero(which)
+    found: Array = rows[np.argsort(table.order[rows], kind="stable")]
+    return found
+
+
+def _partner(alignment: Alignment, row: int) -> int:
+    return int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+
+
+def _values(table: Table, row: int) -> Array | None:
+    if not table.kept[row]:
+        return None
+    values: Array = read(table, row).astype(np.float64).reshape(-1)
+    return values if np.isfinite(values).all() else None

@@ -1,0 +1,117 @@
+"""Operations between a record and what it was computed from, and how they are told."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from anchorlib.diagnosis.causes import made_otherwise
+from anchorlib.names import escape
+from anchorlib.record import Edges
+
+__all__ = [
+    "MOVING",
+    "Operation",
+    "about",
+    "arguments",
+    "computing",
+    "nth",
+    "several",
+    "taken_otherwise",
+]
+
+SHOWN = 3  # changes of one kind
+NTH = {2: "second", 3: "third", 4: "fourth"}
+
+MOVING = re.compile(
+    r"^(T|View|UnsafeView|ReshapeAlias|Reshape|Slice|Select|Transpose|Permute|Expand|Clone"
+    r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
+    r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
+)
+
+
+class Operation(NamedTuple):
+    """One operation: its node's name, and the scalars that it was told."""
+
+    name: str
+    arguments: str = ""
+
+
+def computing(ops: Sequence[str]) -> tuple[str, ...]:
+    """Those that compute; where all of them only move bits, these."""
+    return tuple(op for op in ops if not MOVING.match(op)) or tuple(ops)
+
+
+def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
+    """What operations of one name were told otherwise; the first of A stands for the first of B."""
+    told = []
+    for name in dict.fromkeys(one.name for one in a):
+        one, two = (Counter(op.arguments for op in ops if op.name == name) for ops in (a, b))
+        for left, right in zip((one - two).elements(), (two - one).elements(), strict=False):
+            # Where one run told nothing, as those before this was recorded, nothing is known.
+            if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
+                told.append(" | ".join(map(escape, _shorter(*made))))
+    return list(dict.fromkeys(told))[:SHOWN]
+
+
+def about(change: str) -> str:
+    """A change without the class or node that it is of: "approximate 'none' | 'tanh'"."""
+    return change.partition(" ")[2]
+
+
+def _shorter(a: str, b: str) -> tuple[str, str]:
+    """Two texts with six digits of their numbers, where that tells them apart."""
+    one, two = (re.sub(r"\d+\.\d{6,}", _six_digits, text) for text in (a, b))
+    return (one, two) if one.split()[-1:] != two.split()[-1:] else (a, b)
+
+
+def _six_digits(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.6g}"
+
+
+def _plain(name: str) -> str:
+    """As "Mul" of "MulBackward0"."""
+    return escape(re.sub(r"Backward\d*$", "", name) or name)
+
+
+def several(names: Counter[str]) -> str:
+    shown = [_plain(name) for name in list(names)[:SHOWN]]
+    return ", ".join(shown) + ", …" * (len(names) > SHOWN)
+
+
+def nth(name: str, there: int, more: int) -> str:
+    """As "a second Mul", where there are two and the other run has one."""
+    if more > 1:
+        return f"{more} more {_plain(name)}" if there > more else f"{more} {_plain(name)}"
+    if there > 1:
+        return f"a {NTH.get(there, f'{there}th')} {_plain(name)}"
+    plain = _plain(name)
+    return f"{'an' if plain[:1] in 'AEIOU' else 'a'} {plain} that the other lacks"
+
+
+def taken_otherwise(a: Edges, b: Edges, names: Mapping[str, str]) -> str:
+    """That an operation takes the same things in another order; "" where none does.
+
+    names: A's names -> B's, where they differ. Both have the same operations.
+    """
+    for at, op in enumerate(a.ops):
+        one, two = (_taken(edges, at, own) for edges, own in ((a, names), (b, {})))
+        if one != two and sorted(one) == sorted(two) and len(set(one)) > 1:
+            sides = " | ".join(", ".join(map(escape, side)) for side in (one, two))
+            return f"{_plain(op)} takes the same in another order: {sides}"
+    return ""
+
+
+def _taken(edges: Edges, at: int, names: Mapping[str, str]) -> list[str]:
+    """What an operation takes: records by their names in B, other operations by theirs."""
+    told = edges.inputs[at] if at < len(edges.inputs) else ()
+    found = []
+    for source in told:
+        if source < 0:
+            name = edges.parents[-source - 1].name
+            found.append(names.get(name, name))
+        else:
+            found.append(f"{edges.ops[source]} ({source})" if source else "?")
+    return found

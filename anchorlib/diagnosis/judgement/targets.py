@@ -1,0 +1,156 @@
+"""What a loss was told to reach, read from its input and the gradient of that.
+
+Autograd does not follow targets, and few programs record them. But of a cross entropy the gradient
+of the logits x is (softmax(x) − y) / n, of a binary one (σ(x) − y) / n: where both were recorded, y
+and n are the one line that all elements lie on, or there is none, and then nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Link
+from anchorlib.diagnosis.pairing import Table
+from anchorlib.diagnosis.sizes import read
+from anchorlib.errors import StoreError
+
+__all__ = ["targets"]
+
+Array = np.ndarray[Any, Any]
+EXACT = 1e-3  # of the spread of what is explained
+CLEAR = 1e-3  # from which two targets are told from one another
+FEW = 8  # elements, of which a line leaves too little
+MOST_ELEMENTS = 1 << 22
+
+
+class _Target(NamedTuple):
+    """labels: of each row, none of a binary loss. level: of all else. divisor: n."""
+
+    labels: Array | None
+    level: float
+    divisor: float
+
+
+def targets(found: Frontier, row: int) -> list[str]:
+    """What the two runs' targets are, where they differ."""
+    alignment = found.alignment
+    a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
+    told: dict[str, None] = {}
+    try:
+        if tensor.kind == "grad":
+            told.update(dict.fromkeys(_of_logits(found, row, tensor.name)))
+        elif tensor.kind == "value" and a.figures["numel"][row] == 1:
+            for link in found.ancestry(row).parents:
+                gradient = _gradient_of(found, row, link)
+                if gradient is not None:
+                    told.update(dict.fromkeys(_of_logits(found, gradient, link.name)))
+    except StoreError:
+        return []
+    return list(told)
+
+
+def _gradient_of(found: Frontier, row: int, link: Link) -> int | None:
+    """The row of the gradient that a loss gives to what it was computed from."""
+    if link.kind != "value" or link.steps_back:
+        return None
+    a = found.alignment.a
+    which = _records(a, row, link.name, "grad") & (a.step == a.step[row])
+    rows = np.flatnonzero(which & (a.call == (link.call or 0)))
+    rows = rows[a.pass_index[rows] == link.pass_index]
+    matched = rows[np.isin(rows, found.alignment.a_row)]
+    return int(matched[0]) if len(matched) else None
+
+
+def _of_logits(found: Frontier, gradient: int, name: str) -> Iterator[str]:
+    alignment = found.alignment
+    a, b = alignment.a, alignment.b
+    which = _records(a, gradient, name, "value") & (a.step == a.step[gradient])
+    which &= (a.pass_index == a.pass_index[gradient]) & (a.call == a.call[gradient])
+    values = np.flatnonzero(which)
+    values = values[np.isin(values, alignment.a_row)]
+    if not len(values) or not FEW <= a.figures["numel"][gradient] <= MOST_ELEMENTS:
+        return
+    rows = [int(values[0]), gradient]
+    partners = [int(alignment.b_row[np.searchsorted(alignment.a_row, one)]) for one in rows]
+    one, two = _target(a, *rows), _target(b, *partners)
+    if one is not None and two is not None and (one.labels is None) == (two.labels is None):
+        yield from _different(one, two, a.shapes[a.shape[gradient]][-1])
+
+
+def _different(one: _Target, two: _Target, classes: int) -> Iterator[str]:
+    if one.labels is None or two.labels is None:
+        if abs(one.level - two.level) > CLEAR:
+            yield f"the loss's target is {one.level:.4g} | {two.level:.4g}"
+    else:
+        other = np.flatnonzero(one.labels != two.labels)
+        if len(other):
+            first = int(other[0])
+            yield (
+                f"the loss's targets differ in {len(other):,} of {len(one.labels):,} rows (row "
+                f"{first}: label {int(one.labels[first])} | {int(two.labels[first])})"
+            )
+        smoothed = [level * classes for level in (one.level, two.level)]
+        if abs(smoothed[0] - smoothed[1]) > CLEAR:
+            one_in, two_in = (round(abs(level), 3) for level in smoothed)
+            yield f"the loss's label smoothing is {one_in:g} | {two_in:g}"
+    if one.divisor * two.divisor < 0:
+        yield "the loss is taken with the other sign (Neg)"
+
+
+def _target(table: Table, logits: int, gradient: int) -> _Target | None:
+    """The line that explains a gradient by its logits."""
+    if not (table.kept[logits] and table.kept[gradient]):
+        return None
+    shape = table.shapes[table.shape[gradient]]
+    if not shape or table.shapes[table.shape[logits]] != shape:
+        return None
+    x, g = (
+        read(table, one).astype(np.float64).reshape(-1, shape[-1]) for one in (logits, gradient)
+    )
+    if not (np.isfinite(x).all() and np.isfinite(g).all()):
+        return None
+    used = (g != 0).any(axis=1)
+    x, g = x[used], g[used]
+    return _softmax(x, g) if shape[-1] > 2 else _sigmoid(x, g)
+
+
+def _softmax(x: Array, g: Array) -> _Target | None:
+    if x.size < FEW:
+        return None
+    p = np.exp(x - x.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    labels = g.argmin(axis=1)
+    others = np.ones(g.shape, bool)
+    others[np.arange(len(g)), labels] = False
+    line = _line(g[others], p[others])
+    return None if line is None else _Target(labels, line[0], line[1])
+
+
+def _sigmoid(x: Array, g: Array) -> _Target | None:
+    with np.errstate(over="ignore"):
+        p = 1 / (1 + np.exp(-x))
+    line = _line(g.reshape(-1), p.reshape(-1))
+    return None if line is None else _Target(None, line[0], line[1])
+
+
+def _line(g: Array, p: Array) -> tuple[float, float] | None:
+    """Level and slope of p over g, where all lie on one line."""
+    spread = g - g.mean()
+    size = float(spread @ spread)
+    if len(g) < FEW or not size:
+        return None
+    slope = float(spread @ (p - p.mean())) / size
+    level = float(p.mean() - slope * g.mean())
+    left = np.abs(p - slope * g - level).max()
+    return (level, slope) if left <= EXACT * float(p.std()) else None
+
+
+def _records(table: Table, row: int, name: str, kind: str) -> Array:
+    rank = table.tensors[table.tensor[row]].rank
+    series = [n for n, one in enumerate(table.tensors) if one[:2] == (name, kind)]
+    series = [n for n in series if table.tensors[n].rank == rank]
+    found: Array = np.isin(table.tensor, series) & (table.phase == table.phase[row])
+    return found
