@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from anchorlib.capture.called_parts import hook_called_parts
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.header import command
 from anchorlib.capture.losses import Losses
 from anchorlib.capture.opening import open_session
+from anchorlib.capture.own_hooks import hang_after_steps
 from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Options, settings
 from anchorlib.modes import ModeSpec
@@ -57,8 +57,7 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
     def hook(*_of_step: object) -> None:
         observer.guarded(action)
 
-    handle = register_optimizer_step_post_hook(hook)
-    session._watches.at_close(handle.remove)  # noqa: SLF001
+    session._watches.at_close(hang_after_steps(hook).remove)  # noqa: SLF001
 
 
 def has_begun(session: Session) -> bool:

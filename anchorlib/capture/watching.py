@@ -23,6 +23,7 @@ from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
 from anchorlib.capture.optimizer_watches import OptimizerWatches
+from anchorlib.capture.own_hooks import leave_out_of_copies
 from anchorlib.capture.scripting import script_without_hooks
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
@@ -56,7 +57,7 @@ class Watches:
         self._trees: dict[str, str] = {}  # of the watched models, by prefix
         self._histories = Histories(observer.recorder.header)
         self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], None]] = [leave_out_of_copies()]
 
     def add(
         self,
