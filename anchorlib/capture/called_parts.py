@@ -63,6 +63,7 @@ class _CalledPart:
             self._depth[thread] += 1
         elif observer.clock.phases.forward is None:
             self._depth[thread] = 1
+            observer.catch_up()
             gradients = torch.is_grad_enabled()
             observer.forwards.enter(module, training=module.training, gradients=gradients)
 

@@ -79,6 +79,12 @@ class ModelWatch:
             if parameter.requires_grad and self._chosen(name, "pass_grad"):
                 self._hook_parameter(name, parameter)
 
+    def forget_choices(self) -> None:
+        """Record nothing, until choices are added anew."""
+        self.choices.clear()
+        for plan in self._plans.values():
+            plan.forget()
+
     def plan(self, name: str) -> Plan:
         """The plan of one name."""
         plan = self._plans.get(name)
@@ -148,6 +154,7 @@ class ModelWatch:
             return
         if self._observer.closed or recomputing():
             return
+        self._observer.catch_up()
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
         now = self._now()
         self._resting = now if self.rests(*now) else None

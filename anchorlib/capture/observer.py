@@ -113,6 +113,7 @@ class Observer:
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
+        self.due: Callable[[], None] | None = None  # is done before training goes on
         self._hung: list[Hung] = []
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
@@ -252,6 +253,12 @@ class Observer:
             self._hung = [one for one in self._hung if not one.is_gone]
             self._prune_at = 2 * len(self._hung) + _HANDLES
         self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
+
+    def catch_up(self) -> None:
+        """A forward of a watched model or an optimizer's step begins: do what is due before."""
+        due, self.due = self.due, None
+        if due is not None:
+            self.guarded(due)
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Run `action` inside an optimizer's step: what it raises goes no further."""

@@ -67,21 +67,23 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 class OptimizerWatch:
     """The parameters of one model in one optimizer, and what is recorded of their updates.
 
-    of: the optimizer, while the program has it.
+    of: the optimizer, while the program has it. names: place and name of each parameter of the
+        model, by its id.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
-        parameters: Mapping[str, torch.nn.Parameter],
+        names: Mapping[int, tuple[int, str]],
         observer: Observer,
         plan: Callable[[str], Plan],
         rests: Callable[[int, str], bool],
     ) -> None:
         self.of = ref(optimizer)
         self._rests = rests  # whether nothing is selected in a step and phase
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self.parameters = {name: p for name, p in parameters.items() if id(p) in held}
+        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        ours = sorted((names[number], number) for number in held if number in names)
+        self.parameters = {name: held[number] for (_, name), number in ours}
         self._observer = observer
         self._plan = plan
         self._values: dict[str, torch.Tensor] = {}

@@ -23,7 +23,7 @@ from weakref import ref
 
 import torch
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 __all__ = [
     "Hung",
@@ -32,6 +32,7 @@ __all__ = [
     "hang_after_forward",
     "hang_after_steps",
     "hang_before_forward",
+    "hang_before_steps",
     "hang_on_leaf",
     "hang_on_sharded",
     "leave_out_of_copies",
@@ -128,6 +129,11 @@ def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> 
 def hang_after_steps(hook: Callable[..., Any]) -> Hung:
     """Let `hook` be called after each step of any optimizer in this process."""
     return hang(_global_optimizer_post_hooks, hook)
+
+
+def hang_before_steps(hook: Callable[..., Any]) -> Hung:
+    """Let `hook` be called before each step of any optimizer in this process."""
+    return hang(_global_optimizer_pre_hooks, hook)
 
 
 def leave_out_of_copies() -> Callable[[], None]:
