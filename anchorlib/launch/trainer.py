@@ -14,10 +14,6 @@ models wait, and are told all at once before training goes on.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from itertools import chain, count
 from types import FrameType
 from weakref import ref
 
@@ -39,6 +35,7 @@ from anchorlib.capture import (
 )
 from anchorlib.errors import AnchorError, UnknownTensorError
 from anchorlib.launch.callings import callings, constructing, user_frame
+from anchorlib.launch.models import Model, class_of, free, holds, prefixes
 from anchorlib.launch.request import Request
 from anchorlib.launch.roots import roots_of
 from anchorlib.launch.saying import say
@@ -51,26 +48,6 @@ _SEARCHES = 64  # each looks at all objects there are
 _AT_ONCE = 8  # optimizers, for each of which all is done again when it comes
 
 
-@dataclass(eq=False, slots=True)
-class _Model:
-    """A model that an optimizer of this process updates.
-
-    callings: what the program calls it. prefix: what its names begin with. unknown: selectors
-        that match nothing in it, with what there is to say. undo: takes our own hooks off it.
-    """
-
-    root: Callable[[], nn.Module | None]
-    callings: list[str]
-    prefix: str = ""
-    unknown: dict[str, str] = field(default_factory=dict)
-    undo: Callable[[], object] = lambda: None
-
-    def own(self) -> set[int]:
-        """The ids of its parameters; none once it is gone."""
-        root = self.root()
-        return set() if root is None else {id(p) for p in root.parameters()}
-
-
 class Trainer:
     """What this process records without having been asked to."""
 
@@ -81,7 +58,7 @@ class Trainer:
         self._optimizers: dict[int, ref[Optimizer]] = {}  # by id, in the order in which they came
         self._waiting: list[ref[Optimizer]] = []
         self._compiles = False  # compiled code runs no hook of ours in which to catch up
-        self._models: list[_Model] = []
+        self._models: list[Model] = []
         self._searches = 0
         self._over = False
         self._lock = threading.RLock()
@@ -181,7 +158,7 @@ class Trainer:
         for model in self._last_first(told):
             self._choose(session, model)
 
-    def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[_Model]:
+    def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[Model]:
         session = self._session
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         unknown = [p for p in parameters if session is None or not is_watched(session, p)]
@@ -197,7 +174,7 @@ class Trainer:
             return []
         roots = roots_of(unknown)
         found = callings(roots, frame)
-        return [_Model(ref(one), names) for one, names in zip(roots, found, strict=True)]
+        return [Model(ref(one), names) for one, names in zip(roots, found, strict=True)]
 
     def _roots(self) -> list[nn.Module]:
         return [root for model in self._models if (root := model.root()) is not None]
@@ -210,12 +187,12 @@ class Trainer:
         self._models = [model for model in self._models if model.root() is not None]
         self._optimizers = {key: one for key, one in self._optimizers.items() if one() is not None}
         self._waiting = []
-        for model, prefix in zip(self._models, _prefixes(self._models), strict=True):
+        for model, prefix in zip(self._models, prefixes(self._models), strict=True):
             model.prefix = prefix
         for model in self._last_first(self._models):
             self._watch(session, model)
 
-    def _last_first(self, models: list[_Model]) -> list[_Model]:
+    def _last_first(self, models: list[Model]) -> list[Model]:
         """`models`, that of the last optimizer first.
 
         Optimizers mostly step in the order in which they were made: the last one ends the step.
@@ -223,29 +200,29 @@ class Trainer:
         own = [model.own() for model in models]
         optimizers = [one() for one in self._optimizers.values()]
         last = [
-            max((place for place, one in enumerate(optimizers) if _holds(one, mine)), default=-1)
+            max((place for place, one in enumerate(optimizers) if holds(one, mine)), default=-1)
             for mine in own
         ]
         order = sorted(range(len(models)), key=lambda place: last[place], reverse=True)
         return [models[place] for place in order]
 
-    def _watch(self, session: Session, model: _Model) -> None:
+    def _watch(self, session: Session, model: Model) -> None:
         root = model.root()
         if root is not None:
             self._choose(session, model)
             model.undo = see_called_parts(session, root)  # last: what it ends the others still see
 
-    def _choose(self, session: Session, model: _Model) -> None:
+    def _choose(self, session: Session, model: Model) -> None:
         root = model.root()
         if root is None:
             return
         own = model.own()
-        optimizers = [one for held in self._optimizers.values() if _holds(one := held(), own)]
+        optimizers = [one for held in self._optimizers.values() if holds(one := held(), own)]
         model.unknown.clear()
         self._watch_tensors(session, model, root, optimizers)
 
     def _watch_tensors(
-        self, session: Session, model: _Model, root: nn.Module, optimizers: list[Optimizer | None]
+        self, session: Session, model: Model, root: nn.Module, optimizers: list[Optimizer | None]
     ) -> None:
         some, prefix = self._request.watch, model.prefix
         session.watch(root, tensors=[] if some else None, optimizer=optimizers, prefix=prefix)
@@ -257,7 +234,7 @@ class Trainer:
 
     # -- while training is on
 
-    def _join(self, session: Session, new: list[_Model], optimizer: Optimizer) -> None:
+    def _join(self, session: Session, new: list[Model], optimizer: Optimizer) -> None:
         for model in new:
             before = self._predecessor(model)
             if before is not None:
@@ -266,23 +243,23 @@ class Trainer:
                 self._unwatch(session, before)
             else:
                 taken = {one.prefix for one in self._models}
-                model.prefix = _free(model.callings, model, taken)
+                model.prefix = free(model.callings, model, taken)
             self._models.append(model)
         for model in self._models:
-            if _holds(optimizer, model.own()):
+            if holds(optimizer, model.own()):
                 self._unwatch(session, model)
                 self._watch(session, model)
 
-    def _unwatch(self, session: Session, model: _Model) -> None:
+    def _unwatch(self, session: Session, model: Model) -> None:
         model.undo()
         root = model.root()
         if root is not None:
             unwatch(session, root)
 
-    def _predecessor(self, model: _Model) -> _Model | None:
+    def _predecessor(self, model: Model) -> Model | None:
         """The model whose place `model` takes: of its class, and called as it was."""
         for one in self._models:
-            if set(one.callings) & set(model.callings) and _class(one) is _class(model):
+            if set(one.callings) & set(model.callings) and class_of(one) is class_of(model):
                 return one
         return None
 
@@ -301,33 +278,3 @@ class Trainer:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]
             if faults and len(faults) == len(self._models):
                 say(escape(faults[0]))
-
-
-def _holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
-    """Whether `optimizer` holds one of these parameters, which are known by their ids."""
-    groups = [] if optimizer is None else optimizer.param_groups
-    return any(id(p) in parameters for group in groups for p in group["params"])
-
-
-def _prefixes(models: list[_Model]) -> list[str]:
-    """What the names of each model begin with."""
-    if len(models) == 1:
-        return [""]
-    everyones = Counter(name for model in models for name in model.callings)
-    prefixes: list[str] = []
-    for model in models:
-        own = [name for name in model.callings if everyones[name] == 1]
-        prefixes.append(_free(own, model, prefixes))
-    return prefixes
-
-
-def _free(callings: Iterable[str], model: _Model, taken: Collection[str]) -> str:
-    """The first of `callings` that is not taken, else the class's name with a number."""
-    name = _class(model).__name__
-    numbered = (f"{name}_{number}" for number in count(2))
-    return next(one for one in chain(callings, [name], numbered) if one not in taken)
-
-
-def _class(model: _Model) -> type:
-    root = model.root()
-    return type(None) if root is None else type(unwrapped(root))

@@ -290,3 +290,54 @@ def test_hundreds_of_optimizers_of_one_model_cost_the_same_each_and_are_all_reco
             assert run[f"{name}@{kind}"].columns["step"].tolist() == [0, 1]
     assert run["output@value"].columns["step"].tolist() == [0, 1]
     assert run["loss@value"].columns["step"].tolist() == [0, 1]
+
+
+SAVED_WHOLE = """
+import torch
+from torch import nn
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.rnn = nn.Embedding(11, 4), nn.LSTM(4, 4)
+        self.decoder = nn.Linear(4, 11)
+
+    def forward(self, x):
+        return self.decoder(self.rnn(self.encoder(x))[0])
+
+def epoch(model, optimizer):
+    model.train()
+    for batch in range(2):
+        loss = nn.functional.cross_entropy(model(words[:-1]).view(-1, 11), words[1:].view(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+torch.manual_seed(0)
+words = torch.randint(0, 11, (6, 3))
+model = Words()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for number in range(2):
+    epoch(model, optimizer)
+    with open("model.pt", "wb") as file:
+        torch.save(model, file)
+with torch.serialization.safe_globals([Words, nn.Embedding, nn.LSTM, nn.Linear, set]):
+    with open("model.pt", "rb") as file:
+        model = torch.load(file)
+model.rnn.flatten_parameters()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+epoch(model, optimizer)
+print(repr(model.decoder.weight.double().sum().item()))
+"""
+
+
+def test_a_model_that_is_saved_whole_is_loaded_with_its_safe_globals_and_recorded_on(bench):
+    program = bench.program(SAVED_WHOLE)
+    alone = bench.python(program)
+    expected = (bench.place / "model.pt").read_bytes()
+    done = bench.observed(program, options=("--watch", "*"))
+    assert (done.code, done.out, alone.code) == (0, alone.out, 0), done.err
+    assert (bench.place / "model.pt").read_bytes() == expected
+    run = bench.run()
+    assert run["decoder.weight@grad"].columns["step"].tolist() == list(range(6))
+    assert run["decoder@value"].columns["step"].tolist() == list(range(6))
