@@ -14,6 +14,7 @@ forwards       those that no gradient can reach    passes     what one phase cou
 surroundings   the stack around an observation     streams    folds, one a mode and phase
 unasked        sessions of unedited programs       losses     what backward is called on
 weighing       what a step weighs                  telling    what is logged, or shown on stderr
+own_hooks      ours in torch's dicts of hooks, left out of what is saved
 """
 
 from __future__ import annotations
