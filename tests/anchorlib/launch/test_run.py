@@ -234,6 +234,13 @@ def test_a_command_that_is_not_there_is_one_line(bench):
     assert done.err == "anchor: cannot run no-such-command: No such file or directory\n"
 
 
+def test_a_script_without_its_python_is_told_what_to_type(bench):
+    done = bench.anchor("run", "--", bench.program(PLAIN, "my train.py"))
+    reason = "cannot run my train.py: No such file or directory"
+    advice = "a script follows its Python: anchor run -- python 'my train.py'"
+    assert (done.code, done.err) == (2, f"anchor: {reason}; {advice}\n")
+
+
 def test_a_program_that_trains_nothing_is_told_so_if_it_uses_torch(bench):
     done = bench.observed("-c", "import torch")
     assert done.code == 0
