@@ -14,6 +14,7 @@ forwards       those that no gradient can reach    passes     what one phase cou
 surroundings   the stack around an observation     streams    folds, one a mode and phase
 unasked        sessions of unedited programs       losses     what backward is called on
 weighing       what a step weighs                  telling    what is logged, or shown on stderr
+own_hooks      ours in torch's dicts of hooks, left out of what is saved
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from anchorlib.capture.starting import graft, record_into, start, tensor_names
 from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
 from anchorlib.capture.unasked import (
     after_a_step,
+    before_training_goes_on,
+    catches_up_before_steps,
     close_untold,
     counted,
     find_losses,
+    forget_choices,
     has_begun,
+    is_watched,
     see_called_parts,
     speaks,
     start_unasked,
@@ -45,11 +50,15 @@ __all__ = [
     "active_session",
     "after_a_step",
     "anchor",
+    "before_training_goes_on",
+    "catches_up_before_steps",
     "close_untold",
     "counted",
     "find_losses",
+    "forget_choices",
     "graft",
     "has_begun",
+    "is_watched",
     "leaves_out",
     "named_leaves",
     "parts_of",

@@ -16,22 +16,23 @@ from torch import nn
 from anchorlib.capture.checkpointing import recomputing
 from anchorlib.capture.module_hooks import ModuleHook
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.own_hooks import Hung, hang_after_forward, hang_before_forward
 
 __all__ = ["hook_called_parts"]
 
 
 def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None]:
     """Hook the parts that may be called by themselves; what takes the hooks away."""
-    handles: list[Any] = []
+    hung: list[Hung] = []
     for module in _callable(model):
         part = _CalledPart(observer)
         before, after = ModuleHook(module, part.begins), ModuleHook(module, part.has_ended)
-        handles.append(module.register_forward_pre_hook(before, prepend=True))
-        handles.append(module.register_forward_hook(after, always_call=True))
+        hung.append(hang_before_forward(module, before))
+        hung.append(hang_after_forward(module, after, always=True))
 
     def undo() -> None:
-        for handle in handles:
-            handle.remove()
+        for one in hung:
+            one.remove()
 
     return undo
 
@@ -62,6 +63,7 @@ class _CalledPart:
             self._depth[thread] += 1
         elif observer.clock.phases.forward is None:
             self._depth[thread] = 1
+            observer.catch_up()
             gradients = torch.is_grad_enabled()
             observer.forwards.enter(module, training=module.training, gradients=gradients)
 

@@ -28,6 +28,7 @@ import torch
 
 from anchorlib.capture.clock import At
 from anchorlib.capture.nodes import leaf_of, node_name, sequence_number
+from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.saved_arguments import arguments
 from anchorlib.capture.storages import Storages
 from anchorlib.capture.streams import Plan
@@ -77,7 +78,7 @@ class LineageTracker:
         self._generation = 0  # of what is anchored: sites seen before are looked at once more
         self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
         self._told: dict[tuple[Any, ...], int] = {}
-        self._leaves: list[Any] = []
+        self._leaves: list[Hung] = []
         self._warned = False
 
     def know(self, parts: Parts) -> None:
@@ -195,8 +196,8 @@ class LineageTracker:
             mark.owner = owner
             return
         if len(self._leaves) >= 64:  # an input that needs a gradient is a new leaf at each step
-            self._leaves = [one for one in self._leaves if one.hooks_dict_ref() is not None]
-        self._leaves.append(leaf.register_hook(_LeafMark(owner)))
+            self._leaves = [one for one in self._leaves if not one.is_gone]
+        self._leaves.append(hang_on_leaf(leaf, _LeafMark(owner)))
 
     def _warn(self, name: str, fault: Exception) -> None:
         if not self._warned:
@@ -205,8 +206,8 @@ class LineageTracker:
 
     def close(self) -> None:
         """Take the marks off leaves that live on."""
-        for handle in self._leaves:
-            handle.remove()
+        for hung in self._leaves:
+            hung.remove()
         self._leaves.clear()
         self.storages.clear()
 

@@ -1,9 +1,8 @@
-"""The hooks that `watch` puts on modules and parameters, which copies and pickles carry along."""
+"""The hooks that `watch` puts on modules and parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 from weakref import ref
 
@@ -12,21 +11,14 @@ from torch import nn
 
 from anchorlib.capture.frames import natively, never_traced
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.own_hooks import OwnHook
 from anchorlib.capture.streams import Plan
 
-__all__ = ["ModuleHook", "PassGradient", "ShardGradient", "is_ours"]
+__all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
 
 
-_Rest = tuple[Callable[..., Any], tuple[object, str]]
-# A pickled hook: takes what it is given and does nothing, where there is no anchorlib too.
-_REST: _Rest = (getattr, (nullcontext(), "__exit__"))
-
-
-class ModuleHook:
-    """A hook on one module. Copies of the module (an EMA model, a pickle) carry one that rests.
-
-    A plain bound method would drag the whole session into every deep copy.
-    """
+class ModuleHook(OwnHook):
+    """A hook on one module. It rests on others that share its hooks: a shallow copy, a replica."""
 
     __slots__ = ("_act", "_module")
 
@@ -39,30 +31,6 @@ class ModuleHook:
         """Act, if this is the module that is watched."""
         if self._module() is module:
             self._act(module, *arguments)
-
-    def __deepcopy__(self, _memo: object) -> RestingHook:
-        return RestingHook()
-
-    def __reduce__(self) -> _Rest:
-        return _REST
-
-
-class RestingHook:
-    """What the hooks of a watched module become in a copy of it: it does nothing."""
-
-    __slots__ = ()
-
-    @natively
-    def __call__(self, *_arguments: object) -> None:
-        """Rest."""
-
-    def __reduce__(self) -> _Rest:
-        return _REST
-
-
-def is_ours(hook: object) -> bool:
-    """Whether `hook` watches a module, or rests on a copy of one."""
-    return isinstance(hook, (ModuleHook, RestingHook))
 
 
 class PassGradient:

@@ -21,6 +21,13 @@ from anchorlib.capture.lineage import Given
 from anchorlib.capture.module_hooks import ModuleHook, PassGradient, ShardGradient
 from anchorlib.capture.module_modes import ModuleModes
 from anchorlib.capture.observer import Observer
+from anchorlib.capture.own_hooks import (
+    Hung,
+    hang_after_forward,
+    hang_before_forward,
+    hang_on_leaf,
+    hang_on_sharded,
+)
 from anchorlib.capture.parts import plain_inside, tensor_parts
 from anchorlib.capture.snapshot import plain, skip_reason, undisturbed
 from anchorlib.capture.streams import NO_NOTE, Plan, Stream
@@ -46,7 +53,7 @@ class ModelWatch:
         self._observer = observer
         self._wanted = wanted
         self._plans: dict[str, Plan] = {}
-        self._handles: list[Any] = []
+        self._hung: list[Hung] = []
         self._hooked: set[str] = set()
         self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._attached = False
@@ -67,10 +74,16 @@ class ModelWatch:
             if module is not self.parts.root and name not in self._hooked and self._any(name):
                 self._hooked.add(name)
                 hook = ModuleHook(module, self._output_hook(name))
-                self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
+                self._hung.append(hang_after_forward(module, hook, kwargs=True))
         for name, parameter in self.parts.parameters.items():
             if parameter.requires_grad and self._chosen(name, "pass_grad"):
                 self._hook_parameter(name, parameter)
+
+    def forget_choices(self) -> None:
+        """Record nothing, until choices are added anew."""
+        self.choices.clear()
+        for plan in self._plans.values():
+            plan.forget()
 
     def plan(self, name: str) -> Plan:
         """The plan of one name."""
@@ -124,9 +137,9 @@ class ModelWatch:
         root = self.parts.root
         self._attached = True
         before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
-        self._handles += [
-            root.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
-            root.register_forward_hook(after, with_kwargs=True, always_call=True),
+        self._hung += [
+            hang_before_forward(root, before, kwargs=True),
+            hang_after_forward(root, after, kwargs=True, always=True),
         ]
 
     def _before_root(
@@ -141,6 +154,7 @@ class ModelWatch:
             return
         if self._observer.closed or recomputing():
             return
+        self._observer.catch_up()
         self.enter(training=root.training, gradients=torch.is_grad_enabled())
         now = self._now()
         self._resting = now if self.rests(*now) else None
@@ -223,11 +237,10 @@ class ModelWatch:
             self._hooked.add(key)
             plan = self.plan(name)
             if plain_inside(parameter) is parameter:
-                handle = parameter.register_hook(PassGradient(self._observer, plan))
+                hung = hang_on_leaf(parameter, PassGradient(self._observer, plan))
             else:  # tensor hooks of sharded parameters never fire
-                hook = ShardGradient(self._observer, plan)
-                handle = parameter.register_post_accumulate_grad_hook(hook)
-            self._handles.append(handle)
+                hung = hang_on_sharded(parameter, ShardGradient(self._observer, plan))
+            self._hung.append(hung)
 
     # -- parameters and buffers at the start of a pass
 
@@ -269,9 +282,9 @@ class ModelWatch:
 
     def close(self) -> None:
         """Take the hooks off the model."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hung in self._hung:
+            hung.remove()
+        self._hung.clear()
 
 
 def _bits(tensor: torch.Tensor) -> bytes:

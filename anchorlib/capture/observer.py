@@ -18,6 +18,7 @@ from anchorlib.capture.forwards import Forwards
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.grafting import Graft
 from anchorlib.capture.lineage import Given, LineageTracker
+from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.recorder import Recorder
 from anchorlib.capture.streams import NO_NOTE, REACHED, Note, Plan, Stream
 from anchorlib.capture.surroundings import COMPILED_NODE
@@ -112,7 +113,8 @@ class Observer:
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
-        self._handles: list[Any] = []
+        self.due: Callable[[], None] | None = None  # is done before training goes on
+        self._hung: list[Hung] = []
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
@@ -247,10 +249,16 @@ class Observer:
             if isinstance(hook, GradientHook) and hook.serves(self, plan):
                 hook.at = at
                 return
-        if len(self._handles) >= self._prune_at:  # inputs that need gradients are new leaves
-            self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
-            self._prune_at = 2 * len(self._handles) + _HANDLES
-        self._handles.append(x.register_hook(LeafHook(self, plan, at)))
+        if len(self._hung) >= self._prune_at:  # inputs that need gradients are new leaves
+            self._hung = [one for one in self._hung if not one.is_gone]
+            self._prune_at = 2 * len(self._hung) + _HANDLES
+        self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
+
+    def catch_up(self) -> None:
+        """A forward of a watched model or an optimizer's step begins: do what is due before."""
+        due, self.due = self.due, None
+        if due is not None:
+            self.guarded(due)
 
     def guarded(self, action: Callable[[], object]) -> None:
         """Run `action` inside an optimizer's step: what it raises goes no further."""
@@ -270,7 +278,7 @@ class Observer:
     def close(self) -> None:
         """Observe nothing more; hooks on tensors that live on are removed."""
         self.closed = True
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hung in self._hung:
+            hung.remove()
+        self._hung.clear()
         self.lineage.close()

@@ -12,16 +12,14 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-)
+from torch.optim.optimizer import Optimizer
 
 from anchorlib.capture.amp import ScalerHooks, fused_note
 from anchorlib.capture.clock import At
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer_state import state_values, tensor_of, why_no_tensor
+from anchorlib.capture.own_hooks import OwnHook, hang, hang_after_steps
 from anchorlib.capture.streams import NO_NOTE, Note, Plan, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
@@ -69,21 +67,23 @@ def _is_optimizer(holder: object, attribute: str) -> bool:
 class OptimizerWatch:
     """The parameters of one model in one optimizer, and what is recorded of their updates.
 
-    of: the optimizer, while the program has it.
+    of: the optimizer, while the program has it. names: place and name of each parameter of the
+        model, by its id.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
-        parameters: Mapping[str, torch.nn.Parameter],
+        names: Mapping[int, tuple[int, str]],
         observer: Observer,
         plan: Callable[[str], Plan],
         rests: Callable[[int, str], bool],
     ) -> None:
         self.of = ref(optimizer)
         self._rests = rests  # whether nothing is selected in a step and phase
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        self.parameters = {name: p for name, p in parameters.items() if id(p) in held}
+        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        ours = sorted((names[number], number) for number in held if number in names)
+        self.parameters = {name: held[number] for (_, name), number in ours}
         self._observer = observer
         self._plan = plan
         self._values: dict[str, torch.Tensor] = {}
@@ -91,16 +91,16 @@ class OptimizerWatch:
         self._note = NO_NOTE
         self._ended = (-1, 0)  # a step, and how often the optimizer has stepped in it
         # On the instance, so that it comes after hooks of the user's that change gradients.
-        self._handle = optimizer.register_step_pre_hook(self._step_begins)
+        self._hung = hang(optimizer._optimizer_step_pre_hooks, _BeforeStep(self))  # noqa: SLF001
 
     def records(self, plan: Callable[[str], Plan]) -> bool:
         """Whether this records by `plan`, which is a watched model's."""
         return self._plan == plan
 
-    @never_traced
-    def _step_begins(
-        self, _optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def begins(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The optimizer's step begins, with these arguments; the ones to go on with, if others."""
         if self._observer.closed or self._rests_now():
             return None
         self._observer.guarded(self._before_step)
@@ -192,7 +192,22 @@ class OptimizerWatch:
 
     def close(self) -> None:
         """Take the hook off the optimizer."""
-        self._handle.remove()
+        self._hung.remove()
+
+
+class _BeforeStep(OwnHook):
+    """A hook on one optimizer, which rests on others that share its hooks."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: OptimizerWatch) -> None:
+        self._watch = watch
+
+    @never_traced
+    def __call__(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        return self._watch.begins(args, kwargs) if self._watch.of() is optimizer else None
 
 
 def _due(streams: tuple[Stream, ...], step: int) -> bool:
@@ -214,7 +229,7 @@ class StepHook:
         self._observer = observer
         self._watches = watches
         self._stepped = stepped
-        self._handle = register_optimizer_step_post_hook(self._after)
+        self._hung = hang_after_steps(self._after)
         self._scaler = ScalerHooks(observer, self._skipped)
 
     @never_traced
@@ -235,7 +250,7 @@ class StepHook:
 
     def close(self) -> None:
         """Take the hooks away."""
-        self._handle.remove()
+        self._hung.remove()
         self._scaler.close()
 
 

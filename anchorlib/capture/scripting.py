@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from anchorlib.capture.module_hooks import is_ours
+from anchorlib.capture.own_hooks import OwnHook
 
 __all__ = ["script_without_hooks"]
 
@@ -45,10 +45,11 @@ def _hooks_taken_off(model: nn.Module) -> Iterator[None]:
     taken = []
     for module in model.modules():
         for hooks in (vars(module).get(kind) or {} for kind in _KINDS):
-            if any(map(is_ours, hooks.values())):
+            own = [number for number, hook in hooks.items() if isinstance(hook, OwnHook)]
+            if own:
                 taken.append((hooks, list(hooks.items())))
-                for key in [key for key, hook in hooks.items() if is_ours(hook)]:
-                    del hooks[key]
+                for number in own:
+                    del hooks[number]
     try:
         yield
     finally:

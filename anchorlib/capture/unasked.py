@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from anchorlib.capture.called_parts import hook_called_parts
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.header import command
 from anchorlib.capture.losses import Losses
 from anchorlib.capture.opening import open_session
+from anchorlib.capture.own_hooks import hang_after_steps, hang_before_steps
 from anchorlib.capture.session import Session
 from anchorlib.capture.settings import Options, settings
 from anchorlib.modes import ModeSpec
 
 __all__ = [
     "after_a_step",
+    "before_training_goes_on",
+    "catches_up_before_steps",
     "close_untold",
     "counted",
     "find_losses",
+    "forget_choices",
     "has_begun",
+    "is_watched",
     "see_called_parts",
     "speaks",
     "start_unasked",
@@ -57,13 +61,40 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
     def hook(*_of_step: object) -> None:
         observer.guarded(action)
 
-    handle = register_optimizer_step_post_hook(hook)
-    session._watches.at_close(handle.remove)  # noqa: SLF001
+    session._watches.at_close(hang_after_steps(hook).remove)  # noqa: SLF001
 
 
 def has_begun(session: Session) -> bool:
     """Whether training has: a forward of a watched model ran, or an optimizer stepped."""
     return session._clock.has_begun  # noqa: SLF001
+
+
+def before_training_goes_on(session: Session, action: Callable[[], None]) -> None:
+    """Call `action` once, where a forward of a watched model or an optimizer's step begins."""
+    observer = session._observer  # noqa: SLF001
+    if observer.due is None:
+        observer.due = action
+
+
+def catches_up_before_steps(session: Session) -> None:
+    """From now on that is done where an optimizer steps without a forward of a model, too."""
+    observer = session._observer  # noqa: SLF001
+
+    @never_traced
+    def hook(*_of_step: object) -> None:
+        observer.catch_up()
+
+    session._watches.at_close(hang_before_steps(hook).remove)  # noqa: SLF001
+
+
+def is_watched(session: Session, parameter: object) -> bool:
+    """Whether `parameter` is one of a watched model."""
+    return session._observer.lineage.parameter_name(parameter) is not None  # noqa: SLF001
+
+
+def forget_choices(session: Session, model: nn.Module) -> None:
+    """Forget what was asked of `model`, which stays watched, and its optimizers."""
+    session._watches.forget_choices(model)  # noqa: SLF001
 
 
 def unwatch(session: Session, model: nn.Module) -> None:

@@ -6,7 +6,7 @@ The session holds none of them: a watched model holds its `ModelWatch`, and an o
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from itertools import takewhile
 from weakref import WeakSet, ref
 
@@ -23,6 +23,7 @@ from anchorlib.capture.modules import ModelWatch
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.optimizer import OptimizerWatch, StepHook, unwrap_all
 from anchorlib.capture.optimizer_watches import OptimizerWatches
+from anchorlib.capture.own_hooks import leave_out_of_copies
 from anchorlib.capture.scripting import script_without_hooks
 from anchorlib.capture.settings import Settings
 from anchorlib.capture.structure import Parts, parts_of, state_keys, tensor_kinds
@@ -33,6 +34,7 @@ from anchorlib.scope import TRAIN
 __all__ = ["Watches"]
 
 _SHOWN = 3
+_Names = Mapping[int, tuple[int, str]]
 
 
 class Watches:
@@ -56,7 +58,7 @@ class Watches:
         self._trees: dict[str, str] = {}  # of the watched models, by prefix
         self._histories = Histories(observer.recorder.header)
         self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], None]] = [leave_out_of_copies()]
 
     def add(
         self,
@@ -81,8 +83,10 @@ class Watches:
         undo = take_hooks_inside(model)
         if undo is not None:
             self._undo.append(undo)
+        parameters = enumerate(watch.parts.parameters.items())
+        names = {id(p): (place, name) for place, (name, p) in parameters}
         for one in reversed(inner):
-            self._watch_optimizer(one, watch)
+            self._watch_optimizer(one, watch, names)
         watch.add(choice)
         if self._settings.recording:
             self._choices.append(choice)
@@ -92,11 +96,17 @@ class Watches:
 
     def forget(self, root: nn.Module) -> None:
         """Watch `root` no longer; its names are free again."""
+        self.forget_choices(root)
         for watch in [one for one in self._models if one.parts.root is root]:
             watch.close()
             self._held = [one for one in self._held if one() is not watch]
             self._compiled.pop(watch.number, None)
+
+    def forget_choices(self, root: nn.Module) -> None:
+        """Forget what was asked of `root`, and its optimizers: both are told anew."""
+        for watch in [one for one in self._models if one.parts.root is root]:
             self._choices = [one for one in self._choices if one not in watch.choices]
+            watch.forget_choices()
             for optimizer in [one for one in self._optimizers if one.records(watch.plan)]:
                 optimizer.close()
                 self._optimizers.remove(optimizer)
@@ -146,12 +156,13 @@ class Watches:
             self._compiled[watch.number] = watch
         return watch
 
-    def _watch_optimizer(self, optimizer: torch.optim.Optimizer, watch: ModelWatch) -> None:
+    def _watch_optimizer(
+        self, optimizer: torch.optim.Optimizer, watch: ModelWatch, names: _Names
+    ) -> None:
         self._observer.clock.bind(optimizer)
         self._observer.guarded(lambda: self._tell_settings(optimizer))
         if not any(one.records(watch.plan) for one in self._optimizers.of(optimizer)):
-            parameters = watch.parts.parameters
-            added = OptimizerWatch(optimizer, parameters, self._observer, watch.plan, watch.rests)
+            added = OptimizerWatch(optimizer, names, self._observer, watch.plan, watch.rests)
             self._optimizers.add(added)
             if added.parameters:
                 self._observer.forwards.know_trained(watch.parts.root)

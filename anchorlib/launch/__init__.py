@@ -10,6 +10,7 @@
 request       what was asked, as it travels    roots     the models that parameters belong to
 command       the command's environment        callings  what the program calls its models
 interpreters  why some are not seen            session   a trainer's session, and its last line
+models        the models that it watches, and what their names begin with
 
 Importing this imports no torch: the command line does, and each Python that `anchor run` starts.
 """

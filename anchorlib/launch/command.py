@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -52,8 +53,15 @@ class Launch:
         try:
             os.execvpe(self.words[0], list(self.words), dict(self.environment))
         except OSError as fault:
-            reason = fault.strerror or type(fault).__name__
-            raise CommandError(f"cannot run {escape(self.words[0])}: {reason}") from None
+            raise CommandError(_why_not(self.words[0], fault)) from None
+
+
+def _why_not(name: str, fault: OSError) -> str:
+    """Why the command `name` cannot be run, and what to type where it is a script of Python's."""
+    said = f"cannot run {escape(name)}: {fault.strerror or type(fault).__name__}"
+    if name.endswith(".py") and Path(name).is_file():
+        said += f"; a script follows its Python: anchor run -- python {escape(shlex.quote(name))}"
+    return said
 
 
 def launch(words: Sequence[str], request: Request, settings: Mapping[str, str]) -> Launch:

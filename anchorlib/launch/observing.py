@@ -59,6 +59,8 @@ def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  # its own name
+        if (trainer := _trainer) is not None:
+            _harmlessly(trainer.compiles)
         compiled = original(*args, **kwargs)
         if (trainer := _trainer) is not None:
             _harmlessly(lambda: trainer.wrapped(compiled))

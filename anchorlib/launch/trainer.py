@@ -2,7 +2,8 @@
 
 Everything is done again when an optimizer comes, until training begins: only then is it known how
 many models there are, what they are called, and which optimizer wraps which. From then on models
-are added.
+are added. Programs with an optimizer a parameter have hundreds: after the first few, those of known
+models wait, and are told all at once before training goes on.
 
     one model            its own names, as `Session.watch(model)` gives them
     several              each below what the program calls it (`callings`): netG.main.0.weight
@@ -13,10 +14,6 @@ are added.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from itertools import chain, count
 from types import FrameType
 from weakref import ref
 
@@ -27,13 +24,18 @@ from anchorlib.capture import (
     Session,
     active_session,
     after_a_step,
+    before_training_goes_on,
+    catches_up_before_steps,
+    forget_choices,
     has_begun,
+    is_watched,
     see_called_parts,
     unwatch,
     unwrapped,
 )
 from anchorlib.errors import AnchorError, UnknownTensorError
 from anchorlib.launch.callings import callings, constructing, user_frame
+from anchorlib.launch.models import Model, class_of, free, holds, prefixes
 from anchorlib.launch.request import Request
 from anchorlib.launch.roots import roots_of
 from anchorlib.launch.saying import say
@@ -43,26 +45,7 @@ from anchorlib.names import escape
 __all__ = ["Trainer"]
 
 _SEARCHES = 64  # each looks at all objects there are
-
-
-@dataclass(eq=False, slots=True)
-class _Model:
-    """A model that an optimizer of this process updates.
-
-    callings: what the program calls it. prefix: what its names begin with. unknown: selectors
-        that match nothing in it, with what there is to say. undo: takes our own hooks off it.
-    """
-
-    root: Callable[[], nn.Module | None]
-    callings: list[str]
-    prefix: str = ""
-    unknown: dict[str, str] = field(default_factory=dict)
-    undo: Callable[[], object] = lambda: None
-
-    def own(self) -> set[int]:
-        """The ids of its parameters; none once it is gone."""
-        root = self.root()
-        return set() if root is None else {id(p) for p in root.parameters()}
+_AT_ONCE = 8  # optimizers, for each of which all is done again when it comes
 
 
 class Trainer:
@@ -72,8 +55,10 @@ class Trainer:
         self._request = request
         self._untold = request.watch
         self._session: Session | None = None
-        self._optimizers: list[ref[Optimizer]] = []
-        self._models: list[_Model] = []
+        self._optimizers: dict[int, ref[Optimizer]] = {}  # by id, in the order in which they came
+        self._waiting: list[ref[Optimizer]] = []
+        self._compiles = False  # compiled code runs no hook of ours in which to catch up
+        self._models: list[Model] = []
         self._searches = 0
         self._over = False
         self._lock = threading.RLock()
@@ -97,8 +82,14 @@ class Trainer:
 
     def grown(self, optimizer: Optimizer, frame: FrameType) -> None:
         """`optimizer` was given further parameters; one that is being constructed comes later."""
-        if any(one() is optimizer for one in self._optimizers):
+        if self._has(optimizer):
             self.constructed(optimizer, frame)
+
+    def compiles(self) -> None:
+        """`torch.compile` is called: what is compiled must know all that is watched."""
+        with self._lock:
+            self._compiles = True
+            self._catch_up()
 
     def wrapped(self, wrapper: object) -> None:
         """`torch.compile` has returned `wrapper`, which compiles the hooks of what it wraps too."""
@@ -126,26 +117,54 @@ class Trainer:
     def _take(self, optimizer: Optimizer, frame: FrameType | None) -> None:
         for outer in constructing(frame, Optimizer):  # SAM, while it makes its base optimizer
             if outer is not optimizer:
-                self._optimizers = [one for one in self._optimizers if one() is not outer]
-        if not any(one() is optimizer for one in self._optimizers):
-            self._optimizers.append(ref(optimizer))
+                self._optimizers.pop(id(outer), None)
+        if not self._has(optimizer):
+            self._optimizers.pop(id(optimizer), None)  # of one that is gone
+            self._optimizers[id(optimizer)] = ref(optimizer)
         new = self._new_models(optimizer, user_frame(frame, Optimizer))
         if not (new or self._models):
             return
         if self._session is None:
             self._session = open_session(self._request)
             after_a_step(self._session, self.tell_unknown)
+            catches_up_before_steps(self._session)
             at_end(self.end)
-        if has_begun(self._session):
+        if not new and len(self._optimizers) > _AT_ONCE and not self._compiles:
+            self._waiting.append(ref(optimizer))
+            before_training_goes_on(self._session, self._catch_up)
+        elif has_begun(self._session):
             self._join(self._session, new, optimizer)
         else:
             self._models += new
             self._watch_anew(self._session)
 
-    def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[_Model]:
-        known = {id(p) for root in self._roots() for p in root.parameters()}
+    def _has(self, optimizer: object) -> bool:
+        known = self._optimizers.get(id(optimizer))
+        return known is not None and known() is optimizer
+
+    def _catch_up(self) -> None:
+        """Tell the models of the optimizers that wait."""
+        waiting = [one for held in self._waiting if (one := held()) is not None]
+        session, self._waiting = self._session, []
+        if session is None or not waiting or active_session() is not session:
+            return
+        held = {id(p) for one in waiting for group in one.param_groups for p in group["params"]}
+        begun = has_begun(session)
+        told = [model for model in self._models if not begun or held & model.own()]
+        for model in told:
+            root = model.root()
+            if root is not None:
+                forget_choices(session, root)
+        for model in self._last_first(told):
+            self._choose(session, model)
+
+    def _new_models(self, optimizer: Optimizer, frame: FrameType | None) -> list[Model]:
+        session = self._session
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        unknown = [p for p in parameters if id(p) not in known]
+        unknown = [p for p in parameters if session is None or not is_watched(session, p)]
+        if unknown:  # of no model, or of one that has grown since
+            known = {id(p) for root in self._roots() for p in root.parameters()}
+            unknown = [p for p in unknown if id(p) not in known]
         if not unknown or self._searches > _SEARCHES:
             return []
         self._searches += 1
@@ -155,7 +174,7 @@ class Trainer:
             return []
         roots = roots_of(unknown)
         found = callings(roots, frame)
-        return [_Model(ref(one), names) for one, names in zip(roots, found, strict=True)]
+        return [Model(ref(one), names) for one, names in zip(roots, found, strict=True)]
 
     def _roots(self) -> list[nn.Module]:
         return [root for model in self._models if (root := model.root()) is not None]
@@ -166,30 +185,44 @@ class Trainer:
         for model in self._models:
             self._unwatch(session, model)
         self._models = [model for model in self._models if model.root() is not None]
-        self._optimizers = [one for one in self._optimizers if one() is not None]
-        for model, prefix in zip(self._models, _prefixes(self._models), strict=True):
+        self._optimizers = {key: one for key, one in self._optimizers.items() if one() is not None}
+        self._waiting = []
+        for model, prefix in zip(self._models, prefixes(self._models), strict=True):
             model.prefix = prefix
-        own = [model.own() for model in self._models]
-        holders = {
-            id(model): [place for place, one in enumerate(self._optimizers) if _holds(one(), mine)]
-            for model, mine in zip(self._models, own, strict=True)
-        }
-        # Optimizers mostly step in the order in which they were made: the last one ends the step.
-        last = sorted(self._models, key=lambda one: max(holders[id(one)], default=-1), reverse=True)
-        for model in last:
+        for model in self._last_first(self._models):
             self._watch(session, model)
 
-    def _watch(self, session: Session, model: _Model) -> None:
+    def _last_first(self, models: list[Model]) -> list[Model]:
+        """`models`, that of the last optimizer first.
+
+        Optimizers mostly step in the order in which they were made: the last one ends the step.
+        """
+        own = [model.own() for model in models]
+        optimizers = [one() for one in self._optimizers.values()]
+        last = [
+            max((place for place, one in enumerate(optimizers) if holds(one, mine)), default=-1)
+            for mine in own
+        ]
+        order = sorted(range(len(models)), key=lambda place: last[place], reverse=True)
+        return [models[place] for place in order]
+
+    def _watch(self, session: Session, model: Model) -> None:
+        root = model.root()
+        if root is not None:
+            self._choose(session, model)
+            model.undo = see_called_parts(session, root)  # last: what it ends the others still see
+
+    def _choose(self, session: Session, model: Model) -> None:
         root = model.root()
         if root is None:
             return
         own = model.own()
-        optimizers = [one for held in self._optimizers if _holds(one := held(), own)]
+        optimizers = [one for held in self._optimizers.values() if holds(one := held(), own)]
+        model.unknown.clear()
         self._watch_tensors(session, model, root, optimizers)
-        model.undo = see_called_parts(session, root)  # last: what it ends the others still see
 
     def _watch_tensors(
-        self, session: Session, model: _Model, root: nn.Module, optimizers: list[Optimizer | None]
+        self, session: Session, model: Model, root: nn.Module, optimizers: list[Optimizer | None]
     ) -> None:
         some, prefix = self._request.watch, model.prefix
         session.watch(root, tensors=[] if some else None, optimizer=optimizers, prefix=prefix)
@@ -201,7 +234,7 @@ class Trainer:
 
     # -- while training is on
 
-    def _join(self, session: Session, new: list[_Model], optimizer: Optimizer) -> None:
+    def _join(self, session: Session, new: list[Model], optimizer: Optimizer) -> None:
         for model in new:
             before = self._predecessor(model)
             if before is not None:
@@ -210,23 +243,23 @@ class Trainer:
                 self._unwatch(session, before)
             else:
                 taken = {one.prefix for one in self._models}
-                model.prefix = _free(model.callings, model, taken)
+                model.prefix = free(model.callings, model, taken)
             self._models.append(model)
         for model in self._models:
-            if _holds(optimizer, model.own()):
+            if holds(optimizer, model.own()):
                 self._unwatch(session, model)
                 self._watch(session, model)
 
-    def _unwatch(self, session: Session, model: _Model) -> None:
+    def _unwatch(self, session: Session, model: Model) -> None:
         model.undo()
         root = model.root()
         if root is not None:
             unwatch(session, root)
 
-    def _predecessor(self, model: _Model) -> _Model | None:
+    def _predecessor(self, model: Model) -> Model | None:
         """The model whose place `model` takes: of its class, and called as it was."""
         for one in self._models:
-            if set(one.callings) & set(model.callings) and _class(one) is _class(model):
+            if set(one.callings) & set(model.callings) and class_of(one) is class_of(model):
                 return one
         return None
 
@@ -245,33 +278,3 @@ class Trainer:
             faults = [one.unknown[text] for one in self._models if text in one.unknown]
             if faults and len(faults) == len(self._models):
                 say(escape(faults[0]))
-
-
-def _holds(optimizer: Optimizer | None, parameters: set[int]) -> bool:
-    """Whether `optimizer` holds one of these parameters, which are known by their ids."""
-    groups = [] if optimizer is None else optimizer.param_groups
-    return any(id(p) in parameters for group in groups for p in group["params"])
-
-
-def _prefixes(models: list[_Model]) -> list[str]:
-    """What the names of each model begin with."""
-    if len(models) == 1:
-        return [""]
-    everyones = Counter(name for model in models for name in model.callings)
-    prefixes: list[str] = []
-    for model in models:
-        own = [name for name in model.callings if everyones[name] == 1]
-        prefixes.append(_free(own, model, prefixes))
-    return prefixes
-
-
-def _free(callings: Iterable[str], model: _Model, taken: Collection[str]) -> str:
-    """The first of `callings` that is not taken, else the class's name with a number."""
-    name = _class(model).__name__
-    numbered = (f"{name}_{number}" for number in count(2))
-    return next(one for one in chain(callings, [name], numbered) if one not in taken)
-
-
-def _class(model: _Model) -> type:
-    root = model.root()
-    return type(None) if root is None else type(unwrapped(root))

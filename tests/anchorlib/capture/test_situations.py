@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -342,26 +340,6 @@ def test_a_watched_model_may_be_copied_and_pickled_and_the_copy_rests():
         assert run.names() == []
         model(torch.ones(1, 2))
         assert "0@value" in run.names()
-
-
-def test_a_saved_model_is_loaded_without_anchorlib(tmp_path):
-    model = nn.Sequential(nn.Linear(2, 2))
-    with recording() as run:
-        run.session.watch(model)
-        for name, one in (("model.pt", model), ("copy.pt", copy.deepcopy(model))):
-            torch.save(one, tmp_path / name)
-    load = (
-        "import sys; sys.modules['anchorlib'] = None\n"
-        "import copy, torch\n"
-        "for name in ('model.pt', 'copy.pt'):\n"
-        "    model = copy.deepcopy(torch.load(name, weights_only=False))\n"
-        "    torch.compile(model, backend='eager', fullgraph=True)(torch.ones(1, 2))\n"
-        "    print(model(torch.ones(1, 2)).shape)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", load], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.stdout, done.stderr) == ("torch.Size([1, 2])\n" * 2, "")
 
 
 @pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import weakref
 from dataclasses import dataclass
 
@@ -781,3 +782,30 @@ def test_a_step_number_that_cannot_be_one_is_refused_at_once(number):
         run.session.step()
         anchorlib.anchor(torch.ones(1), "x")
     assert run.at("x") == [(1, 0, 0)]
+
+
+def calls_to_watch(optimizers):
+    """How many calls it takes to watch a model that has so many optimizers, one a parameter."""
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(optimizers)))
+    each = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    with recording() as run:
+        before = sys.getprofile()
+        sys.setprofile(count)
+        run.session.watch(model, tensors="*", optimizer=each)
+        sys.setprofile(before)
+        model(torch.ones(1, 2)).sum().backward()
+        for one in each:
+            one.step()
+    assert run.at(f"{optimizers - 1}.weight", "delta") == [(0, 0, 0)]
+    return calls
+
+
+def test_a_model_with_an_optimizer_a_parameter_is_watched_in_time_that_grows_with_their_number():
+    few, some, many = map(calls_to_watch, (20, 40, 80))
+    assert many - some <= 2.2 * (some - few)

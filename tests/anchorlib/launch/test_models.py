@@ -242,3 +242,102 @@ def test_variables_of_the_program_live_and_end_as_without_us(bench):
     assert alone.out.splitlines() == ["['configuration', 'hidden', 'rate'] 1", "True"]
     assert bench.observed(program).out == alone.out
     assert {"net.weight", "other.weight"} <= bench.names()
+
+
+ONE_A_PARAMETER = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(64)))
+parameters, optimizers = list(net.parameters()), []
+
+def calls_for(some):
+    calls = 0
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+    sys.setprofile(count)
+    for one in some:
+        optimizers.append(torch.optim.Adam([one], lr=0.1))
+    sys.setprofile(None)
+    return calls
+
+calls_for(parameters[:32])
+early = calls_for(parameters[32:64])
+calls_for(parameters[64:96])
+late = calls_for(parameters[96:])
+assert late <= early * 1.1, (early, late)
+for step in range(2):
+    loss = net(torch.randn(3, 2)).pow(2).mean()
+    loss.backward()
+    for one in optimizers:
+        one.step()
+        one.zero_grad()
+print(repr(net[0].weight.double().sum().item()))
+"""
+
+
+def test_hundreds_of_optimizers_of_one_model_cost_the_same_each_and_are_all_recorded(bench):
+    program = bench.program(ONE_A_PARAMETER)
+    alone = bench.python(program)
+    done = bench.observed(program, options=("--watch", "*"))
+    assert (done.code, done.out, alone.err) == (0, alone.out, ""), done.err
+    run = bench.run()
+    for name in ("0.weight", "3.bias", "40.weight", "63.bias"):
+        for kind in ("grad", "updated", "delta", "opt.exp_avg"):
+            assert run[f"{name}@{kind}"].columns["step"].tolist() == [0, 1]
+    assert run["output@value"].columns["step"].tolist() == [0, 1]
+    assert run["loss@value"].columns["step"].tolist() == [0, 1]
+
+
+SAVED_WHOLE = """
+import torch
+from torch import nn
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.rnn = nn.Embedding(11, 4), nn.LSTM(4, 4)
+        self.decoder = nn.Linear(4, 11)
+
+    def forward(self, x):
+        return self.decoder(self.rnn(self.encoder(x))[0])
+
+def epoch(model, optimizer):
+    model.train()
+    for batch in range(2):
+        loss = nn.functional.cross_entropy(model(words[:-1]).view(-1, 11), words[1:].view(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+torch.manual_seed(0)
+words = torch.randint(0, 11, (6, 3))
+model = Words()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+for number in range(2):
+    epoch(model, optimizer)
+    with open("model.pt", "wb") as file:
+        torch.save(model, file)
+with torch.serialization.safe_globals([Words, nn.Embedding, nn.LSTM, nn.Linear, set]):
+    with open("model.pt", "rb") as file:
+        model = torch.load(file)
+model.rnn.flatten_parameters()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+epoch(model, optimizer)
+print(repr(model.decoder.weight.double().sum().item()))
+"""
+
+
+def test_a_model_that_is_saved_whole_is_loaded_with_its_safe_globals_and_recorded_on(bench):
+    program = bench.program(SAVED_WHOLE)
+    alone = bench.python(program)
+    expected = (bench.place / "model.pt").read_bytes()
+    done = bench.observed(program, options=("--watch", "*"))
+    assert (done.code, done.out, alone.code) == (0, alone.out, 0), done.err
+    assert (bench.place / "model.pt").read_bytes() == expected
+    run = bench.run()
+    assert run["decoder.weight@grad"].columns["step"].tolist() == list(range(6))
+    assert run["decoder@value"].columns["step"].tolist() == list(range(6))

@@ -234,6 +234,13 @@ def test_a_command_that_is_not_there_is_one_line(bench):
     assert done.err == "anchor: cannot run no-such-command: No such file or directory\n"
 
 
+def test_a_script_without_its_python_is_told_what_to_type(bench):
+    done = bench.anchor("run", "--", bench.program(PLAIN, "my train.py"))
+    reason = "cannot run my train.py: No such file or directory"
+    advice = "a script follows its Python: anchor run -- python 'my train.py'"
+    assert (done.code, done.err) == (2, f"anchor: {reason}; {advice}\n")
+
+
 def test_a_program_that_trains_nothing_is_told_so_if_it_uses_torch(bench):
     done = bench.observed("-c", "import torch")
     assert done.code == 0
@@ -346,6 +353,7 @@ def main(rank, place):
         optimizer.zero_grad()
         model(torch.full((2, 3), rank + 1.0)).sum().backward()
         optimizer.step()
+    print(repr(model.module.weight.double().sum().item()))
     dist.destroy_process_group()
 
 if __name__ == "__main__":
@@ -372,9 +380,12 @@ def test_torchrun_is_recorded_rank_by_rank(bench):
         .partition("if __name__")[0] + "\nimport os\nmain(int(os.environ['RANK']), '')"
     )  # fmt: skip
     words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", program]
+    alone = bench.python(*words)
     done = bench.observed(*words)
-    assert done.code == 0, done.err
-    assert bench.run().ranks == [0, 1]
+    assert (done.code, done.out) == (0, alone.out), done.err
+    run = bench.run()
+    assert run.ranks == [0, 1]
+    assert [len(run.series("weight", "grad", rank=rank)) for rank in run.ranks] == [2, 2]
     assert done.err.count("anchor: run run1: ") == 1
 
 
@@ -398,17 +409,24 @@ accelerator.end_training()
 """
 
 
-@pytest.mark.slow  # accelerate takes seconds to import, three times
-def test_accelerate_launch_is_recorded(bench):
+@pytest.mark.slow  # accelerate takes seconds to import, three times and more
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_accelerate_launch_is_recorded_rank_by_rank(bench, ranks):
     program = bench.program(ACCELERATED)
-    options = ["--cpu", "--num_processes", 1, "--num_machines", 1]
+    # Several processes on a CPU: as on GPUs, of which the variable leaves none.
+    options = ["--cpu"] if ranks == 1 else ["--multi_gpu"]
+    options += ["--num_processes", ranks, "--num_machines", 1]
     options += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     launch = ["-m", "accelerate.commands.launch", *options, program]
-    alone = bench.python(*launch)
-    done = bench.observed(*launch, options=("--watch", "*"))
-    assert (done.code, sorted(done.out)) == (0, sorted(alone.out)), done.err
+    alone = bench.python(*launch, ACCELERATE_USE_CPU="true")
+    done = bench.observed(*launch, options=("--watch", "*"), ACCELERATE_USE_CPU="true")
+    assert (done.code, done.out, len(done.out.split())) == (0, alone.out, ranks), done.err
     assert {"0.weight", "2.bias", "output", "loss"} <= bench.names()
-    assert bench.run()["2.bias@grad"].columns["step"].tolist() == [0, 1, 2]
+    run = bench.run()
+    assert run.ranks == list(range(ranks))
+    gradients = [run.series("2.bias", "grad", rank=rank) for rank in run.ranks]
+    assert all(one.columns["step"].tolist() == [0, 1, 2] for one in gradients)
+    assert all((one.values() == gradients[0].values()).all() for one in gradients)  # averaged
     assert sum(line.startswith("anchor: run run1: 3 steps") for line in done.said) == 1
 
 

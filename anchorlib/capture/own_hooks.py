@@ -1,0 +1,162 @@
+"""Hooks of ours in torch's dicts of hooks, which nothing that is saved or copied has.
+
+torch keeps the hooks of a module, an optimizer and a tensor in dicts, in their order, and calls
+what stands in them. `pickle` and `copy` take the dicts of modules and optimizers along: a model
+that is saved whole would carry our hooks into its file. So while a session is open `copyreg` is
+told how an OrderedDict is taken apart: as always, but for our entries. That serves whatever is
+built on pickle or copy: `torch.save`, `deepcopy`, `torch.package`, processes that a model is sent
+to, and classes that say by themselves what of them is saved.
+
+Our entries have numbers below zero. torch counts up from 0, once for all hooks of a process, and a
+user's hooks keep the numbers that they have without us: those are saved too.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import count
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+__all__ = [
+    "Hung",
+    "OwnHook",
+    "hang",
+    "hang_after_forward",
+    "hang_after_steps",
+    "hang_before_forward",
+    "hang_before_steps",
+    "hang_on_leaf",
+    "hang_on_sharded",
+    "leave_out_of_copies",
+]
+
+_numbers = count(1)
+
+
+class OwnHook:
+    """A hook of ours, known as such in whatever dict it stands.
+
+    Something that takes hooks out of their dict and saves them saves one that does nothing, where
+    there is no anchorlib too; a plain bound method would drag the session along.
+    """
+
+    __slots__ = ()
+
+    def __deepcopy__(self, _memo: object) -> OwnHook:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, str]]:
+        return (getattr, (nullcontext(), "__exit__"))
+
+
+class Hung:
+    """An entry of ours in one of torch's dicts of hooks, and in those that say how it is called."""
+
+    __slots__ = ("_dicts", "_number")
+
+    def __init__(self, number: int, dicts: tuple[Any, ...]) -> None:
+        self._number = number
+        self._dicts = [ref(one) for one in dicts]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether what it hung on is no more."""
+        return self._dicts[0]() is None
+
+    def remove(self) -> None:
+        """Take it away, unless somebody has."""
+        for one in self._dicts:
+            hooks = one()
+            if hooks is not None:
+                hooks.pop(self._number, None)
+
+
+def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False) -> Hung:
+    """Let torch call `hook` after all others in `hooks`, or before them.
+
+    marks: dicts in which torch looks up how a hook is called: what it finds there holds.
+    """
+    number = -next(_numbers)
+    for one in (hooks, *marks):
+        one[number] = hook  # as a mark too, by which it is known to be ours
+    if first:
+        hooks.move_to_end(number, last=False)
+    return Hung(number, (hooks, *marks))
+
+
+def hang_before_forward(
+    module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False
+) -> Hung:
+    """Let `hook` be called before the forward of `module`, and before other hooks are."""
+    marks = [module._forward_pre_hooks_with_kwargs] if kwargs else []  # noqa: SLF001  # as torch
+    return hang(module._forward_pre_hooks, hook, *marks, first=True)  # noqa: SLF001
+
+
+def hang_after_forward(
+    module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
+) -> Hung:
+    """Let `hook` be called after the forward of `module`; always: an exception ended it, too."""
+    marks = [module._forward_hooks_with_kwargs] if kwargs else []  # noqa: SLF001  # as torch
+    if always:
+        marks.append(module._forward_hooks_always_called)  # noqa: SLF001
+    return hang(module._forward_hooks, hook, *marks)  # noqa: SLF001
+
+
+def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
+    """Let `hook` be called with each gradient of `leaf`, which no operation made."""
+    if type(leaf) not in {torch.Tensor, nn.Parameter}:  # a subclass may have its own way
+        handle = leaf.register_hook(hook)
+        return Hung(handle.id, (handle.hooks_dict_ref(),))
+    if leaf._backward_hooks is None:  # noqa: SLF001  # the only list there is
+        leaf._backward_hooks = OrderedDict()  # noqa: SLF001
+    return hang(leaf._backward_hooks, hook)  # noqa: SLF001
+
+
+def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
+    """Let `hook` be called with `leaf`, a DTensor, once a gradient was added to its own."""
+    handle = leaf.register_post_accumulate_grad_hook(hook)
+    return Hung(handle.id, (handle.hooks_dict_ref(),))
+
+
+def hang_after_steps(hook: Callable[..., Any]) -> Hung:
+    """Let `hook` be called after each step of any optimizer in this process."""
+    return hang(_global_optimizer_post_hooks, hook)
+
+
+def hang_before_steps(hook: Callable[..., Any]) -> Hung:
+    """Let `hook` be called before each step of any optimizer in this process."""
+    return hang(_global_optimizer_pre_hooks, hook)
+
+
+def leave_out_of_copies() -> Callable[[], None]:
+    """From now on pickles and copies of an OrderedDict have nothing of ours; what ends that."""
+    table: dict[type, Any] = copyreg.dispatch_table
+    before = table.get(OrderedDict)
+
+    def reduce(whole: OrderedDict[Any, Any]) -> Any:
+        own = [key for key, value in whole.items() if isinstance(value, OwnHook)]
+        if own:
+            attributes, whole = vars(whole), whole.copy()
+            vars(whole).update(attributes)
+            for key in own:
+                del whole[key]
+        return whole.__reduce__() if before is None else before(whole)
+
+    def end() -> None:
+        if table.get(OrderedDict) is not reduce:  # somebody has his own way since
+            return
+        if before is None:
+            del table[OrderedDict]
+        else:
+            table[OrderedDict] = before
+
+    table[OrderedDict] = reduce
+    return end
