@@ -7,7 +7,7 @@ from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
 
-__all__ = ["RunReader"]
+__all__ = ["RunReader", "listed_ranks"]
 
 
 class RunReader:
@@ -55,6 +55,13 @@ class RunReader:
         return is_locked(lock_path(self.location.root.parent, self.name, rank))
 
     def _listed(self) -> list[int]:
-        # Also what bears the name of a rank and is no folder: opening it says so.
-        names = (entry.rstrip("/") for entry in self.location.list(""))
-        return sorted(rank for rank in map(rank_of, names) if rank is not None)
+        return listed_ranks(self.location)
+
+
+def listed_ranks(run: Location) -> list[int]:
+    """The ranks of the run at a location, ascending.
+
+    Also what bears the name of a rank and is no folder: opening it says so.
+    """
+    names = (entry.rstrip("/") for entry in run.list(""))
+    return sorted(rank for rank in map(rank_of, names) if rank is not None)

@@ -36,6 +36,7 @@ from anchor_cli import (
     ops,
     pull,
     push,
+    repair,
     report,
     rm,
     run,
@@ -87,6 +88,7 @@ app.command("doctor", epilog=doctor.EXAMPLES)(doctor.examine)
 app.command("rm", epilog=rm.EXAMPLES)(rm.remove_runs)
 app.command("mv", epilog=mv.EXAMPLES)(mv.rename)
 app.command("gc", epilog=gc.EXAMPLES)(gc.collect)
+app.command("repair", epilog=repair.EXAMPLES)(repair.repair_run)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 
 

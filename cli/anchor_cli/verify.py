@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anchorlib.record import Gap
     from anchorlib.store import FoundRun, RankAudit, RankReader
 
-__all__ = ["EXAMPLES", "verify_run"]
+__all__ = ["EXAMPLES", "Report", "verified", "verify_run"]
 
 EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
 
@@ -41,14 +41,12 @@ def verify_run(
 
     found = find_run(run, store)
     with progress(f"verifying {found.name}") as tick:
-        report = _verified(found, tick)
+        report = verified(found, tick)
     if as_json:
         document(report.as_json())
     else:
         emit(report.lines(this_screen()))
-    if report.damaged:
-        return ExitCode.DIFFERENCE
-    return ExitCode.INCOMPLETE if report.gaps else ExitCode.DONE
+    return report.code
 
 
 _ROW = "the row does not fit its checksum"
@@ -85,7 +83,7 @@ class _Damage:
 
 
 @dataclass(slots=True)
-class _Report:
+class Report:
     """What was looked at, and what was found.
 
     records: committed rows. values: of them, those whose values are kept. bytes: of those values.
@@ -99,6 +97,13 @@ class _Report:
     unchecked: int
     damaged: list[_Damage]
     gaps: list[Gap]
+
+    @property
+    def code(self) -> ExitCode:
+        """What a command that found this ends with."""
+        if self.damaged:
+            return ExitCode.DIFFERENCE
+        return ExitCode.INCOMPLETE if self.gaps else ExitCode.DONE
 
     def as_json(self) -> dict[str, Any]:
         """The document of --json."""
@@ -129,11 +134,11 @@ class _Report:
         )
 
 
-def _verified(found: FoundRun, tick: Tick) -> _Report:
+def verified(found: FoundRun, tick: Tick) -> Report:
     from anchorlib.errors import RunNotFoundError, StoreError
     from anchorlib.store import RankAudit, RankReader, run_faults
 
-    report = _Report(found.name, 0, 0, 0, 0, [], [])
+    report = Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
     named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
     ranks = sorted(int(entry[1]) for entry in named if entry)
@@ -151,7 +156,7 @@ def _verified(found: FoundRun, tick: Tick) -> _Report:
     return report
 
 
-def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Tick) -> None:
+def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tick) -> None:
     from anchorlib.errors import StoreError
 
     report.records += reader.committed
@@ -166,7 +171,7 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Ti
             report.damaged.append(_Damage(reader.rank, str(error)))
 
 
-def _verify_values(reader: RankReader, bad: list[int], report: _Report, tick: Tick) -> None:
+def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tick) -> None:
     import numpy as np
 
     # Where a row's values are, and whether there are any, is what a bad row says.
@@ -180,9 +185,7 @@ def _verify_values(reader: RankReader, bad: list[int], report: _Report, tick: Ti
         tick(done, len(rows))
 
 
-def _verify_rows(
-    reader: RankReader, audit: RankAudit, report: _Report, told: set[str]
-) -> list[int]:
+def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set[str]) -> list[int]:
     """The rows that are not what was written; `told` gets what could not be read."""
     from anchorlib.errors import StoreError
 
@@ -223,7 +226,7 @@ def _itemsize(dtype: str) -> int:
     return named(dtype).storage.itemsize
 
 
-def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report) -> int:
+def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Report) -> int:
     """Bytes that were read; what does not fit goes into the report."""
     from anchorlib.errors import StoreError
 
@@ -246,9 +249,7 @@ def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report
 def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
     catalogue = reader.catalogue
     series = catalogue.series[int(reader.series_ids[row])]
-    where = {
-        name: int(reader.cell(name, row)) for name in ("step", "pass_index", "call", "attempt")
-    }
+    where = {name: _cell(reader, name, row) for name in ("step", "pass_index", "call", "attempt")}
     # Not as a column, which is refused as a whole where a row is of no phase.
     phase = int(reader.span("phase", row, row + 1)[0])
     return _Damage(
@@ -260,3 +261,13 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
         phase=catalogue.phases[phase] if phase < len(catalogue.phases) else None,
         **where,
     )
+
+
+def _cell(reader: RankReader, name: str, row: int) -> int | None:
+    """What a column says of a row; None where the column itself cannot be read."""
+    from anchorlib.errors import StoreError
+
+    try:
+        return int(reader.cell(name, row))
+    except StoreError:
+        return None

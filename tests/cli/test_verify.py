@@ -205,7 +205,9 @@ def killed(*_arguments):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("column", ["flags", "digest_high", "form", "series", "row", "hist_offset"])
+@pytest.mark.parametrize(
+    "column", ["flags", "digest_high", "form", "series", "row", "hist_offset", "step"]
+)
 def test_a_column_that_is_gone_is_damage_of_the_rank(store, column):
     (store / "run1.zarr/rank0/records" / column / "c.0").unlink()
     done = anchor("verify", "run1", "--store", store, "--json")

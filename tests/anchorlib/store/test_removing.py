@@ -143,9 +143,11 @@ def test_a_rank_that_is_locked_and_not_made_yet_counts_as_written(store: Path) -
 
 def test_a_run_that_is_written_under_a_second_name_stays(store: Path) -> None:
     (store / "alias.zarr").symlink_to("run1.zarr")
-    with Writer.open(store, "alias", 0, resume=True):
-        with pytest.raises(RunBusyError, match="alias"):
-            remove_run(store, "run1")
+    with (
+        Writer.open(store, "alias", 0, resume=True),
+        pytest.raises(RunBusyError, match="alias"),
+    ):
+        remove_run(store, "run1")
 
 
 def test_no_writer_comes_between_the_look_and_the_removal(
