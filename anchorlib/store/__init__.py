@@ -31,7 +31,7 @@ from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store, unmade_store
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, listed_ranks
+from anchorlib.store.reader import RunReader, end_copy, listed_ranks
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
@@ -68,6 +68,7 @@ __all__ = [
     "check_series",
     "check_writable",
     "disk_bytes",
+    "end_copy",
     "find_run",
     "finish_removals",
     "holder",

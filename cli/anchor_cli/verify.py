@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
 from anchor_cli.progress import Tick, progress
 from anchor_cli.terminal import Screen, document, emit, size, this_screen
+from anchor_cli.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +89,7 @@ class Report:
 
     records: committed rows. values: of them, those whose values are kept. bytes: of those values.
     unchecked: rows that have no checksum: an older version made them.
+    copied: of each rank that was copied while it was written, the rows left out.
     """
 
     run: str
@@ -97,6 +99,7 @@ class Report:
     unchecked: int
     damaged: list[_Damage]
     gaps: list[Gap]
+    copied: dict[int, int] = field(default_factory=dict)
 
     @property
     def code(self) -> ExitCode:
@@ -111,6 +114,7 @@ class Report:
             **{name: getattr(self, name) for name in _FIGURES},
             "damaged": [asdict(one) for one in self.damaged],
             "gaps": [asdict(gap) for gap in self.gaps],
+            "copied": [{"rank": rank, "left_out": rows} for rank, rows in self.copied.items()],
         }
 
     def lines(self, screen: Screen) -> Iterator[str]:
@@ -124,6 +128,11 @@ class Report:
             steps = f"steps {gap.first_step}-{gap.last_step}"
             what = escape(join(gap.name, gap.kind))
             yield f"{what} lacks {gap.count} of {steps}: {escape(gap.reason)}"
+        for rank, rows in self.copied.items():
+            yield (
+                f"rank {rank}: a copy of a run that was being written, up to its last commit; "
+                f"{counted(rows, 'row')} that came while it was copied are left out"
+            )
         if self.unchecked:
             yield f"{self.unchecked} rows were made without checksums: only their values were read"
         verdict = f"{len(self.damaged)} damaged" if self.damaged else "all fit their digests"
@@ -136,7 +145,7 @@ class Report:
 
 def verified(found: FoundRun, tick: Tick) -> Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankAudit, RankReader, run_faults
+    from anchorlib.store import RankAudit, RankReader, end_copy, run_faults
 
     report = Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
@@ -152,6 +161,9 @@ def verified(found: FoundRun, tick: Tick) -> Report:
         except (StoreError, RunNotFoundError) as error:
             report.damaged.append(_Damage(rank, str(error)))
             continue
+        copied = end_copy(found.location, found.name, reader)
+        if copied:
+            report.copied[rank] = reader.left_out
         _verify_rank(reader, audit, report, tick)
     return report
 
@@ -161,7 +173,9 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tic
 
     report.records += reader.committed
     report.gaps += reader.gaps()
-    report.damaged += (_Damage(reader.rank, reason) for reason in audit.faults())
+    # Documents and labels of a copy are of another moment than its rows.
+    copied = reader.rank in report.copied
+    report.damaged += (_Damage(reader.rank, one) for one in (() if copied else audit.faults()))
     told: set[str] = set()
     bad = _verify_rows(reader, audit, report, told)
     try:
@@ -200,7 +214,8 @@ def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set
             continue
         report.unchecked += found.unchecked
         report.damaged += (_damage(reader, row, _ROW) for row in found.bad)
-        report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
+        if reader.rank not in report.copied:
+            report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
         bad += found.bad
     return bad
 

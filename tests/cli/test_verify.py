@@ -62,6 +62,7 @@ def test_a_sound_run_is_0_and_every_value_was_read(store):
         "unchecked": 0,
         "damaged": [],
         "gaps": [],
+        "copied": [],
     }
     assert anchor("verify", "run1", "--store", store).out == (
         f"run1: {values} values ({nbytes}) of {values + 1} records: all fit their digests\n"
