@@ -25,6 +25,7 @@ from anchorlib.store import (
     RowChecks,
     Within,
     Writer,
+    end_copy,
     place_run,
     run_directory,
     stored_records,
@@ -58,9 +59,15 @@ class Examined:
     problems: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, run: Location, rank: int, progress: Progress = lambda *_: None) -> Examined:
-        """Looks at one rank of the run at `run`. Raises StoreError where nothing is left of it."""
+    def of(
+        cls, run: Location, name: str, rank: int, progress: Progress = lambda *_: None
+    ) -> Examined:
+        """Looks at one rank of the run `name` at `run`; of a copy up to where it ends.
+
+        Raises StoreError where nothing is left of it.
+        """
         reader, location, problems, lost_phases = _opened(run, rank)
+        end_copy(run, name, reader)
         rows = np.arange(reader.committed)
         sound = np.ones(len(rows), bool)
         sound[RowChecks(Within(location, f"rank{rank}"), reader).unfit(rows)] = False

@@ -173,7 +173,7 @@ class _Work:
             self.ranks.append(told)
             try:
                 with self._held(rank):
-                    one = Examined.of(self.found.location, rank, tick)
+                    one = Examined.of(self.found.location, self.run, rank, tick)
                     sound.append(one)
                     self._tell(told, one)
             except RunBusyError:

@@ -57,6 +57,13 @@ def test_whatever_order_files_are_copied_in_the_copy_is_sound(tmp_path: Path, se
     pulled = anchor("pull", "run1", "-t", "fc1", "--store", target, "--json")
     assert pulled.code == 0
     assert len(pulled.json["value"]) >= 10
+    if seed < 4:
+        restored = anchor("repair", "run1", "--as", "restored", "--store", target)
+        assert restored.code == 0, restored
+        with Writer.open(target, "restored", 0, resume=True) as again:
+            assert again.attempt == 1
+            put(again, made(1000))
+        assert anchor("verify", "restored", "--store", target).code == 0
 
 
 def test_a_run_that_was_left_by_a_dead_process_is_no_copy(tmp_path: Path) -> None:
