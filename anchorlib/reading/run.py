@@ -19,7 +19,7 @@ from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, Record, TensorInfo
-from anchorlib.store import RankReader, RunReader, as_zarr, find_run
+from anchorlib.store import RankReader, RunReader, as_zarr, find_run, written_ns
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:
@@ -78,6 +78,12 @@ class Run:
         return None if None in found else any(found)
 
     @property
+    def is_copy(self) -> bool:
+        """Whether it was copied while a process wrote it: it ends at a commit of that time."""
+        self._reader.refresh()
+        return self._reader.is_copy
+
+    @property
     def steps(self) -> list[int]:
         """The steps that have records, ascending."""
         found = [np.unique(index.reader.column("step")) for index in self._all()]
@@ -94,6 +100,12 @@ class Run:
     def started_ns(self) -> int:
         """When its first rank was made, nanoseconds since the epoch."""
         return min((i.reader.catalogue.created_ns for i in self._all()), default=0)
+
+    @property
+    def written_ns(self) -> int:
+        """When something was last written to it, nanoseconds since the epoch."""
+        self._reader.refresh()
+        return written_ns(self._reader)
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """What the last attempt of a rank (None: of the lowest) kept about itself."""

@@ -11,6 +11,7 @@ at this machine) is refused; runs are those of the store, never a path that a re
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -117,9 +118,18 @@ class _Site:
         if self._shown:
             return RedirectResponse(f"/view?{_query(self._shown)}", 303, headers=SAFE)
         try:
-            return _html(_list_page(self._listed()), _list_policy())
+            names = self._listed()
+            return _html(_list_page({name: self._about(name) for name in names}), _list_policy())
         except AnchorError as error:
             return _refused(error)
+
+    def _about(self, name: str) -> str:
+        """How big a run is, and how old; nothing of one that cannot be read, which opening says."""
+        try:
+            run = self._opened(name)
+            return f"{_amount(run.bytes)}, last written {_ago(run.written_ns)}"
+        except AnchorError:
+            return ""
 
     def view(self, request: Request) -> Response:
         try:
@@ -186,12 +196,33 @@ def _list_policy() -> str:
     )
 
 
-def _list_page(names: Sequence[str]) -> str:
+def _amount(nbytes: int) -> str:
+    """As 12.3 MiB."""
+    amount = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _ago(time_ns: int) -> str:
+    """As 3 days ago."""
+    seconds = max(time.time() - time_ns / 1e9, 0.0)
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+    return "just now"
+
+
+def _list_page(names: Mapping[str, str]) -> str:
     """The runs there are: one click shows one, ticking several compares them."""
     rows = "\n".join(
         f'<li><label><input type="checkbox" name="run" value="{escape(name)}"> '
-        f'<a href="/view?{escape(_query([name]))}"><code>{escape(name)}</code></a></label></li>'
-        for name in names
+        f'<a href="/view?{escape(_query([name]))}"><code>{escape(name)}</code></a></label> '
+        f"{escape(about)}</li>"
+        for name, about in names.items()
     )
     body = (
         f'<form action="/view"><ul class="list">{rows}</ul>'

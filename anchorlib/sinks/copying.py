@@ -18,7 +18,7 @@ import numpy as np
 from anchorlib.block import block_of
 from anchorlib.claims import claim_of
 from anchorlib.errors import CollectorError, FlushTimeoutError, RunExistsError, RunNotFoundError
-from anchorlib.record import Coordinates, Flag, Record
+from anchorlib.record import Record
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.copy_key import copy_secret
 from anchorlib.sinks.options import RunOptions
@@ -28,15 +28,14 @@ from anchorlib.store import (
     RunReader,
     find_run,
     stored_fingerprint,
+    stored_records,
 )
-from anchorlib.summary import Summary
 from anchorlib.wire import is_address
 
 __all__ = ["Copied", "copy_run"]
 
 _ROWS: Final = 4096
 _BATCH_BYTES: Final = 32 << 20
-_FLAGS: Final = sum(Flag)
 
 Progress = Callable[[int, int], None]
 
@@ -199,7 +198,8 @@ def _batches(part: _Part, have: int) -> Iterator[list[Record]]:
     batch: list[Record] = []
     size = 0
     for start in range(part.rows.start + have, part.rows.stop, _ROWS):
-        for record in _records(part, range(start, min(start + _ROWS, part.rows.stop))):
+        rows = np.arange(start, min(start + _ROWS, part.rows.stop))
+        for record in stored_records(part.reader, rows):
             batch.append(record)
             size += record.nbytes
             if size >= _BATCH_BYTES:
@@ -207,58 +207,3 @@ def _batches(part: _Part, have: int) -> Iterator[list[Record]]:
                 batch, size = [], 0
     if batch:
         yield batch
-
-
-def _records(part: _Part, rows: range) -> Iterator[Record]:
-    """The records of these rows, as they were before they were written."""
-    reader, catalogue = part.reader, part.reader.catalogue
-    places = np.arange(rows.start, rows.stop)
-    histograms = reader.histograms(places)
-    shapes = reader.shapes(places)
-    kept = reader.kept(places)
-    table = {name: reader.column(name)[rows.start : rows.stop].tolist() for name in _COLUMNS}
-    base = catalogue.attempts[part.number].order_base
-    for at, row in enumerate(rows):
-        cell = {name: column[at] for name, column in table.items()}
-        series = catalogue.series[cell["series"]]
-        where = Coordinates(
-            cell["step"], cell["pass_index"], cell["call"], catalogue.phases[cell["phase"]]
-        )
-        digest = cell["digest_high"].to_bytes(8, "big") + cell["digest_low"].to_bytes(8, "big")
-        yield Record(
-            series.name,
-            series.kind,
-            series.mode,
-            where,
-            cell["order"] - base,
-            cell["time_ns"],
-            catalogue.forms[cell["form"]].dtype,
-            tuple(shapes[at]),
-            reader.raw(row) if kept[at] else None,
-            Summary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histograms[at]),
-            cell["count"],
-            reader.rank,
-            Flag(cell["flags"] & _FLAGS),
-            cell["scale"],
-        )
-
-
-_COLUMNS: Final = [
-    "series",
-    "form",
-    "step",
-    "pass_index",
-    "call",
-    "phase",
-    "order",
-    "time_ns",
-    "digest_high",
-    "digest_low",
-    "min",
-    "max",
-    "sum",
-    "l2",
-    "count",
-    "flags",
-    "scale",
-]

@@ -28,11 +28,12 @@ from anchorlib.store.holding import is_written
 from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
-from anchorlib.store.making import check_writable, make_store
+from anchorlib.store.making import check_writable, make_store, unmade_store
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader
+from anchorlib.store.reader import RunReader, end_copy, listed_ranks
 from anchorlib.store.register import check_series
+from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
     place_run,
     remove_rank,
@@ -40,6 +41,9 @@ from anchorlib.store.removing import (
     rename_run,
     written_ns,
 )
+from anchorlib.store.republishing import republish, unpublished
+from anchorlib.store.rereading import stored_records
+from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.tensors import TensorTree
 from anchorlib.store.writer import Writer
 
@@ -52,6 +56,8 @@ __all__ = [
     "RankAudit",
     "RankLock",
     "RankReader",
+    "Remnants",
+    "RowChecks",
     "RunReader",
     "RunRoom",
     "SeriesEntry",
@@ -62,12 +68,14 @@ __all__ = [
     "check_series",
     "check_writable",
     "disk_bytes",
+    "end_copy",
     "find_run",
     "finish_removals",
     "holder",
     "is_locked",
     "is_written",
     "list_runs",
+    "listed_ranks",
     "locate_store",
     "make_store",
     "names_beneath",
@@ -76,9 +84,13 @@ __all__ = [
     "remove_rank",
     "remove_run",
     "rename_run",
+    "republish",
     "run_directory",
     "run_faults",
     "stored_fingerprint",
+    "stored_records",
+    "unmade_store",
+    "unpublished",
     "waiting_removals",
     "written_ns",
 ]

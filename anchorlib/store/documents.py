@@ -11,7 +11,7 @@ import numpy as np
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.store.format1 import columns_of, older_arrays
 from anchorlib.store.forms import OpenForm
-from anchorlib.store.layout import HIST_COLUMNS
+from anchorlib.store.layout import HIST_COLUMNS, LABELS
 from anchorlib.store.location import Location
 from anchorlib.store.metadata import Growing, array_json, group_json, stamp
 from anchorlib.store.operations import operation_entries
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anchorlib.store.rank import RankReader
     from anchorlib.store.slots import ChunkFiles
 
-__all__ = ["document_faults", "run_faults"]
+__all__ = ["document_faults", "due_documents", "run_faults"]
 
 Sizes = Mapping[int, tuple[int, int]]
 
@@ -40,6 +40,42 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
     """What is wrong with the documents of one rank, the location of which is `rank`."""
     catalogue = reader.catalogue
     sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
+    told = _documents(reader, sizes)
+    try:
+        told |= _operation_documents(rank)
+    except DamagedError as damage:
+        yield str(damage)
+    passed_over = GROWING if sizes is None else ("attributes",) if catalogue.version == 1 else ()
+    for key, document in told.items():
+        yield from _faults(rank, key, json.loads(document), passed_over=passed_over)
+    for name, dtype in HIST_COLUMNS.items():
+        pairs = json.loads(array_json(column_shape(dtype, name)))
+        yield from _faults(rank, f"records/{name}", pairs, passed_over=("shape",))
+
+
+def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
+    """Every document of a rank of format 2 as its rows ask for it, parents first.
+
+    Raises DamagedError where the log of operations is damaged, StoreError where rows are.
+    """
+    told = _documents(reader, _sizes(reader)) | _operation_documents(rank)
+    lengths = np.maximum(reader.column("hist_length"), 0)
+    pairs = int((reader.column("hist_offset") + lengths).max(initial=0))
+    for name, dtype in HIST_COLUMNS.items():
+        told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(pairs)
+    return told
+
+
+def _operation_documents(rank: Location) -> dict[str, bytes]:
+    """Those of the log of operations, if there is one. Raises DamagedError."""
+    if rank.get("ops/zarr.json", 0, 1) is None and not rank.list("ops/log"):
+        return {}
+    end = operation_entries(rank)[1]
+    return {"ops": group_json(stamp()), "ops/log": catalogue_json(end)}
+
+
+def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
+    catalogue = reader.catalogue
     old = catalogue.version == 1
     told = {
         "": rank_json(catalogue),
@@ -50,20 +86,7 @@ def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
     for name, dtype in columns_of(catalogue.version).items():
         if name != "check" or catalogue.checked is not None:
             told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(reader.committed)
-    if rank.get("ops/zarr.json", 0, 1) is not None:
-        try:
-            end = operation_entries(rank)[1]
-        except DamagedError as damage:
-            yield str(damage)
-        else:
-            told |= {"ops": group_json(stamp()), "ops/log": catalogue_json(end)}
-    told |= _arrays(reader, sizes) if old else _forms(reader, sizes)
-    passed_over = GROWING if sizes is None else ("attributes",) if old else ()
-    for key, document in told.items():
-        yield from _faults(rank, key, json.loads(document), passed_over=passed_over)
-    for name, dtype in HIST_COLUMNS.items():
-        pairs = json.loads(array_json(column_shape(dtype, name)))
-        yield from _faults(rank, f"records/{name}", pairs, passed_over=("shape",))
+    return told | (_arrays(reader, sizes) if old else _forms(reader, sizes))
 
 
 def _is_published(rank: Location) -> bool:
@@ -74,6 +97,8 @@ def _is_published(rank: Location) -> bool:
 def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
     """How many rows and elements each form has; None where the table is too damaged to say."""
     try:
+        for name in LABELS:  # whose series the documents of forms name
+            reader.column(name)
         rows = np.zeros(len(reader.catalogue.forms), np.int64)
         np.maximum.at(rows, reader.column("form"), reader.column("row") + 1)
         return {

@@ -16,7 +16,7 @@ from anchorlib.store.latch import shut
 from anchorlib.store.layout import hidden, rank_of, run_directory
 from anchorlib.store.lock import acquire, holder, is_locked
 
-__all__ = ["drop_locks", "is_written", "whole_run"]
+__all__ = ["drop_locks", "is_written", "move_locks", "whole_run"]
 
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+)\.lock")
@@ -53,6 +53,13 @@ def drop_locks(store: Path, run: str) -> None:
     for _, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def move_locks(store: Path, run: str, name: str) -> None:
+    """Gives the lock files of a run its new name; as `drop_locks`."""
+    for rank, path in _locks(store, run):
+        with contextlib.suppress(OSError):
+            path.rename(path.with_name(f"{name}.{rank}.lock"))
 
 
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:

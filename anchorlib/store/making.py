@@ -18,13 +18,14 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from anchorlib.store.layout import hidden
-from anchorlib.store.tree import sync_directory
+from anchorlib.store.tree import Tree, delete, sync_directory
 
-__all__ = ["check_writable", "make_store"]
+__all__ = ["check_writable", "make_store", "unmade_store"]
 
 _OWNER: Final = 0o700
 _GROUP: Final = 0o770
@@ -55,6 +56,17 @@ def check_writable(store: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+
+
+@contextlib.contextmanager
+def unmade_store(store: Path) -> Iterator[Path]:
+    """A store that nobody sees, on the same file system; it goes with all that is left in it."""
+    made = Tree(store).fresh()
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        delete(made)
 
 
 def _make(store: Path) -> None:

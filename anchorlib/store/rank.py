@@ -57,6 +57,7 @@ class RankReader:
         self._location = Within(run, rank_name(rank))
         self.catalogue = Catalogue(rank)
         self.committed = 0
+        self.left_out = 0  # rows at the end of a copy, see `tail`
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
@@ -76,6 +77,11 @@ class RankReader:
         committed = committed_rows(self._location, "records", known)
         self._read_catalogue()
         self.committed = self._understood(known, committed)
+
+    def end_at(self, rows: int) -> None:
+        """Leaves out what a copy has in part: all rows from `rows` on."""
+        self.left_out = self.committed - rows
+        self.committed = rows
 
     def _understood(self, known: int, committed: int) -> int:
         # Power loss, unlike a kill, can keep a row and lose the line that says what it is.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
+from anchorlib.store.tail import whole_rows
 
-__all__ = ["RunReader"]
+__all__ = ["RunReader", "end_copy", "listed_ranks"]
 
 
 class RunReader:
@@ -18,6 +21,8 @@ class RunReader:
         self.location = location
         self.name = name
         self._ranks: dict[int, RankReader] = {}
+        self._looked: dict[int, tuple[int, int]] = {}
+        self._copied: dict[int, bool] = {}
 
     def refresh(self) -> None:
         """Looks for new ranks, rows and series."""
@@ -25,9 +30,15 @@ class RunReader:
 
     def _fresh(self, rank: int) -> RankReader:
         reader = self._ranks.get(rank)
+        if reader is not None and reader.left_out:  # a copy, which grows no more
+            return reader
         if reader is None or not reader.is_current:
-            return RankReader(self.location, rank, self.name)
-        reader.refresh()
+            reader = RankReader(self.location, rank, self.name)
+        else:
+            reader.refresh()
+        if self._looked.get(rank) != reader.version:
+            self._copied[rank] = end_copy(self.location, self.name, reader)
+            self._looked[rank] = reader.version
         return reader
 
     @property
@@ -45,16 +56,47 @@ class RunReader:
         states = {reader.catalogue.state for reader in self._ranks.values()}
         return "closed" if states == {"closed"} else "open"
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it was copied while it was written: then it ends at a commit of that time."""
+        return any(self._copied.values())
+
     def is_live(self, rank: int) -> bool | None:
         """Whether a process holds this rank right now; None where only a collector can know.
 
         A rank that is open and not live was left by a process that died.
         """
-        if not isinstance(self.location, LocalLocation):
-            return None
-        return is_locked(lock_path(self.location.root.parent, self.name, rank))
+        lock = _lock(self.location, self.name, rank)
+        return None if lock is None else is_locked(lock)
 
     def _listed(self) -> list[int]:
-        # Also what bears the name of a rank and is no folder: opening it says so.
-        names = (entry.rstrip("/") for entry in self.location.list(""))
-        return sorted(rank for rank in map(rank_of, names) if rank is not None)
+        return listed_ranks(self.location)
+
+
+def end_copy(run: Location, name: str, reader: RankReader) -> bool:
+    """Leaves out the rows that a copy of a live rank has in part; whether it is such a copy.
+
+    It is one where rows had to be left out, and where the rank is open and was never written in
+    this place: then no lock of it is there.
+    """
+    lock = _lock(run, name, reader.rank)
+    if lock is None or reader.catalogue.state != "open" or is_locked(lock):
+        return False
+    reader.end_at(whole_rows(run, reader))
+    return bool(reader.left_out) or not lock.exists()
+
+
+def _lock(run: Location, name: str, rank: int) -> Path | None:
+    """The lock file of a rank; None where only a collector knows."""
+    if not isinstance(run, LocalLocation):
+        return None
+    return lock_path(run.root.parent, name, rank)
+
+
+def listed_ranks(run: Location) -> list[int]:
+    """The ranks of the run at a location, ascending.
+
+    Also what bears the name of a rank and is no folder: opening it says so.
+    """
+    names = (entry.rstrip("/") for entry in run.list(""))
+    return sorted(rank for rank in map(rank_of, names) if rank is not None)

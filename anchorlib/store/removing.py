@@ -10,7 +10,7 @@ from pathlib import Path
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name, escape
 from anchorlib.store.aside import delete_aside, put_aside
-from anchorlib.store.holding import drop_locks, whole_run
+from anchorlib.store.holding import drop_locks, move_locks, whole_run
 from anchorlib.store.layout import rank_name, run_directory
 from anchorlib.store.location import LocalLocation
 from anchorlib.store.metadata import group_json, stamp
@@ -70,7 +70,7 @@ def rename_run(store: Path, run: str, name: str) -> None:
     with store_errors(where), whole_run(store, run, name):
         _check_there(old, run, store)
         _move(old, new, name)
-        drop_locks(store, run)
+        move_locks(store, run, name)
         if not new.is_symlink():
             # The one place inside a run that says its name: for others than this library.
             with contextlib.suppress(IsADirectoryError):

@@ -2,6 +2,7 @@
 
 keeping    the keeper of a store: a directory's own, or a collector's
 choosing   which runs go, by age, number and size
+mending    what of a damaged run is sound, recorded once more
 
     keeper_of(find_run("run1")) ─▶ keeper, "run1" ─▶ keeper.remove("run1")
 """
@@ -9,14 +10,18 @@ choosing   which runs go, by age, number and size
 from __future__ import annotations
 
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
-from anchorlib.upkeep.keeping import Keeper, keeper_at, keeper_of, read_facts
+from anchorlib.upkeep.keeping import Keeper, keeper_at, keeper_of, local_run, read_facts
+from anchorlib.upkeep.mending import Examined, salvage
 
 __all__ = [
+    "Examined",
     "Keeper",
     "Limits",
     "RunFacts",
     "chosen",
     "keeper_at",
     "keeper_of",
+    "local_run",
     "read_facts",
+    "salvage",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.names import escape
 from anchorlib.store import (
     CollectorLocation,
@@ -29,7 +29,7 @@ from anchorlib.upkeep.choosing import RunFacts
 if TYPE_CHECKING:
     from anchorlib.wire import KeeperClient
 
-__all__ = ["Keeper", "keeper_at", "keeper_of", "read_facts"]
+__all__ = ["Keeper", "keeper_at", "keeper_of", "local_run", "read_facts"]
 
 _SUFFIX = ".zarr"
 
@@ -104,18 +104,29 @@ def keeper_of(found: FoundRun) -> tuple[Keeper, str]:
 
     Raises RunNotFoundError for a folder that has no run's name.
     """
-    location = found.location
-    if isinstance(location, Within):
-        return _keeper(location.outer), found.name
-    if not isinstance(location, LocalLocation):
-        raise RunNotFoundError(f"{found.name!r} is of no store")
-    folder = location.root
+    if isinstance(found.location, Within):
+        return _keeper(found.location.outer), found.name
+    store, run = local_run(found)
+    return _LocalKeeper(store), run
+
+
+def local_run(found: FoundRun) -> tuple[Path, str]:
+    """The directory of the store that holds a run, and the run's name there.
+
+    Raises OptionError for a collector's run, RunNotFoundError for a folder that has no run's name.
+    """
+    if not isinstance(found.location, LocalLocation):
+        raise OptionError(
+            f"{found.name} is a collector's: do this on its machine, with --store DIR of the "
+            "collector's directory"
+        )
+    folder = found.location.root
     if folder.suffix != _SUFFIX:
         raise RunNotFoundError(
             f"{escape(str(folder))} is a run outside a store: those of a store are called "
             "NAME.zarr; remove or rename this one by hand"
         )
-    return _LocalKeeper(folder.parent), folder.name.removesuffix(_SUFFIX)
+    return folder.parent, folder.name.removesuffix(_SUFFIX)
 
 
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:

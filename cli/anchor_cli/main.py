@@ -37,6 +37,7 @@ from anchor_cli import (
     ops,
     pull,
     push,
+    repair,
     report,
     rm,
     run,
@@ -89,6 +90,7 @@ app.command("doctor", epilog=doctor.EXAMPLES)(doctor.examine)
 app.command("rm", epilog=rm.EXAMPLES)(rm.remove_runs)
 app.command("mv", epilog=mv.EXAMPLES)(mv.rename)
 app.command("gc", epilog=gc.EXAMPLES)(gc.collect)
+app.command("repair", epilog=repair.EXAMPLES)(repair.repair_run)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 
 

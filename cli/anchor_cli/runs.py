@@ -9,7 +9,7 @@ from anchor_cli.exits import ExitCode
 from anchor_cli.names import GAPS, spans
 from anchor_cli.options import JsonOption, StoreOption, examples
 from anchor_cli.table import Column, written
-from anchor_cli.terminal import Screen, document, emit, moment, note, size, this_screen
+from anchor_cli.terminal import Screen, age, document, emit, moment, note, size, this_screen
 from anchor_cli.words import counted
 
 __all__ = ["EXAMPLES", "show_runs"]
@@ -24,6 +24,7 @@ _COLUMNS = [
     Column("tensors", right=True),
     Column("bytes", right=True),
     Column("when", spare=1),
+    Column("written", spare=2),
 ]
 
 
@@ -34,7 +35,8 @@ _FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
 class _Line:
     """What is said of a run.
 
-    when: its start, nanoseconds since the epoch.
+    when, written: its start, and when something was last written to it; nanoseconds since the
+        epoch.
     gaps: how many observations were not recorded, or not with their values.
     unrecorded: of how many tensors nothing was recorded.
     """
@@ -46,13 +48,15 @@ class _Line:
     tensors: int
     bytes: int
     when: int
+    written: int
     gaps: int
     unrecorded: int
 
     def document(self) -> dict[str, object]:
         """As JSON has it."""
         fields = {name: getattr(self, name) for name in _FIELDS}
-        return {**fields, "when": moment(self.when, Screen()), "gaps": self.gaps}
+        times = {"when": moment(self.when, Screen()), "written": moment(self.written, Screen())}
+        return {**fields, **times, "gaps": self.gaps}
 
     def cells(self, screen: Screen) -> list[str]:
         """As a table has it."""
@@ -64,11 +68,12 @@ class _Line:
             str(self.tensors),
             size(self.bytes, screen),
             moment(self.when, screen),
+            age(self.written, screen),
         ]
 
 
 def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) -> int:
-    """List the runs of a store, with what each holds and when it began."""
+    """List the runs of a store: what each holds, when it began and was last written to."""
     from anchorlib.errors import AnchorError, CollectorError
     from anchorlib.store import list_runs, locate_store
 
@@ -117,12 +122,13 @@ def _line(name: str, store: str) -> _Line:
     gaps = Gaps(run)
     return _Line(
         name=run.name,
-        state=run.state,
+        state="copied" if run.is_copy else run.state,
         ranks=tuple(run.ranks),
         steps=len(run.steps),
         tensors=len(run.tensors()),
         bytes=run.bytes,
         when=run.started_ns,
+        written=run.written_ns,
         gaps=gaps.total,
         unrecorded=len(gaps.unrecorded()),
     )

@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["Screen", "document", "emit", "moment", "note", "plain", "size", "this_screen"]
+__all__ = ["Screen", "age", "document", "emit", "moment", "note", "plain", "size", "this_screen"]
 
 _NEEDED_GLYPHS = "█▏─…"
 
@@ -125,3 +126,14 @@ def moment(time_ns: int | None, screen: Screen) -> str:
     if screen.human:
         return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def age(time_ns: int, screen: Screen) -> str:
+    """A time that is past: how long ago for people (3 d ago), as `moment` for programs."""
+    if not screen.human:
+        return moment(time_ns, screen)
+    seconds = max(time.time() - time_ns / 1e9, 0.0)
+    for unit, size_of in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size_of:
+            return f"{seconds // size_of:.0f} {unit} ago"
+    return "now"

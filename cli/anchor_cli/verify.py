@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, RunArgument, StoreOption, examples
 from anchor_cli.progress import Tick, progress
 from anchor_cli.terminal import Screen, document, emit, size, this_screen
+from anchor_cli.words import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from anchorlib.record import Gap
     from anchorlib.store import FoundRun, RankAudit, RankReader
 
-__all__ = ["EXAMPLES", "verify_run"]
+__all__ = ["EXAMPLES", "Report", "verified", "verify_run"]
 
 EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
 
@@ -41,14 +42,12 @@ def verify_run(
 
     found = find_run(run, store)
     with progress(f"verifying {found.name}") as tick:
-        report = _verified(found, tick)
+        report = verified(found, tick)
     if as_json:
         document(report.as_json())
     else:
         emit(report.lines(this_screen()))
-    if report.damaged:
-        return ExitCode.DIFFERENCE
-    return ExitCode.INCOMPLETE if report.gaps else ExitCode.DONE
+    return report.code
 
 
 _ROW = "the row does not fit its checksum"
@@ -85,11 +84,12 @@ class _Damage:
 
 
 @dataclass(slots=True)
-class _Report:
+class Report:
     """What was looked at, and what was found.
 
     records: committed rows. values: of them, those whose values are kept. bytes: of those values.
     unchecked: rows that have no checksum: an older version made them.
+    copied: of each rank that was copied while it was written, the rows left out.
     """
 
     run: str
@@ -99,6 +99,14 @@ class _Report:
     unchecked: int
     damaged: list[_Damage]
     gaps: list[Gap]
+    copied: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def code(self) -> ExitCode:
+        """What a command that found this ends with."""
+        if self.damaged:
+            return ExitCode.DIFFERENCE
+        return ExitCode.INCOMPLETE if self.gaps else ExitCode.DONE
 
     def as_json(self) -> dict[str, Any]:
         """The document of --json."""
@@ -106,6 +114,7 @@ class _Report:
             **{name: getattr(self, name) for name in _FIGURES},
             "damaged": [asdict(one) for one in self.damaged],
             "gaps": [asdict(gap) for gap in self.gaps],
+            "copied": [{"rank": rank, "left_out": rows} for rank, rows in self.copied.items()],
         }
 
     def lines(self, screen: Screen) -> Iterator[str]:
@@ -119,6 +128,11 @@ class _Report:
             steps = f"steps {gap.first_step}-{gap.last_step}"
             what = escape(join(gap.name, gap.kind))
             yield f"{what} lacks {gap.count} of {steps}: {escape(gap.reason)}"
+        for rank, rows in self.copied.items():
+            yield (
+                f"rank {rank}: a copy of a run that was being written, up to its last commit; "
+                f"{counted(rows, 'row')} that came while it was copied are left out"
+            )
         if self.unchecked:
             yield f"{self.unchecked} rows were made without checksums: only their values were read"
         verdict = f"{len(self.damaged)} damaged" if self.damaged else "all fit their digests"
@@ -129,11 +143,11 @@ class _Report:
         )
 
 
-def _verified(found: FoundRun, tick: Tick) -> _Report:
+def verified(found: FoundRun, tick: Tick) -> Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankAudit, RankReader, run_faults
+    from anchorlib.store import RankAudit, RankReader, end_copy, run_faults
 
-    report = _Report(found.name, 0, 0, 0, 0, [], [])
+    report = Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
     named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
     ranks = sorted(int(entry[1]) for entry in named if entry)
@@ -147,16 +161,21 @@ def _verified(found: FoundRun, tick: Tick) -> _Report:
         except (StoreError, RunNotFoundError) as error:
             report.damaged.append(_Damage(rank, str(error)))
             continue
+        copied = end_copy(found.location, found.name, reader)
+        if copied:
+            report.copied[rank] = reader.left_out
         _verify_rank(reader, audit, report, tick)
     return report
 
 
-def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Tick) -> None:
+def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tick) -> None:
     from anchorlib.errors import StoreError
 
     report.records += reader.committed
     report.gaps += reader.gaps()
-    report.damaged += (_Damage(reader.rank, reason) for reason in audit.faults())
+    # Documents and labels of a copy are of another moment than its rows.
+    copied = reader.rank in report.copied
+    report.damaged += (_Damage(reader.rank, one) for one in (() if copied else audit.faults()))
     told: set[str] = set()
     bad = _verify_rows(reader, audit, report, told)
     try:
@@ -166,7 +185,7 @@ def _verify_rank(reader: RankReader, audit: RankAudit, report: _Report, tick: Ti
             report.damaged.append(_Damage(reader.rank, str(error)))
 
 
-def _verify_values(reader: RankReader, bad: list[int], report: _Report, tick: Tick) -> None:
+def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tick) -> None:
     import numpy as np
 
     # Where a row's values are, and whether there are any, is what a bad row says.
@@ -180,9 +199,7 @@ def _verify_values(reader: RankReader, bad: list[int], report: _Report, tick: Ti
         tick(done, len(rows))
 
 
-def _verify_rows(
-    reader: RankReader, audit: RankAudit, report: _Report, told: set[str]
-) -> list[int]:
+def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set[str]) -> list[int]:
     """The rows that are not what was written; `told` gets what could not be read."""
     from anchorlib.errors import StoreError
 
@@ -197,7 +214,8 @@ def _verify_rows(
             continue
         report.unchecked += found.unchecked
         report.damaged += (_damage(reader, row, _ROW) for row in found.bad)
-        report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
+        if reader.rank not in report.copied:
+            report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
         bad += found.bad
     return bad
 
@@ -223,7 +241,7 @@ def _itemsize(dtype: str) -> int:
     return named(dtype).storage.itemsize
 
 
-def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report) -> int:
+def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Report) -> int:
     """Bytes that were read; what does not fit goes into the report."""
     from anchorlib.errors import StoreError
 
@@ -246,9 +264,7 @@ def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: _Report
 def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
     catalogue = reader.catalogue
     series = catalogue.series[int(reader.series_ids[row])]
-    where = {
-        name: int(reader.cell(name, row)) for name in ("step", "pass_index", "call", "attempt")
-    }
+    where = {name: _cell(reader, name, row) for name in ("step", "pass_index", "call", "attempt")}
     # Not as a column, which is refused as a whole where a row is of no phase.
     phase = int(reader.span("phase", row, row + 1)[0])
     return _Damage(
@@ -260,3 +276,13 @@ def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
         phase=catalogue.phases[phase] if phase < len(catalogue.phases) else None,
         **where,
     )
+
+
+def _cell(reader: RankReader, name: str, row: int) -> int | None:
+    """What a column says of a row; None where the column itself cannot be read."""
+    from anchorlib.errors import StoreError
+
+    try:
+        return int(reader.cell(name, row))
+    except StoreError:
+        return None

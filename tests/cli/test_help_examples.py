@@ -25,6 +25,7 @@ ELSEWHERE = {
     "rm": "it removes what other examples take: cli/test_retention.py",
     "mv": "it renames what other examples take: cli/test_retention.py",
     "gc": "it removes what other examples take: cli/test_retention.py",
+    "repair": "it takes damaged runs: cli/test_repair.py",
     "push": "it takes a spool, and writes to /archive: anchorlib/spool/test_delivery.py",
 }
 """Commands whose examples need more than stored runs, and where they run."""

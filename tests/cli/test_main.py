@@ -39,6 +39,7 @@ SURFACE = {
     "rm": {"runs", "--store", "--json"},
     "mv": {"old", "new", "--store", "--json"},
     "gc": {"--older-than", "--keep-last", "--max-size", "--dry-run", "--store", "--json"},
+    "repair": {"run", "--as", "--drop-rank", "--dry-run", "--store", "--json"},
     "push": {"what", "--to", "--as", "--store", "--json"},
     "doctor": {"run", "--store", "--json"},
     "import": {"folder", "--run", "--step-pattern", "--overwrite", "--store", "--json"},

@@ -126,7 +126,16 @@ def test_runs_are_listed_with_what_they_hold(tmp_path):
     make_run(tmp_path, [record(step=4)], run="live", close=False)
     done = anchor("runs", "--store", tmp_path)
     head, *lines = done.out.splitlines()
-    assert head.split() == ["name", "state", "ranks", "steps", "tensors", "bytes", "when"]
+    assert head.split() == [
+        "name",
+        "state",
+        "ranks",
+        "steps",
+        "tensors",
+        "bytes",
+        "when",
+        "written",
+    ]
     assert [line.split()[:6] for line in lines] == [
         ["live", "open", "0", "1", "1", "16"],
         ["run1", "closed", "0-1", "2", "3", "82"],
@@ -136,7 +145,7 @@ def test_runs_are_listed_with_what_they_hold(tmp_path):
 def test_runs_as_json(tmp_path):
     two_ranks(tmp_path)
     (run,) = anchor("runs", "--store", tmp_path, "--json").json
-    when = run.pop("when")
+    when, written = run.pop("when"), run.pop("written")
     assert run == {
         "name": "run1",
         "state": "closed",
@@ -147,6 +156,7 @@ def test_runs_as_json(tmp_path):
         "gaps": 0,
     }
     assert when.endswith("+00:00")
+    assert written >= when
 
 
 def test_an_empty_store_has_no_runs(tmp_path):

@@ -62,6 +62,7 @@ def test_a_sound_run_is_0_and_every_value_was_read(store):
         "unchecked": 0,
         "damaged": [],
         "gaps": [],
+        "copied": [],
     }
     assert anchor("verify", "run1", "--store", store).out == (
         f"run1: {values} values ({nbytes}) of {values + 1} records: all fit their digests\n"
@@ -205,7 +206,9 @@ def killed(*_arguments):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("column", ["flags", "digest_high", "form", "series", "row", "hist_offset"])
+@pytest.mark.parametrize(
+    "column", ["flags", "digest_high", "form", "series", "row", "hist_offset", "step"]
+)
 def test_a_column_that_is_gone_is_damage_of_the_rank(store, column):
     (store / "run1.zarr/rank0/records" / column / "c.0").unlink()
     done = anchor("verify", "run1", "--store", store, "--json")

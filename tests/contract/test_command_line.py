@@ -219,7 +219,8 @@ def test_runs_are_told_with_name_state_ranks_steps_tensors_bytes_and_when(store,
         anchorlib.anchor(torch.ones(3), "x")
         session.flush()
         done, live = anchor("runs", "--store", tmp_path, "--json").json
-    assert list(done) == ["name", "state", "ranks", "steps", "tensors", "bytes", "when", "gaps"]
+    about = ["name", "state", "ranks", "steps", "tensors", "bytes", "when", "written", "gaps"]
+    assert list(done) == about
     run = anchorlib.open_run("done", tmp_path)
     assert (done["name"], done["state"], done["ranks"], done["steps"]) == ("done", "closed", [0], 3)
     assert (done["tensors"], done["bytes"]) == (len(run.tensors()), run.bytes)

@@ -110,6 +110,13 @@ def test_data_is_sent_only_where_it_is_newer(address):
     assert asked(address, "/data?run=a&have=older")[0] == 200
 
 
+def test_the_list_says_how_big_and_how_old_each_run_is(address):
+    _, _, text = asked(address, "/", Host=urlsplit(address).netloc)
+    assert (
+        len(re.findall(r"</label> [0-9.]+ (B|KiB), last written (just now|\d+ \w+ ago)", text)) == 2
+    )
+
+
 def test_the_list_leads_to_the_page_of_several_runs(browser, address):
     context = browser.new_context()
     page = context.new_page()

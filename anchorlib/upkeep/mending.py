@@ -1,0 +1,217 @@
+"""A damaged run looked at closely, and its sound rows recorded once more in a new one.
+
+Examined.of(run, 0)  ─▶ which rows are sound, which only without their values
+salvage(store, …)    ─▶ a new run of them, put in place when it is whole
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.block import block_of
+from anchorlib.errors import AnchorError, DamagedError, StoreError
+from anchorlib.names import check_run_name
+from anchorlib.operations import Entry
+from anchorlib.record import UNKNOWN, Gap
+from anchorlib.store import (
+    Location,
+    RankReader,
+    Remnants,
+    RowChecks,
+    Within,
+    Writer,
+    end_copy,
+    place_run,
+    run_directory,
+    stored_records,
+    unmade_store,
+)
+
+__all__ = ["Examined", "salvage"]
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int], None]
+
+ROWS_LOST: Final = "the row was damaged on disk"
+VALUES_LOST: Final = "the values were damaged on disk"
+
+_ROWS: Final = 1024
+_BATCH_BYTES: Final = 32 << 20
+_UNREADABLE: Final = (StoreError, ValueError, OverflowError, MemoryError, IndexError)
+
+
+@dataclass(slots=True)
+class Examined:
+    """One rank, of which every row and value was compared with its checksum.
+
+    reader: reads what is left of it. sound: whether each row is as it was written; kept: whether
+    its values are, where they were stored at all. problems: what else is damaged, in words.
+    """
+
+    reader: RankReader
+    sound: Array
+    kept: Array
+    problems: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, run: Location, name: str, rank: int, progress: Progress = lambda *_: None
+    ) -> Examined:
+        """Looks at one rank of the run `name` at `run`; of a copy up to where it ends.
+
+        Raises StoreError where nothing is left of it.
+        """
+        reader, location, problems, lost_phases = _opened(run, rank)
+        end_copy(run, name, reader)
+        rows = np.arange(reader.committed)
+        sound = np.ones(len(rows), bool)
+        sound[RowChecks(Within(location, f"rank{rank}"), reader).unfit(rows)] = False
+        if lost_phases:
+            sound &= ~np.isin(reader.column("phase"), list(lost_phases))
+        found = cls(reader, sound, np.zeros(len(rows), bool), problems)
+        found._read_values(progress)
+        return found
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all that was written is there: then the rest can be made again from it."""
+        stored = self.reader.kept(np.arange(len(self.sound)))
+        return not self.problems and bool(self.sound.all()) and bool((self.kept == stored).all())
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """How many rows are lost, and of how many others only the values are."""
+        usable = self.usable
+        stored = self.reader.kept(np.flatnonzero(usable))
+        bare = int((stored & ~self.kept[usable]).sum())
+        return int((~usable).sum()), bare
+
+    @property
+    def usable(self) -> Array:
+        """Rows of which a record can be made again: with their values, or by their summary."""
+        rows = np.arange(len(self.sound))
+        without = self.reader.kept(rows) & ~self.kept
+        # The histogram of such a row was to be counted in its values.
+        return self.sound & ~(without & (self.reader.column("hist_length") < 0))
+
+    def _read_values(self, progress: Progress) -> None:
+        rows = np.flatnonzero(self.sound)
+        rows = rows[self.reader.kept(rows)]
+        for done, row in enumerate(rows.tolist()):
+            if done % _ROWS == 0:
+                progress(done, len(rows))
+            self.kept[row] = self._fits(row)
+
+    def _fits(self, row: int) -> bool:
+        try:
+            value = self.reader.unchecked(row)
+        except _UNREADABLE:
+            return False
+        return not self.reader.unfit(np.array([row]), value[None])
+
+
+def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
+    """Records the sound rows of some ranks once more, as the run `name` of the store.
+
+    It appears when it is whole. What is lost is stated as gaps. False where nothing is left to be
+    recorded. Raises RunExistsError,
+    InvalidNameError, StoreError.
+    """
+    check_run_name(name)
+    left = [one for one in examined if one.reader.catalogue.attempts]
+    if not left:
+        return False
+    with unmade_store(store) as made:
+        for one in left:
+            _record(made, one, name)
+        place_run(store, run_directory(made, name), name)
+    return True
+
+
+def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], set[int]]:
+    """A reader of what is left, where it reads, what is wrong, and the phases without a name."""
+    if _is_old(run, rank):  # which is read where it is whole
+        return RankReader(run, rank), run, [], set()
+    remnants = Remnants(run, rank)
+    return RankReader(remnants, rank), remnants, remnants.problems, remnants.lost_phases
+
+
+def _is_old(run: Location, rank: int) -> bool:
+    try:
+        return RankReader(run, rank).catalogue.version == 1
+    except AnchorError:
+        return False
+
+
+def _record(store: Path, one: Examined, name: str) -> None:
+    """One rank, attempt by attempt."""
+    reader, usable = one.reader, one.usable
+    of = reader.column("attempt")
+    operations, rest = _operations(one)
+    for attempt in reader.catalogue.attempts:
+        resume = attempt.number > 0
+        header = dict(attempt.header)
+        with Writer.open(store, name, reader.rank, resume=resume, header=header) as writer:
+            for rows in _batches(reader, np.flatnonzero(usable & (of == attempt.number))):
+                writer.write_block(block_of(list(stored_records(reader, rows, one.kept[rows]))))
+            stated = [g for key, g in reader.catalogue.gaps.items() if key[0] == attempt.number]
+            writer.gap([*stated, *_lost(one, attempt.number)])
+            edges = reader.catalogue.edges.values()
+            writer.edges([edge for edge in edges if edge.attempt == attempt.number])
+            writer.operations([entry for entry in operations if _is_of(entry, attempt.number)])
+            if rest and attempt.number == 0:
+                writer.gap([rest])
+
+
+def _is_of(entry: Entry, attempt: int) -> bool:
+    return "structure" in entry or entry["attempt"] == attempt
+
+
+def _operations(one: Examined) -> tuple[list[Entry], Gap | None]:
+    """The log of operations; where it is damaged none of it, and a gap that says so."""
+    try:
+        return one.reader.operations(), None
+    except DamagedError:
+        return [], Gap(
+            UNKNOWN, "value", "all", "the log of operations was damaged on disk", 1, 0, 0
+        )
+
+
+def _batches(reader: RankReader, rows: Array) -> Iterator[Array]:
+    """Rows in parts whose values fit into memory together."""
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        sizes = np.array([reader.stored_bytes(part[at : at + 1]) for at in range(len(part))])
+        cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _BATCH_BYTES)) + 1
+        yield from (piece for piece in np.split(part, cuts) if len(piece))
+
+
+def _lost(one: Examined, attempt: int) -> list[Gap]:
+    """What one attempt has lost: values by their tensors, rows as those of unknown ones."""
+    reader, rows = one.reader, np.arange(len(one.sound))
+    own = _clamped(reader.column("attempt"), len(reader.catalogue.attempts)) == attempt
+    found = []
+    if count := int((~one.sound & own).sum()):
+        steps = reader.column("step")[one.sound & own]
+        span = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+        found.append(Gap(UNKNOWN, "value", "all", ROWS_LOST, count, *span))
+    bare = rows[one.sound & own & ~one.kept]
+    bare = bare[reader.kept(bare)]
+    of = reader.column("series")[bare]
+    for number in np.unique(of).tolist():
+        series = reader.catalogue.series[number]
+        steps = reader.column("step")[bare[of == number]]
+        span = (int(steps.min()), int(steps.max()))
+        named = (series.name, series.kind, series.mode)
+        found.append(Gap(*named, VALUES_LOST, len(steps), *span))
+    return found
+
+
+def _clamped(numbers: Array, count: int) -> Array:
+    """Numbers of attempts; those that cannot be count as the first's."""
+    return np.where(numbers < count, numbers, 0)
