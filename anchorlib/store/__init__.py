@@ -10,6 +10,7 @@ Location    where bytes are read from: a directory, or a collector
 """
 
 from anchorlib.store.audit import RankAudit
+from anchorlib.store.author import run_author
 from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.budget import RunRoom
 from anchorlib.store.catalog import SeriesEntry
@@ -59,6 +60,7 @@ __all__ = [
     "make_store",
     "names_beneath",
     "open_beneath",
+    "run_author",
     "run_directory",
     "run_faults",
     "stored_fingerprint",

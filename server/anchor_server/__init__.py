@@ -15,7 +15,13 @@ files         the reader's service
 health        the standard health service
 refusals      errors as kinds and status codes
 trouble       what was refused, counted and told
-auth          bearer tokens and certificates
+gate          the one door of all calls: who calls, and whether he may
+access        tokens, their rights, and the runs that they hold for
+access_file   the file that says so, read again when it changes
+issuing       new tokens
+authors       whose a run is
+handlers      something before a handler
+auth          certificates
 validity      until when certificates are valid
 door          who is turned away before a call is taken
 handshakes    TLS handshakes that fail
@@ -31,6 +37,7 @@ from anchor_server.auth import ServerTLS
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
 from anchor_server.descriptors import allow_files
+from anchor_server.issuing import issue_token
 from anchor_server.logs import LogFormat, log_to_stderr
 from anchor_server.metrics import MetricsPort
 
@@ -41,6 +48,7 @@ __all__ = [
     "MetricsPort",
     "ServerTLS",
     "allow_files",
+    "issue_token",
     "log_to_stderr",
     "own_identity",
     "serve",

@@ -15,14 +15,17 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import DecodeError
 
+from anchor_server.access import Grant, Right
+from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
 from anchor_server.ranks import Ranks
-from anchor_server.refusals import Refusal
+from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.room import Room
 from anchor_server.silence import AnswerWatch
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
+from anchorlib.errors import AnchorError
 from anchorlib.names import check_run_name
 from anchorlib.wire import (
     AHEAD_BYTES,
@@ -71,12 +74,29 @@ class StreamLimits:
         return max(min(int(memory * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
 
 
+@dataclass(slots=True)
+class Guest:
+    """A stream from its beginning on: its call, and what it has said of itself so far."""
+
+    context: grpc.ServicerContext
+    caller: Caller
+    hello: Hello | None = None
+
+
 class PushService:
     """Serves Push."""
 
-    def __init__(
-        self, ranks: Ranks, tally: Tally, trouble: Trouble, limits: StreamLimits, *, fsync: bool
+    def __init__(  # the parts that it connects
+        self,
+        ranks: Ranks,
+        gate: Gate,
+        tally: Tally,
+        trouble: Trouble,
+        limits: StreamLimits,
+        *,
+        fsync: bool,
     ) -> None:
+        self._gate = gate
         self._ranks = ranks
         self._tally = tally
         self._trouble = trouble
@@ -86,18 +106,19 @@ class PushService:
         self._ahead = limits.ahead
         self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
         self._changed = threading.Condition()
-        self._inboxes: set[Inbox] = set()
+        self._guests: dict[Inbox, Guest] = {}
         self._stopping = False
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
         """The handler: one call, one rank of one run."""
-        caller = Caller(context.peer())
+        caller = Caller(context.peer(), identity=self._gate.name(context))
+        guest = Guest(context, caller)
         try:
-            inbox = self._admit(requests)
+            inbox = self._admit(requests, guest)
         except Refusal as refusal:
             self._trouble.refuse(context, refusal, caller)
         try:
-            with closing(self._serve(inbox, caller)) as replies:
+            with closing(self._serve(inbox, guest)) as replies:
                 for reply in replies:
                     with self._watch.answering(context.cancel):
                         yield reply
@@ -110,8 +131,27 @@ class PushService:
         """Take no more streams, and end those there are once what has arrived is written."""
         with self._changed:
             self._stopping = True
-            for inbox in self._inboxes:
+            for inbox in self._guests:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
+
+    def look_again(self) -> None:
+        """Rights have changed: end the streams of those who would not be let in any more."""
+        with self._changed:
+            guests = list(self._guests.items())
+        for inbox, guest in guests:
+            try:
+                self._grant(guest)
+            except (Refusal, AnchorError) as error:
+                inbox.end(refusal_of(error))
+
+    def _grant(self, guest: Guest) -> Grant:
+        """What the guest may, who may write the run that he has named, if he has."""
+        hello = guest.hello
+        if hello is None:
+            return self._gate.grant(guest.context)
+        grant = self._gate.check(guest.context, Right.WRITE, hello.run)
+        self._ranks.check_author(grant, hello)
+        return grant
 
     def close(self) -> None:
         """End what looks after streams; there are none any more."""
@@ -120,29 +160,30 @@ class PushService:
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no stream is being read."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._inboxes, timeout)
+            return self._changed.wait_for(lambda: not self._guests, timeout)
 
-    def _admit(self, requests: Iterator[bytes]) -> Inbox:
+    def _admit(self, requests: Iterator[bytes], guest: Guest) -> Inbox:
         with self._changed:
             if self._stopping:
                 raise Refusal(Kind.STOPPING, _STOPPING)
-            if len(self._inboxes) >= self._limits.streams:
+            if len(self._guests) >= self._limits.streams:
                 raise Refusal(
                     Kind.STREAMS,
                     f"{self._limits.streams} streams are open, which is all this collector takes",
                 )
             inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
-            self._inboxes.add(inbox)
-            self._tally.streams = len(self._inboxes)
+            self._guests[inbox] = guest
+            self._tally.streams = len(self._guests)
             return inbox
 
     def _over(self, inbox: Inbox) -> None:
         with self._changed:
-            self._inboxes.discard(inbox)
-            self._tally.streams = len(self._inboxes)
+            self._guests.pop(inbox, None)
+            self._tally.streams = len(self._guests)
             self._changed.notify_all()
 
-    def _serve(self, inbox: Inbox, caller: Caller) -> Generator[PushReply]:
+    def _serve(self, inbox: Inbox, guest: Guest) -> Generator[PushReply]:
+        caller = guest.caller
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
@@ -152,7 +193,9 @@ class PushService:
             self._tally.damage()
             raise
         caller.run, caller.rank = check_run_name(hello.run), hello.rank
-        with self._ranks.tenancy(hello, caller.peer, inbox.end) as tenancy:
+        guest.hello = hello
+        grant = self._grant(guest)
+        with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)

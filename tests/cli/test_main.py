@@ -23,8 +23,9 @@ SURFACE = {
     "serve": {
         "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--self-signed",
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
-        "--max-streams", "--idle-timeout", "--max-run-size",
+        "--max-streams", "--idle-timeout", "--max-run-size", "--access",
     },
+    "token": {"name", "--rights", "--runs", "--access", "--json"},
     "compare": {
         "a", "b", "--noise", "--tensor", "-t", "--map", "--replay", "--fail-on",
         "--csv", "--jsonl", "--html", "--junit", "--github",
