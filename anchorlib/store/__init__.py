@@ -12,7 +12,7 @@ Location    where bytes are read from: a directory, or a collector
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.author import run_author
 from anchorlib.store.beneath import names_beneath, open_beneath
-from anchorlib.store.budget import RunRoom
+from anchorlib.store.budget import RunFilesError, RunRoom
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
@@ -43,6 +43,7 @@ __all__ = [
     "RankAudit",
     "RankLock",
     "RankReader",
+    "RunFilesError",
     "RunReader",
     "RunRoom",
     "SeriesEntry",

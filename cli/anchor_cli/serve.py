@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anchor_cli.amounts import parse_seconds, parse_size
+from anchor_cli.amounts import parse_rate, parse_seconds, parse_size
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, examples, not_empty
 from anchor_cli.showing import Shown, say_exports
@@ -113,6 +113,29 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             help="All ranks of a run together; beyond it values are left out, summaries are kept.",
         ),
     ] = None,
+    max_run_inodes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-run-inodes",
+            metavar="N",
+            min=1,
+            help="Files and folders of a run; beyond it the run waits in its trainers' spools.",
+        ),
+    ] = None,
+    max_runs: Annotated[
+        int | None,
+        typer.Option(
+            "--max-runs", metavar="N", min=1, help="Runs in the store; a further one waits."
+        ),
+    ] = None,
+    max_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--max-rate",
+            metavar="SIZE",
+            help="Bytes a second from all trainers together, as 50MB; what is more comes later.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(
@@ -140,24 +163,34 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     token, identity = shown.now()
     if identity is not None:
         tls = _tls(identity.cert_file, identity.key_file, client_ca)
-    settings: dict[str, Any] = {"tls": tls, "token": token, "access": access}
-    settings |= {"insecure": insecure, "fsync": durability == "power"}
-    collector = _listening(
-        directory, bind, **settings, **_limits(max_streams, idle_timeout, max_run_size)
-    )
+    settings: dict[str, Any] = {
+        "tls": tls,
+        "token": token,
+        "access": access,
+        "insecure": insecure,
+        "fsync": durability == "power",
+        "max_run_files": max_run_inodes,
+        "max_runs": max_runs,
+        **_limits(max_streams, idle_timeout, max_run_size, max_rate),
+    }
+    collector = _listening(directory, bind, **settings)
     if collector is None:
         return ExitCode.USAGE
     try:
         with _metrics(collector, metrics_bind, insecure=insecure):
-            collector.start()
-            if identity is not None:
-                say_exports(collector.address, identity, shown)
-            _say_ready(collector, as_json=as_json)
+            _begin(collector, identity, shown, as_json=as_json)
             signals.wait(lambda: _read_again(collector, shown))
             collector.stop(_GRACE)
     finally:
         collector.stop(_GRACE)  # where it did not come so far
     return _ended(collector)
+
+
+def _begin(collector: Collector, identity: Identity | None, shown: Shown, *, as_json: bool) -> None:
+    collector.start()
+    if identity is not None:
+        say_exports(collector.address, identity, shown)
+    _say_ready(collector, as_json=as_json)
 
 
 def _ended(collector: Collector) -> ExitCode:
@@ -169,14 +202,15 @@ def _ended(collector: Collector) -> ExitCode:
     return ExitCode.DONE
 
 
-def _limits(streams: int, idle: str, run_size: str | None) -> dict[str, Any]:
+def _limits(streams: int, idle: str, run_size: str | None, rate: str | None) -> dict[str, Any]:
     """What a collector accepts at most, as it takes it; this process may open as many files."""
     from anchor_server import allow_files
 
     size = None if run_size is None else parse_size(run_size, "--max-run-size")
     seconds = parse_seconds(idle, "--idle-timeout")
     allow_files(streams)
-    return {"max_streams": streams, "idle_timeout": seconds, "max_run_bytes": size}
+    limits = {"max_streams": streams, "idle_timeout": seconds, "max_run_bytes": size}
+    return limits | {"max_rate": None if rate is None else parse_rate(rate, "--max-rate")}
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:

@@ -19,7 +19,8 @@ gate          the one door of all calls: who calls, and whether he may
 access        tokens, their rights, and the runs that they hold for
 access_file   the file that says so, read again when it changes
 issuing       new tokens
-authors       whose a run is
+authors       whose a run is, and how many there may be
+limits        what writers may spend
 handlers      something before a handler
 auth          certificates
 validity      until when certificates are valid

@@ -7,6 +7,8 @@
     runs = ["vision-*", "shared"]                       globs of the names of runs
     common_names = ["trainer7"]                         of clients' certificates, in place of a
     alternative_names = ["spiffe://here/trainer7"]      token; they need --client-ca
+    max_streams = 64                                    what it may spend, see `limits`; also
+    max_rate = "50MB"                                   max_runs, max_run_size, max_run_inodes
 
 A token is 256 random bits. Nobody finds those by trying, however fast the hash is: a slow hash is
 for passwords, which people choose, and here it would cost every call its time.
@@ -24,6 +26,7 @@ from fnmatch import fnmatchcase
 from hmac import compare_digest
 from typing import Any, Final
 
+from anchor_server.limits import LIMIT_KEYS, NO_LIMITS, Limits, read_limits
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 
@@ -59,6 +62,7 @@ class Grant:
     name: "" for whoever comes where a collector has no access file.
     hashes: sha256 of the tokens that stand for it.
     certificates: names in clients' certificates that stand for it, as "cn:…" or "san:…".
+    limits: of all its streams and runs together.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Grant:
     runs: tuple[str, ...]
     hashes: tuple[bytes, ...] = ()
     certificates: frozenset[str] = frozenset()
+    limits: Limits = NO_LIMITS
 
     def may(self, right: Right, run: str | None) -> bool:
         """Whether it has this right to a run; None is what belongs to no run."""
@@ -149,10 +154,13 @@ def _grant(table: Mapping[str, Any], number: int, file: str) -> Grant:
     hashes = tuple(_hash(one, where) for one in _texts(table, "hash", where))
     if not (hashes or certificates):
         raise OptionError(f"{where} needs a hash, common_names or alternative_names: who it is")
-    return Grant(name, frozenset(map(Right, rights)), runs, hashes, frozenset(certificates))
+    limits = read_limits(table, where)
+    return Grant(name, frozenset(map(Right, rights)), runs, hashes, frozenset(certificates), limits)
 
 
-_KEYS: Final = frozenset({"name", "hash", "rights", "runs", "common_names", "alternative_names"})
+_KEYS: Final = LIMIT_KEYS | {
+    *("name", "hash", "rights", "runs", "common_names", "alternative_names"),
+}
 
 
 def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from anchor_server.files import ReaderService
 from anchor_server.gate import Gate
 from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
+from anchor_server.limits import Limits
 from anchor_server.memory import keep_memory
 from anchor_server.ports import listener
 from anchor_server.push import PushService, StreamLimits
@@ -74,6 +75,8 @@ class Collector:
         comes back when it has something to say.
     max_bytes: of one rank on disk. max_run_bytes: of all ranks of a run together. Beyond either
         values are left out. A twentieth of the disk stays free in any case.
+    max_run_files, max_runs, max_rate: files and folders of a run, runs in the store, bytes a second
+        that all streams send together. What is beyond them waits in its spool.
     record_bytes: the most raw storage of one record.
 
     What else bounds a client stands in `anchorlib.wire.limits`.
@@ -96,6 +99,9 @@ class Collector:
         idle_timeout: float = REST_SECONDS,
         max_bytes: int | None = None,
         max_run_bytes: int | None = None,
+        max_run_files: int | None = None,
+        max_runs: int | None = None,
+        max_rate: int | None = None,
         record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.store = Path(store)
@@ -109,7 +115,7 @@ class Collector:
             self.store,
             fsync=fsync,
             max_bytes=max_bytes,
-            max_run_bytes=max_run_bytes,
+            limits=Limits(runs=max_runs, run_bytes=max_run_bytes, run_files=max_run_files),
             patience=_PATIENCE,
         )
         self.tally = Tally()
@@ -123,7 +129,7 @@ class Collector:
             self._gate,
             self.tally,
             self._trouble,
-            StreamLimits(max_streams, idle_timeout, record_bytes),
+            StreamLimits(max_streams, idle_timeout, record_bytes, max_rate),
             fsync=fsync,
         )
         self._health = HealthService()

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from anchor_server.access import Grant, Right
 from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
+from anchor_server.limits import Meter
 from anchor_server.ranks import Ranks
 from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.room import Room
@@ -61,11 +62,13 @@ class StreamLimits:
     streams: at once; each holds a thread.
     idle_seconds: that one may say nothing, or take none of its answers.
     record_bytes: the most raw storage of one record.
+    rate: bytes a second, all streams together; None is no bound.
     """
 
     streams: int
     idle_seconds: float
     record_bytes: int
+    rate: int | None = None
 
     @property
     def ahead(self) -> int:
@@ -97,6 +100,7 @@ class PushService:
         fsync: bool,
     ) -> None:
         self._gate = gate
+        self._meter = Meter()
         self._ranks = ranks
         self._tally = tally
         self._trouble = trouble
@@ -163,9 +167,16 @@ class PushService:
             return self._changed.wait_for(lambda: not self._guests, timeout)
 
     def _admit(self, requests: Iterator[bytes], guest: Guest) -> Inbox:
+        most = self._gate.grant(guest.context).limits.streams
+        name = guest.caller.identity
         with self._changed:
             if self._stopping:
                 raise Refusal(Kind.STOPPING, _STOPPING)
+            if most is not None and self._open_of(name) >= most:
+                raise Refusal(
+                    Kind.STREAMS,
+                    f"token '{name}' has {most} streams open, which is its limit (max_streams)",
+                )
             if len(self._guests) >= self._limits.streams:
                 raise Refusal(
                     Kind.STREAMS,
@@ -175,6 +186,9 @@ class PushService:
             self._guests[inbox] = guest
             self._tally.streams = len(self._guests)
             return inbox
+
+    def _open_of(self, name: str) -> int:
+        return sum(guest.caller.identity == name for guest in self._guests.values())
 
     def _over(self, inbox: Inbox) -> None:
         with self._changed:
@@ -195,6 +209,8 @@ class PushService:
         caller.run, caller.rank = check_run_name(hello.run), hello.rank
         guest.hello = hello
         grant = self._grant(guest)
+        for whose, rate in self._rates(grant):
+            self._meter.check(whose, rate)
         with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
@@ -202,13 +218,18 @@ class PushService:
             decoder = Decoder(record_bytes=self._limits.record_bytes)
             stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
-                yield from self._answers(inbox, stream, caller)
+                yield from self._answers(inbox, stream, guest)
             finally:
                 stream.leave()
                 self._tally.forget(caller.run, hello.rank)
 
-    def _answers(self, inbox: Inbox, stream: Stream, caller: Caller) -> Iterator[PushReply]:
-        stored = stream.committed
+    def _rates(self, grant: Grant) -> Iterator[tuple[str, int | None]]:
+        """Whose bytes they are, and how many may come in a second."""
+        yield "all streams of this collector", self._limits.rate
+        yield f"streams of token '{grant.name}'", grant.limits.rate
+
+    def _answers(self, inbox: Inbox, stream: Stream, guest: Guest) -> Iterator[PushReply]:
+        stored, caller = stream.committed, guest.caller
         for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
             yield from stream.replies(batch)
             if stream.closed:
@@ -220,6 +241,8 @@ class PushService:
             self._tally.ack(caller.run, caller.rank or 0, committed)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
+            for whose, rate in self._rates(self._gate.grant(guest.context)):
+                self._meter.spend(whose, rate, sum(map(len, batch)))
 
 
 def _hello(message: bytes) -> Hello:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from anchor_server.access import Grant
-from anchor_server.authors import check_author
+from anchor_server.authors import check_author, check_runs
+from anchor_server.limits import Limits
 from anchor_server.refusals import Refusal
 from anchor_server.trouble import Caller
 from anchorlib.claims import SECRET_BYTES, claim_of
@@ -72,7 +73,8 @@ class Ranks:
     """Hands the ranks of all runs in `store` to streams.
 
     fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: of one rank on disk; a client may ask for less. max_run_bytes: of a whole run.
+    max_bytes: of one rank on disk; a client may ask for less. limits: of runs, beside those of who
+        writes them.
     patience: seconds that a stream may take to give a rank back.
     """
 
@@ -82,13 +84,13 @@ class Ranks:
         *,
         fsync: bool,
         max_bytes: int | None,
-        max_run_bytes: int | None,
+        limits: Limits,
         patience: float,
     ) -> None:
         self._store = store
         self._fsync = fsync
         self._max_bytes = max_bytes
-        self._max_run_bytes = max_run_bytes
+        self._limits = limits
         self._rooms: dict[str, RunRoom] = {}
         self._patience = patience
         self._changed = threading.Condition()
@@ -166,6 +168,7 @@ class Ranks:
     def _admit(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
         with self._founding(hello.run):
             self.check_author(grant, hello)
+            check_runs(self._store, hello.run, self._limits, grant)
             return self._open(hello, header, grant)
 
     def _founding(self, run: str) -> AbstractContextManager[object]:
@@ -175,7 +178,7 @@ class Ranks:
 
     def _open(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
         limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]
-        room = self._room_of(hello.run)
+        room = self._room_of(hello.run, grant.limits)
         writer = Writer.open(
             self._store,
             hello.run,
@@ -193,20 +196,26 @@ class Ranks:
             author=grant.name,
         )
         if room is not None and hello.overwrite:  # which removed what was measured
-            room.measure(run_directory(self._store, hello.run))
+            room.measure()
         return writer
 
-    def _room_of(self, run: str) -> RunRoom | None:
+    def _room_of(self, run: str, limits: Limits) -> RunRoom | None:
         """What the ranks of a run may take, which those that are open share."""
-        if self._max_run_bytes is None:
+        nbytes = _least(self._limits.run_bytes, limits.run_bytes)
+        files = _least(self._limits.run_files, limits.run_files)
+        if nbytes is None and files is None:
             return None
         with self._changed:
-            room = self._rooms.get(run)
-            if room is not None:
-                return room
-            room = self._rooms[run] = RunRoom(self._max_run_bytes)
-        room.measure(run_directory(self._store, run))
+            known = self._rooms.get(run)
+            room = self._rooms[run] = known or RunRoom(run_directory(self._store, run))
+        room.bound(nbytes, files)
+        if known is None:
+            room.measure()
         return room
+
+
+def _least(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _header(hello: Hello) -> dict[str, Any]:
