@@ -98,7 +98,7 @@ class Sender:
 
     def _send(self) -> None:
         failures = stuck = 0
-        doubted = None
+        doubted = told = None
         warned = False
         mark = self._outbox.committed
         while not self._over:
@@ -119,8 +119,10 @@ class Sender:
             if (refused and not doubtful) or stuck >= _HOPELESS:
                 self._refuse(fault)
                 return
-            if not (warned or doubtful or fault.kind is Kind.IDLE or self._over):
-                warned = True
+            # A stream that sends too fast gets on each time, and would be told of each time.
+            known = fault.kind is Kind.RATE is told
+            if not (warned or doubtful or known or fault.kind is Kind.IDLE or self._over):
+                warned, told = True, fault.kind
                 self._on_trouble(fault.sentence)
             self._pause(failures, fault)
 

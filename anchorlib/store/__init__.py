@@ -12,8 +12,9 @@ remove_run, rename_run    a run as a whole, which no living process writes
 
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
 from anchorlib.store.audit import RankAudit
+from anchorlib.store.author import run_author
 from anchorlib.store.beneath import names_beneath, open_beneath
-from anchorlib.store.budget import RunRoom
+from anchorlib.store.budget import RunFilesError, RunRoom
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
@@ -58,6 +59,7 @@ __all__ = [
     "RankReader",
     "Remnants",
     "RowChecks",
+    "RunFilesError",
     "RunReader",
     "RunRoom",
     "SeriesEntry",
@@ -85,6 +87,7 @@ __all__ = [
     "remove_run",
     "rename_run",
     "republish",
+    "run_author",
     "run_directory",
     "run_faults",
     "stored_fingerprint",

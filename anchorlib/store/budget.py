@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["REASONS", "Budget", "Room", "RunRoom"]
+__all__ = ["REASONS", "Budget", "Room", "RunFilesError", "RunRoom"]
 
 REASONS = ("max_bytes", "max_run_size", "disk")
 """Why values are left out: a bound of the rank, one of the run, or a disk that is nearly full."""
@@ -32,26 +32,55 @@ _BLOCK_BYTES = 512  # as st_blocks counts, whatever the file system does
 FILE_BYTES = 4096  # that a file takes, though it is small
 
 
-class RunRoom:
-    """What all ranks of a run take together, `limit` bytes at most, as this process writes them.
+class RunFilesError(OSError):
+    """A run has as many files as it may have."""
 
-    Any thread may add.
+
+class RunRoom:
+    """What all ranks of a run take together, as this process writes them.
+
+    run: its directory. bound: how many bytes and how many files and folders it may have. Any
+    thread may add.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._most_bytes: int | None = None
+        self._most_files: int | None = None
         self._used = 0
+        self._files = 0
+        self._measured = -math.inf
         self._lock = threading.Lock()
 
-    def measure(self, run: Path) -> None:
+    def bound(self, nbytes: int | None, files: int | None) -> None:
+        """So much from now on; None is no bound."""
+        self._most_bytes, self._most_files = nbytes, files
+
+    def measure(self) -> None:
         """Takes over what the run takes now; parts of files that nobody wrote take nothing."""
-        used = sum(_blocks(file) for file in run.rglob("*")) * _BLOCK_BYTES
+        blocks = [_blocks(file) for file in self._run.rglob("*")]
         with self._lock:
-            self._used = used
+            self._used, self._files = sum(blocks) * _BLOCK_BYTES, len(blocks)
+            self._measured = time.monotonic()
 
     def fits(self, nbytes: int) -> bool:
         """Whether there is room for so many more."""
-        return self._used + nbytes <= self._limit
+        return self._most_bytes is None or self._used + nbytes <= self._most_bytes
+
+    def make_files(self, files: int) -> None:
+        """Counts files that are about to be made. Raises RunFilesError where they are too many."""
+        most = self._most_files
+        if most is None:
+            return
+        # What is counted is about what is made: before a refusal those that are there are counted.
+        if self._files + files > most and time.monotonic() - self._measured > RECHECK_SECONDS:
+            self.measure()
+        with self._lock:
+            if self._files + files > most:
+                raise RunFilesError(
+                    errno.EDQUOT, f"the run has {self._files} of {most} files that it may have"
+                )
+            self._files += files
 
     def spend(self, nbytes: int) -> None:
         """Counts bytes that were written."""
@@ -121,8 +150,11 @@ class Budget:
     def made_files(self, files: int, later: int = 0) -> None:
         """Counts files that are about to be made, and those that `publish` makes for them later.
 
-        Raises OSError (ENOSPC) where there is no room, and the writer's caller waits for some.
+        Raises OSError (ENOSPC) where there is no room, and the writer's caller waits for some;
+        RunFilesError where the run may have no more.
         """
+        if self._run is not None:
+            self._run.make_files(files + later)
         self._files += files + later
         self._later += later
         now = time.monotonic()

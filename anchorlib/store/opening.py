@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.store.author import run_document
 from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import encode
 from anchorlib.store.forms import OpenForm
@@ -44,12 +45,13 @@ __all__ = ["Place", "resume_counters", "store_errors", "take_up"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank of which run, where, and how it is kept."""
+    """Which rank of which run, where, and how it is kept; `author` is kept with a new run."""
 
     store: Path
     run: str
     rank: int
     tree: Tree
+    author: str = ""
 
     @property
     def path(self) -> Path:
@@ -88,7 +90,7 @@ class Place:
                 )
             return found
         budget.made_files(RANK_FILES)
-        create_rank(run, self.rank, self.tree)
+        create_rank(run, self.rank, self.tree, self.author)
         return RankReader(LocalLocation(run), self.rank)
 
     def _found(self, *, damaged: bool) -> RankReader | None:
@@ -126,9 +128,9 @@ def store_errors(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {reason}{f'; {todo}' if todo else ''}") from error
 
 
-def create_rank(run: Path, rank: int, tree: Tree) -> None:
+def create_rank(run: Path, rank: int, tree: Tree, author: str = "") -> None:
     """Puts an empty rank in place, whole; one that stands there is removed."""
-    tree.ensure(run, group_json(stamp(run=run.stem)))
+    tree.ensure(run, run_document(run, author))
     made = tree.fresh()
     made.mkdir()
     tree.make(made / "catalog", catalogue_json(0))

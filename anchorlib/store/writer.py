@@ -73,6 +73,7 @@ class Writer:
         acknowledged: int = 0,
         run_room: RunRoom | None = None,
         lock: RankLock | None = None,
+        author: str = "",
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
@@ -91,6 +92,7 @@ class Writer:
             more, nothing is made in their place.
         run_room: what all ranks of the run may take together, as `max_bytes`.
         lock: of this rank, held already; None takes it.
+        author: who makes the run, if this makes it.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -103,7 +105,7 @@ class Writer:
             make_store(store, fsync=fsync)
             lock = lock or RankLock.take(store, run, rank)
             try:
-                place = Place(store, run, rank, Tree(store, fsync=fsync))
+                place = Place(store, run, rank, Tree(store, fsync=fsync), author)
                 claim = claim_of(writer_id)
                 budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
                 reader = place.take(

@@ -42,6 +42,9 @@ class Kind(StrEnum):
     STREAMS = "streams"  # all its streams are taken
     DISK = "disk"  # its disk is full, or fails
     MEMORY = "memory"  # unfinished records of others hold its memory
+    RATE = "rate"  # more bytes a second than may come
+    RUNS = "runs"  # as many runs as there may be
+    INODES = "inodes"  # as many files as a run may have
     REPLACED = "replaced"  # another stream of the same writer took over
     STALLED = "stalled"  # nothing was said in the middle of a sentence
     IDLE = "idle"  # nothing was said for a long time: come back when there is something to say
@@ -79,7 +82,7 @@ class Kind(StrEnum):
         return self in _FULL
 
 
-_FULL: Final = frozenset({Kind.STREAMS, Kind.DISK, Kind.MEMORY})
+_FULL: Final = frozenset({Kind.STREAMS, Kind.DISK, Kind.MEMORY, Kind.RATE, Kind.RUNS, Kind.INODES})
 _PERMANENT: Final = frozenset(
     {
         Kind.EXISTS,
@@ -99,6 +102,9 @@ _PASSING: Final = frozenset(
         Kind.STREAMS,
         Kind.DISK,
         Kind.MEMORY,
+        Kind.RATE,
+        Kind.RUNS,
+        Kind.INODES,
         Kind.REPLACED,
         Kind.STALLED,
         Kind.IDLE,
@@ -121,6 +127,9 @@ _CODES: Final[Mapping[Kind, grpc.StatusCode]] = {
     Kind.STREAMS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Kind.DISK: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Kind.MEMORY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Kind.RATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Kind.RUNS: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Kind.INODES: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Kind.REPLACED: grpc.StatusCode.ABORTED,
     Kind.STALLED: grpc.StatusCode.DEADLINE_EXCEEDED,
     Kind.IDLE: grpc.StatusCode.ABORTED,

@@ -12,8 +12,10 @@ Every bound is checked before memory is taken for what it bounds. What a client 
     streams, calls                   STREAMS (`--max-streams`), and as many calls as wait in line
     silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS,
                                      REST_SECONDS (`--idle-timeout`), pings that nobody answers
-    one run on disk                  `--max-run-size`; of a rank `max_bytes`; and always all but a
-                                     twentieth of the file system's bytes and inodes
+    bytes a second, runs             `--max-rate`, `--max-runs`; of a token in its access file
+    one run on disk                  `--max-run-size`, `--max-run-inodes`; of a rank `max_bytes`;
+                                     and always all but a twentieth of the file system's bytes and
+                                     inodes
     statements of a rank             see `anchorlib.store.ledgers`
 """
 

@@ -8,7 +8,7 @@ from typing import Final
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 
-__all__ = ["parse_seconds", "parse_size"]
+__all__ = ["parse_rate", "parse_seconds", "parse_size"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]?)\s*")
@@ -28,3 +28,11 @@ def parse_size(text: str, option: str) -> int:
     from anchorlib.spool import parse_bytes
 
     return parse_bytes(text, option)
+
+
+def parse_rate(text: str, option: str) -> int:
+    """Bytes a second, more than none: `50MB`, `50MB/s`. Raises OptionError."""
+    rate = parse_size(text.removesuffix("/s"), option)
+    if rate <= 0:
+        raise OptionError(f"{option} {escape(text[:80])!r} would let nothing in; write 50MB")
+    return rate

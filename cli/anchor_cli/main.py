@@ -23,6 +23,7 @@ from typing import Annotated
 import typer
 
 from anchor_cli import (
+    access,
     compare,
     doctor,
     export,
@@ -69,6 +70,7 @@ app = typer.Typer(
     ),
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.run_collector)
+app.command("token", epilog=access.EXAMPLES)(access.make_token)
 app.command("run", epilog=run.EXAMPLES, context_settings=run.SETTINGS)(run.run_command)
 app.command("runs", epilog=runs.EXAMPLES)(runs.show_runs)
 app.command("names", epilog=names.EXAMPLES)(names.show_names)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anchor_cli.amounts import parse_seconds, parse_size
+from anchor_cli.amounts import parse_rate, parse_seconds, parse_size
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, examples, not_empty
+from anchor_cli.showing import Shown, say_exports
 from anchor_cli.signals import Signals
 from anchor_cli.terminal import document, emit, note
 
@@ -29,6 +29,7 @@ EXAMPLES = examples(
     "anchor serve --store anchors",
     "anchor serve --bind 0.0.0.0:50051 --self-signed",
     "anchor serve --bind 0.0.0.0:50051 --token-file token --tls-cert c.pem --tls-key k.pem",
+    "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --bind 0.0.0.0:50051",
     "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
     "anchor serve --max-streams 64 --idle-timeout 10m --max-run-size 500GB",
 )
@@ -57,6 +58,15 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             "--token-file",
             metavar="F",
             help="Holds the token that clients must show.",
+        ),
+    ] = None,
+    access: Annotated[
+        Path | None,
+        typer.Option(
+            "--access",
+            metavar="F",
+            help="Names tokens and what each may, in place of one token that may all: see `anchor "
+            "token`. Read again when it changes.",
         ),
     ] = None,
     tls_cert: Annotated[
@@ -103,6 +113,29 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             help="All ranks of a run together; beyond it values are left out, summaries are kept.",
         ),
     ] = None,
+    max_run_inodes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-run-inodes",
+            metavar="N",
+            min=1,
+            help="Files and folders of a run; beyond it the run waits in its trainers' spools.",
+        ),
+    ] = None,
+    max_runs: Annotated[
+        int | None,
+        typer.Option(
+            "--max-runs", metavar="N", min=1, help="Runs in the store; a further one waits."
+        ),
+    ] = None,
+    max_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--max-rate",
+            metavar="SIZE",
+            help="Bytes a second from all trainers together, as 50MB; what is more comes later.",
+        ),
+    ] = None,
     metrics_bind: Annotated[
         str | None,
         typer.Option(
@@ -118,7 +151,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     """Collect what training processes send, into a directory.
 
     Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, then end it; a
-    second one ends it at once. SIGHUP reads certificates and the token file again.
+    second one ends it at once. SIGHUP reads certificates, token and access file again.
     """
     from anchor_server import log_to_stderr
 
@@ -126,27 +159,38 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
     log_to_stderr(log_format)
     directory = _directory(store)
     tls = _tls(tls_cert, tls_key, client_ca, self_signed=self_signed)
-    own = partial(_own, directory, bind) if self_signed else None
-    token, identity = _shown(token_file, own)
+    shown = Shown(token_file, access, partial(_own, directory, bind) if self_signed else None)
+    token, identity = shown.now()
     if identity is not None:
         tls = _tls(identity.cert_file, identity.key_file, client_ca)
-    settings = {"tls": tls, "token": token, "insecure": insecure, "fsync": durability == "power"}
-    collector = _listening(
-        directory, bind, **settings, **_limits(max_streams, idle_timeout, max_run_size)
-    )
+    settings: dict[str, Any] = {
+        "tls": tls,
+        "token": token,
+        "access": access,
+        "insecure": insecure,
+        "fsync": durability == "power",
+        "max_run_files": max_run_inodes,
+        "max_runs": max_runs,
+        **_limits(max_streams, idle_timeout, max_run_size, max_rate),
+    }
+    collector = _listening(directory, bind, **settings)
     if collector is None:
         return ExitCode.USAGE
     try:
         with _metrics(collector, metrics_bind, insecure=insecure):
-            collector.start()
-            if identity is not None:
-                _say_exports(collector, identity, token_file)
-            _say_ready(collector, as_json=as_json)
-            signals.wait(lambda: _read_again(collector, token_file, own))
+            _begin(collector, identity, shown, as_json=as_json)
+            signals.wait(lambda: _read_again(collector, shown))
             collector.stop(_GRACE)
     finally:
         collector.stop(_GRACE)  # where it did not come so far
     return _ended(collector)
+
+
+def _begin(collector: Collector, identity: Identity | None, shown: Shown, *, as_json: bool) -> None:
+    collector.start()
+    if identity is not None:
+        say_exports(collector.address, identity, shown)
+    _say_ready(collector, as_json=as_json)
 
 
 def _ended(collector: Collector) -> ExitCode:
@@ -158,14 +202,15 @@ def _ended(collector: Collector) -> ExitCode:
     return ExitCode.DONE
 
 
-def _limits(streams: int, idle: str, run_size: str | None) -> dict[str, Any]:
+def _limits(streams: int, idle: str, run_size: str | None, rate: str | None) -> dict[str, Any]:
     """What a collector accepts at most, as it takes it; this process may open as many files."""
     from anchor_server import allow_files
 
     size = None if run_size is None else parse_size(run_size, "--max-run-size")
     seconds = parse_seconds(idle, "--idle-timeout")
     allow_files(streams)
-    return {"max_streams": streams, "idle_timeout": seconds, "max_run_bytes": size}
+    limits = {"max_streams": streams, "idle_timeout": seconds, "max_run_bytes": size}
+    return limits | {"max_rate": None if rate is None else parse_rate(rate, "--max-rate")}
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
@@ -231,58 +276,18 @@ def _own(store: Path, bind: str) -> Identity:
     return own_identity(store, bind.rpartition(":")[0])
 
 
-def _shown(
-    token_file: Path | None, own: Callable[[], Identity] | None
-) -> tuple[str | None, Identity | None]:
-    """What clients must show, and what a self-signed collector made for itself."""
-    token = _token(token_file)
-    if own is None:
-        return token, None
-    identity = own()
-    return token or _token(identity.token_file), identity
-
-
-def _token(file: Path | None) -> str | None:
-    """What clients must show: of --token-file, ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never told."""
-    from anchorlib.wire import Credentials
-
-    given = os.environ if file is None else {"ANCHOR_TOKEN_FILE": str(file)}
-    names = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")  # a client's certificates are no business here
-    return Credentials.from_environment({n: given[n] for n in names if n in given}).token
-
-
-def _read_again(
-    collector: Collector, token_file: Path | None, own: Callable[[], Identity] | None
-) -> None:
-    """Certificates and token, as their files are now; what cannot be used leaves those there were.
-
-    own: makes the collector's own pair, or finds it, where it is self-signed.
-    """
+def _read_again(collector: Collector, shown: Shown) -> None:
+    """Certificates and access, as their files are now; those that cannot be used stay as before."""
     from anchorlib.errors import AnchorError
 
     # The log, not stderr: SIGHUP may mean that the terminal is gone.
     log = logging.getLogger("anchor_server")
     try:
-        collector.renew(_shown(token_file, own)[0])
+        collector.renew(shown.now()[0])
     except AnchorError as error:
         log.warning("certificates and token stay as they were: %s", error)
     else:
         log.info("certificates and token were read again")
-
-
-def _say_exports(collector: Collector, identity: Identity, token_file: Path | None) -> None:
-    """What a client's shell needs, to be copied; the token itself is never shown."""
-    host = f"[{identity.host}]" if ":" in identity.host else identity.host
-    port = collector.address.rpartition(":")[2]
-    lines = [f"ANCHOR_STORE=grpcs://{host}:{port}", f"ANCHOR_CA_FILE={identity.cert_file}"]
-    if token_file is not None:
-        lines.append(f"ANCHOR_TOKEN_FILE={token_file.absolute()}")
-    elif not (os.environ.get("ANCHOR_TOKEN") or os.environ.get("ANCHOR_TOKEN_FILE")):
-        lines.append(f"ANCHOR_TOKEN_FILE={identity.token_file}")
-    note("what clients have to set; on another machine, copy the files there (the token chmod 600)")
-    for name, _, value in (line.partition("=") for line in lines):
-        sys.stderr.write(f"export {name}={shlex.quote(value)}\n")
-    sys.stderr.flush()
 
 
 def _say_ready(collector: Collector, *, as_json: bool) -> None:

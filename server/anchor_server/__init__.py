@@ -17,7 +17,14 @@ keeping       the keeper's service
 health        the standard health service
 refusals      errors as kinds and status codes
 trouble       what was refused, counted and told
-auth          bearer tokens and certificates
+gate          the one door of all calls: who calls, and whether he may
+access        tokens, their rights, and the runs that they hold for
+access_file   the file that says so, read again when it changes
+issuing       new tokens
+authors       whose a run is, and how many there may be
+limits        what writers may spend
+handlers      something before a handler
+auth          certificates
 validity      until when certificates are valid
 door          who is turned away before a call is taken
 handshakes    TLS handshakes that fail
@@ -33,6 +40,7 @@ from anchor_server.auth import ServerTLS
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
 from anchor_server.descriptors import allow_files
+from anchor_server.issuing import issue_token
 from anchor_server.logs import LogFormat, log_to_stderr
 from anchor_server.metrics import MetricsPort
 
@@ -43,6 +51,7 @@ __all__ = [
     "MetricsPort",
     "ServerTLS",
     "allow_files",
+    "issue_token",
     "log_to_stderr",
     "own_identity",
     "serve",

@@ -1,27 +1,20 @@
-"""Who may call: bearer tokens, and TLS with or without certificates of the clients' own."""
+"""TLS, with or without certificates of the clients' own."""
 
 from __future__ import annotations
 
-import hmac
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import grpc
 
-from anchor_server.refusals import Refusal, abort
 from anchor_server.validity import validities
 from anchorlib.errors import OptionError
-from anchorlib.wire import Kind, check_private
+from anchorlib.wire import check_private
 
-__all__ = ["BearerToken", "Certificates", "ServerTLS"]
-
-_PROBE = "/grpc.health.v1.Health/Check"  # Watch would hold a call for whoever asks
-
-_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+__all__ = ["Certificates", "ServerTLS"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,43 +89,6 @@ class Certificates:
         self._on_connection()
         renewed, self._renewed = self._renewed, None
         return renewed
-
-
-class BearerToken(grpc.ServerInterceptor):
-    """Refuses every call without `authorization: Bearer <token>`, but for a health check.
-
-    on_refused: called with the peer of each.
-    """
-
-    def __init__(self, token: str, on_refused: Callable[[str], None]) -> None:
-        self._on_refused = on_refused
-        self.replace(token)
-
-    def replace(self, token: str) -> None:
-        """Calls have to show this one from now on; those that go on are left alone."""
-        self._wanted = f"Bearer {token}".encode()
-
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], _Handler | None],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler | None:
-        """Let the call pass, or answer it in the handler's place."""
-        handler = continuation(handler_call_details)
-        shown = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
-        held = shown if isinstance(shown, bytes) else shown.encode(errors="replace")
-        fits = hmac.compare_digest(held, self._wanted)
-        return handler if fits or handler_call_details.method == _PROBE else self._refusing(handler)
-
-    def _refusing(self, handler: _Handler | None) -> _Handler:
-        # A client waits for the kind of answer it asked for, so the refusal has to be of that kind.
-        if handler is not None and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._refuse)
-        return grpc.unary_unary_rpc_method_handler(self._refuse)
-
-    def _refuse(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: ARG002  # not looked at
-        self._on_refused(context.peer())
-        abort(context, Refusal(Kind.TOKEN, "the token is missing or wrong"))
 
 
 def _check_dates(file: Path, pem: bytes) -> None:

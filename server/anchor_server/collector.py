@@ -20,12 +20,16 @@ from typing import Any, Final, Self
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from anchor_server.auth import BearerToken, Certificates, ServerTLS
+from anchor_server.access import Access
+from anchor_server.access_file import AccessFile
+from anchor_server.auth import Certificates, ServerTLS
 from anchor_server.door import Door
 from anchor_server.files import ReaderService
+from anchor_server.gate import Gate
 from anchor_server.handshakes import Calls, Handshakes
 from anchor_server.health import WATCHERS, HealthService
 from anchor_server.keeping import KeeperService
+from anchor_server.limits import Limits
 from anchor_server.memory import keep_memory
 from anchor_server.ports import listener
 from anchor_server.push import PushService, StreamLimits
@@ -63,14 +67,18 @@ class Collector:
 
     store: the directory, made if need be.
     bind: host:port; port 0 picks one. `address` says which.
-    tls, token: who may call. Beyond loopback both are needed (or tls with a client CA), unless
-        `insecure` says otherwise.
+    tls, token, access: who may call. `token` has all rights; `access` is a file that names several
+        tokens and says what each may (see `anchor_server.access`), and is read again when it
+        changes: one of the two. Beyond loopback tls and one of them are needed (or tls with a
+        client CA), unless `insecure` says otherwise.
     fsync: acknowledge what survives power loss, not only kill -9 of this process.
     max_streams: training processes at once.
     idle_timeout: seconds that a stream may say nothing; a training process that rests for longer
         comes back when it has something to say.
     max_bytes: of one rank on disk. max_run_bytes: of all ranks of a run together. Beyond either
         values are left out. A twentieth of the disk stays free in any case.
+    max_run_files, max_runs, max_rate: files and folders of a run, runs in the store, bytes a second
+        that all streams send together. What is beyond them waits in its spool.
     record_bytes: the most raw storage of one record.
 
     What else bounds a client stands in `anchorlib.wire.limits`.
@@ -86,35 +94,44 @@ class Collector:
         *,
         tls: ServerTLS | None = None,
         token: str | None = None,
+        access: Path | None = None,
         insecure: bool = False,
         fsync: bool = False,
         max_streams: int = STREAMS,
         idle_timeout: float = REST_SECONDS,
         max_bytes: int | None = None,
         max_run_bytes: int | None = None,
+        max_run_files: int | None = None,
+        max_runs: int | None = None,
+        max_rate: int | None = None,
         record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.store = Path(store)
-        host = _checked_host(bind, tls, token, insecure=insecure)
+        if token is not None and access is not None:
+            raise OptionError("a collector has one token, or an access file that names several")
+        self._access = None if access is None else AccessFile(access, self._admit)
+        known = Access.of_token(token) if self._access is None else self._access.read()
+        host = _checked_host(bind, tls, asks=known.anyone is None, insecure=insecure)
         _make(self.store, fsync=fsync)
         self._ranks = Ranks(
             self.store,
             fsync=fsync,
             max_bytes=max_bytes,
-            max_run_bytes=max_run_bytes,
+            limits=Limits(runs=max_runs, run_bytes=max_run_bytes, run_files=max_run_files),
             patience=_PATIENCE,
         )
         self.tally = Tally()
         door = Door(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
-        self._token = None if token is None else BearerToken(token, door.refuse_token)
         self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
         self._trouble = Trouble(self.tally)
+        self._gate = Gate(known, door, self._trouble)
         self._push = PushService(
             self._ranks,
+            self._gate,
             self.tally,
             self._trouble,
-            StreamLimits(max_streams, idle_timeout, record_bytes),
+            StreamLimits(max_streams, idle_timeout, record_bytes, max_rate),
             fsync=fsync,
         )
         self._health = HealthService()
@@ -134,19 +151,30 @@ class Collector:
         Thread(target=finish_removals, args=(self.store,), daemon=True).start()
         self._server.start()
         self._health.say(serving=True)
+        if self._access is not None:
+            self._access.start()
 
     def renew(self, token: str | None = None) -> None:
-        """Read the certificates again, for connections from now on, and ask for another token.
+        """Read certificates (for connections from now on) and access again, or ask for `token`.
 
-        Connections and calls that there are go on. token: None leaves the one there is; a
-        collector that was made without a token never asks for one.
+        Connections and calls that there are go on, but for streams of those who would not be let
+        in any more by the access file: they end. token: None leaves the one there is; a collector
+        that was made without a token never asks for one.
 
         Raises OptionError for files that cannot be used; those there were are used on.
         """
+        if self._access is not None:
+            self._access.read()
         if self._certificates is not None:
             self._certificates.renew()
-        if token is not None and self._token is not None:
-            self._token.replace(token)
+        if self._access is not None:
+            self._access.renew()
+        elif token is not None and self._gate.access.anyone is None:
+            self._gate.access = Access.of_token(token)
+
+    def _admit(self, access: Access) -> None:
+        self._gate.access = access
+        self._push.look_again()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether the collector was stopped within `timeout` seconds (None: wait for it)."""
@@ -163,6 +191,8 @@ class Collector:
                 return
             over = time.monotonic() + grace
             self._health.say(serving=False)
+            if self._access is not None:
+                self._access.stop()
             self._push.stop()
             self._ranks.wait_idle(grace)
             self._push.wait_idle(max(over - time.monotonic(), 0.0))
@@ -208,15 +238,14 @@ class Collector:
 
     def _make_server(self, max_streams: int) -> grpc.Server:
         watched = [] if self._certificates is None else [Calls(self._handshakes.called)]
-        asking = [] if self._token is None else [self._token]
         server = grpc.server(
             self._threads,
             handlers=[
                 push_handler(self._push.push),
-                ReaderService(self.store, self.tally, self._trouble).handler,
-                KeeperService(self.store, self.tally, self._trouble).handler,
+                KeeperService(self.store, self.tally, self._trouble, self._gate).handler,
+                ReaderService(self.store, self.tally, self._trouble, self._gate).handler,
             ],
-            interceptors=[*watched, *asking],
+            interceptors=[*watched, self._gate],
             options=[*_OPTIONS, ("grpc.max_concurrent_streams", max_streams + _SPARE_THREADS)],
             maximum_concurrent_rpcs=max_streams + _SPARE_THREADS + _WAITING_CALLS,
         )
@@ -261,11 +290,12 @@ def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iter
         yield collector
 
 
-def _checked_host(bind: str, tls: ServerTLS | None, token: str | None, *, insecure: bool) -> str:
+def _checked_host(bind: str, tls: ServerTLS | None, *, asks: bool, insecure: bool) -> str:
+    """The host of an address to listen on; asks: callers have to show a token."""
     host, colon, port = bind.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) >= 1 << 16:
         raise OptionError(f"{bind!r} is no address to listen on; write host:port")
-    guarded = tls is not None and (token is not None or tls.client_ca_file is not None)
+    guarded = tls is not None and (asks or tls.client_ca_file is not None)
     if not (is_loopback(host) or guarded or insecure):
         raise OptionError(
             f"{host} can be reached from other machines: give a certificate and a token (or a "

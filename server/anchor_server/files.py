@@ -7,11 +7,13 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from anchor_server.access import Grant, Right
+from anchor_server.gate import Gate
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
@@ -38,6 +40,8 @@ __all__ = ["ReaderService"]
 
 Q = TypeVar("Q", GetRequest, ListRequest)
 
+_SUFFIX: Final = ".zarr"
+
 _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ESTALE)
 
 
@@ -45,9 +49,11 @@ class ReaderService:
     """Serves Get and List over a directory.
 
     Nothing hidden is part of a store, so that locks and unfinished files are not given out either.
+    gate: knows who may read which run; the list of runs has those alone.
     """
 
-    def __init__(self, store: Path, tally: Tally, trouble: Trouble) -> None:
+    def __init__(self, store: Path, tally: Tally, trouble: Trouble, gate: Gate) -> None:
+        self._gate = gate
         self._root = store.resolve()
         self._tally = tally
         self._trouble = trouble
@@ -60,26 +66,29 @@ class ReaderService:
     def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """A file, or as much of a range as one reply carries."""
         try:
-            return sealed(self._get(self._parsed(GetRequest, message)), check_of(message))
+            request = self._parsed(GetRequest, message)
+            return sealed(self._get(request, context), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
             self._refuse(context, error)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """The names in a folder, as many as one reply carries; none where there is no folder."""
         try:
-            return sealed(self._list(self._parsed(ListRequest, message)), check_of(message))
+            request = self._parsed(ListRequest, message)
+            return sealed(self._list(request, context), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
             self._refuse(context, error)
 
     def _refuse(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
         if isinstance(error, Refusal) and error.kind is Kind.MISSING:
             abort(context, error)  # readers ask for what may be there: it is an answer like others
-        self._trouble.refuse(context, error, Caller(context.peer()))
+        caller = Caller(context.peer(), identity=self._gate.name(context))
+        self._trouble.refuse(context, error, caller)
 
-    def _get(self, request: GetRequest) -> GetReply:
+    def _get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:
         length = min(request.length or READ_BYTES, READ_BYTES)
         with _words(request.key):
-            descriptor = open_beneath(str(self._root), self._inside(request.key))
+            descriptor = open_beneath(str(self._root), self._inside(request.key, context))
             if descriptor is None:
                 raise _missing(request.key)
             try:
@@ -89,10 +98,14 @@ class ReaderService:
                 os.close(descriptor)
         return GetReply(size=size, data=data)
 
-    def _list(self, request: ListRequest) -> ListReply:
+    def _list(self, request: ListRequest, context: grpc.ServicerContext) -> ListReply:
         prefix = request.prefix.rstrip("/")
         with _words(prefix):
-            names = names_beneath(str(self._root), self._inside(prefix) if prefix else "")
+            inside = self._inside(prefix, context) if prefix else ""
+            names = names_beneath(str(self._root), inside)
+        grant = self._gate.grant(context)
+        if not prefix and not grant.may(Right.READ, None):
+            names = [name for name in names if self._may_read(grant, name.rstrip("/"))]
         reply = ListReply()
         room = LISTED_BYTES
         for name in names:
@@ -115,18 +128,31 @@ class ReaderService:
         except DecodeError:
             raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
 
-    def _inside(self, key: str) -> str:
+    def _may_read(self, grant: Grant, top: str) -> bool:
+        """Whether a name in the store is listed: of a link, what it leads to counts as well."""
+        path = self._root / top
+        if path.is_symlink() and not grant.may(
+            Right.READ, _run_of(Path(os.path.realpath(path)).name)
+        ):
+            return False
+        return grant.may(Right.READ, _run_of(top))
+
+    def _inside(self, key: str, context: grpc.ServicerContext) -> str:
         """The key without links; a run's own folder may be one to another folder of the store.
 
-        Raises InvalidNameError for what is no key, StoreError where the link leads elsewhere.
+        Raises InvalidNameError for what is no key, StoreError where the link leads elsewhere, and a
+        Refusal where the caller may not read the run, or the other one that the link leads to.
         """
         top, *rest = key.split("/")
         if "\0" in key or not all(part and not part.startswith(".") for part in (top, *rest)):
             raise InvalidNameError(f"'{escape(key[:200])}' is no key of a store")
+        self._gate.check(context, Right.READ, _run_of(top))
         path = Path(os.path.realpath(self._root / top))
         inside = path.is_relative_to(self._root) and path.relative_to(self._root).parts
         if not inside or any(part.startswith(".") for part in inside):
             raise StoreError(f"'{escape(key[:200])}' leads out of the store")
+        if inside[0] != top:
+            self._gate.check(context, Right.READ, _run_of(inside[0]))
         return "/".join((*inside, *rest))
 
 
@@ -142,6 +168,11 @@ def _words(key: str) -> Iterator[None]:
             raise
         text = f"cannot read '{escape(key[:200])}': {error.strerror}"
         raise Refusal(Kind.STORE, text) from None
+
+
+def _run_of(folder: str) -> str | None:
+    """The run of a folder of the store; None for what is no run's."""
+    return folder.removesuffix(_SUFFIX) if folder.endswith(_SUFFIX) else None
 
 
 def _missing(key: str) -> Refusal:

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from anchor_server.handlers import behind
 from anchorlib.wire import HANDSHAKE_SECONDS
 
 __all__ = ["Calls", "Handshakes"]
@@ -128,21 +129,10 @@ class Calls(grpc.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """The same handler, which tells first."""
         handler = continuation(handler_call_details)
-        if handler is None:
-            return None
-        requests = "stream" if handler.request_streaming else "unary"
-        answers = "stream" if handler.response_streaming else "unary"
-        answer = getattr(handler, f"{requests}_{answers}")
+        return None if handler is None else behind(handler, self._tell)
 
-        def told(request: Any, context: grpc.ServicerContext) -> Any:
-            self._on_call(context.peer())
-            return answer(request, context)
-
-        make = getattr(grpc, f"{requests}_{answers}_rpc_method_handler")
-        made: grpc.RpcMethodHandler[Any, Any] = make(
-            told, handler.request_deserializer, handler.response_serializer
-        )
-        return made
+    def _tell(self, context: grpc.ServicerContext) -> None:
+        self._on_call(context.peer())
 
 
 def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from anchor_server.access import Right
+from anchor_server.gate import Gate
 from anchor_server.refusals import Refusal
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
@@ -43,16 +46,27 @@ __all__ = ["KeeperService"]
 
 _log = logging.getLogger("anchor_server")
 
-Answer: TypeAlias = Callable[[bytes, Caller], Message]
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks, and over which call: what he may is known by `context`."""
+
+    context: grpc.ServicerContext
+    caller: Caller
+
+
+Answer: TypeAlias = Callable[[bytes, Asked], Message]
 
 
 class KeeperService:
     """Serves Measure, Remove and Rename over a directory.
 
     What the collector itself writes is held by its writers' locks, as that of any other process.
+    gate: knows who may read and who may delete which run.
     """
 
-    def __init__(self, store: Path, tally: Tally, trouble: Trouble) -> None:
+    def __init__(self, store: Path, tally: Tally, trouble: Trouble, gate: Gate) -> None:
+        self._gate = gate
         self._store = store
         self._tally = tally
         self._trouble = trouble
@@ -65,10 +79,10 @@ class KeeperService:
 
     def _answered(self, call: Answer) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def answer(message: bytes, context: grpc.ServicerContext) -> bytes:
-            caller = Caller(context.peer())
+            caller = Caller(context.peer(), identity=self._gate.name(context))
             try:
                 self._check(message)
-                return sealed(call(message, caller), check_of(message))
+                return sealed(call(message, Asked(context, caller)), check_of(message))
             except RunNotFoundError as error:
                 self._trouble.refuse(context, Refusal(Kind.MISSING, str(error)), caller)
             except DecodeError:
@@ -86,27 +100,37 @@ class KeeperService:
             self._tally.damage()
             raise
 
-    def _measure(self, message: bytes, caller: Caller) -> MeasureReply:
-        run = self._named(MeasureRequest.FromString(message).run, caller)
+    def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
+        run = self._named(MeasureRequest.FromString(message).run, asked, Right.READ)
         taken = disk_bytes(run_directory(self._store, run))
         return MeasureReply(bytes=taken, written=is_written(self._store, run))
 
-    def _remove(self, message: bytes, caller: Caller) -> RemoveReply:
+    def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
         request = RemoveRequest.FromString(message)
-        run = self._named(request.run, caller)
+        run = self._named(request.run, asked, Right.DELETE)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
         freed = remove_run(self._store, run, unless_after=after)
-        _log.info("run removed, %d bytes", freed, extra={"run": run, "peer": caller.peer})
+        _log.info("run removed, %d bytes", freed, extra=_of(asked.caller, run))
         return RemoveReply(bytes=freed)
 
-    def _rename(self, message: bytes, caller: Caller) -> RenameReply:
+    def _rename(self, message: bytes, asked: Asked) -> RenameReply:
+        """Needs the right to delete under both names: nobody moves a run among those of others."""
         request = RenameRequest.FromString(message)
-        run = self._named(request.run, caller)
+        run = self._named(request.run, asked, Right.DELETE)
+        self._gate.check(asked.context, Right.DELETE, request.name)
         rename_run(self._store, run, request.name)
-        _log.info("run renamed to %s", request.name, extra={"run": run, "peer": caller.peer})
+        _log.info("run renamed to %s", request.name, extra=_of(asked.caller, run))
         return RenameReply()
 
-    def _named(self, run: str, caller: Caller) -> str:
-        """The name of a run that is there, as every reader would find it."""
-        caller.run = check_stored_run_name(run)
+    def _named(self, run: str, asked: Asked, right: Right) -> str:
+        """The name of a run that is there, as every reader would find it, to which he has `right`.
+
+        Whoever has no right to a run is not told whether there is one.
+        """
+        asked.caller.run = check_stored_run_name(run)
+        self._gate.check(asked.context, right, run)
         return find_run(run, self._store).name
+
+
+def _of(caller: Caller, run: str) -> dict[str, str]:
+    return {"run": run, "peer": caller.peer, "identity": caller.identity}

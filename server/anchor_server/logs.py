@@ -14,7 +14,7 @@ __all__ = ["LogFormat", "log_to_stderr"]
 
 LogFormat = Literal["text", "json"]
 
-_FIELDS: Final = ("run", "rank", "writer", "peer", "seq", "kind", "code")
+_FIELDS: Final = ("run", "rank", "writer", "identity", "peer", "seq", "kind", "code")
 
 
 def log_to_stderr(form: LogFormat | None) -> None:

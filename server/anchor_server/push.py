@@ -15,14 +15,18 @@ from dataclasses import dataclass
 import grpc
 from google.protobuf.message import DecodeError
 
+from anchor_server.access import Grant, Right
+from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
+from anchor_server.limits import Meter
 from anchor_server.ranks import Ranks
-from anchor_server.refusals import Refusal
+from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.room import Room
 from anchor_server.silence import AnswerWatch
 from anchor_server.stream import Stream
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
+from anchorlib.errors import AnchorError
 from anchorlib.names import check_run_name
 from anchorlib.wire import (
     AHEAD_BYTES,
@@ -58,11 +62,13 @@ class StreamLimits:
     streams: at once; each holds a thread.
     idle_seconds: that one may say nothing, or take none of its answers.
     record_bytes: the most raw storage of one record.
+    rate: bytes a second, all streams together; None is no bound.
     """
 
     streams: int
     idle_seconds: float
     record_bytes: int
+    rate: int | None = None
 
     @property
     def ahead(self) -> int:
@@ -71,12 +77,30 @@ class StreamLimits:
         return max(min(int(memory * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
 
 
+@dataclass(slots=True)
+class Guest:
+    """A stream from its beginning on: its call, and what it has said of itself so far."""
+
+    context: grpc.ServicerContext
+    caller: Caller
+    hello: Hello | None = None
+
+
 class PushService:
     """Serves Push."""
 
-    def __init__(
-        self, ranks: Ranks, tally: Tally, trouble: Trouble, limits: StreamLimits, *, fsync: bool
+    def __init__(  # the parts that it connects
+        self,
+        ranks: Ranks,
+        gate: Gate,
+        tally: Tally,
+        trouble: Trouble,
+        limits: StreamLimits,
+        *,
+        fsync: bool,
     ) -> None:
+        self._gate = gate
+        self._meter = Meter()
         self._ranks = ranks
         self._tally = tally
         self._trouble = trouble
@@ -86,18 +110,19 @@ class PushService:
         self._ahead = limits.ahead
         self._durability = DURABILITY_POWER if fsync else DURABILITY_PROCESS
         self._changed = threading.Condition()
-        self._inboxes: set[Inbox] = set()
+        self._guests: dict[Inbox, Guest] = {}
         self._stopping = False
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
         """The handler: one call, one rank of one run."""
-        caller = Caller(context.peer())
+        caller = Caller(context.peer(), identity=self._gate.name(context))
+        guest = Guest(context, caller)
         try:
-            inbox = self._admit(requests)
+            inbox = self._admit(requests, guest)
         except Refusal as refusal:
             self._trouble.refuse(context, refusal, caller)
         try:
-            with closing(self._serve(inbox, caller)) as replies:
+            with closing(self._serve(inbox, guest)) as replies:
                 for reply in replies:
                     with self._watch.answering(context.cancel):
                         yield reply
@@ -110,8 +135,27 @@ class PushService:
         """Take no more streams, and end those there are once what has arrived is written."""
         with self._changed:
             self._stopping = True
-            for inbox in self._inboxes:
+            for inbox in self._guests:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
+
+    def look_again(self) -> None:
+        """Rights have changed: end the streams of those who would not be let in any more."""
+        with self._changed:
+            guests = list(self._guests.items())
+        for inbox, guest in guests:
+            try:
+                self._grant(guest)
+            except (Refusal, AnchorError) as error:
+                inbox.end(refusal_of(error))
+
+    def _grant(self, guest: Guest) -> Grant:
+        """What the guest may, who may write the run that he has named, if he has."""
+        hello = guest.hello
+        if hello is None:
+            return self._gate.grant(guest.context)
+        grant = self._gate.check(guest.context, Right.WRITE, hello.run)
+        self._ranks.check_author(grant, hello)
+        return grant
 
     def close(self) -> None:
         """End what looks after streams; there are none any more."""
@@ -120,29 +164,40 @@ class PushService:
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no stream is being read."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._inboxes, timeout)
+            return self._changed.wait_for(lambda: not self._guests, timeout)
 
-    def _admit(self, requests: Iterator[bytes]) -> Inbox:
+    def _admit(self, requests: Iterator[bytes], guest: Guest) -> Inbox:
+        most = self._gate.grant(guest.context).limits.streams
+        name = guest.caller.identity
         with self._changed:
             if self._stopping:
                 raise Refusal(Kind.STOPPING, _STOPPING)
-            if len(self._inboxes) >= self._limits.streams:
+            if most is not None and self._open_of(name) >= most:
+                raise Refusal(
+                    Kind.STREAMS,
+                    f"token '{name}' has {most} streams open, which is its limit (max_streams)",
+                )
+            if len(self._guests) >= self._limits.streams:
                 raise Refusal(
                     Kind.STREAMS,
                     f"{self._limits.streams} streams are open, which is all this collector takes",
                 )
             inbox = Inbox(requests, on_over=self._over, ahead=self._ahead)
-            self._inboxes.add(inbox)
-            self._tally.streams = len(self._inboxes)
+            self._guests[inbox] = guest
+            self._tally.streams = len(self._guests)
             return inbox
+
+    def _open_of(self, name: str) -> int:
+        return sum(guest.caller.identity == name for guest in self._guests.values())
 
     def _over(self, inbox: Inbox) -> None:
         with self._changed:
-            self._inboxes.discard(inbox)
-            self._tally.streams = len(self._inboxes)
+            self._guests.pop(inbox, None)
+            self._tally.streams = len(self._guests)
             self._changed.notify_all()
 
-    def _serve(self, inbox: Inbox, caller: Caller) -> Generator[PushReply]:
+    def _serve(self, inbox: Inbox, guest: Guest) -> Generator[PushReply]:
+        caller = guest.caller
         message = inbox.first(HELLO_SECONDS)
         if message is None:
             return
@@ -152,20 +207,29 @@ class PushService:
             self._tally.damage()
             raise
         caller.run, caller.rank = check_run_name(hello.run), hello.rank
-        with self._ranks.tenancy(hello, caller.peer, inbox.end) as tenancy:
+        guest.hello = hello
+        grant = self._grant(guest)
+        for whose, rate in self._rates(grant):
+            self._meter.check(whose, rate)
+        with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
             writer = tenancy.writer
             told = Resume(committed=writer.committed, attempt=writer.attempt)
             yield PushReply(resume=told)
             decoder = Decoder(record_bytes=self._limits.record_bytes)
             stream = Stream(tenancy, decoder, self._room, self._tally)
             try:
-                yield from self._answers(inbox, stream, caller)
+                yield from self._answers(inbox, stream, guest)
             finally:
                 stream.leave()
                 self._tally.forget(caller.run, hello.rank)
 
-    def _answers(self, inbox: Inbox, stream: Stream, caller: Caller) -> Iterator[PushReply]:
-        stored = stream.committed
+    def _rates(self, grant: Grant) -> Iterator[tuple[str, int | None]]:
+        """Whose bytes they are, and how many may come in a second."""
+        yield "all streams of this collector", self._limits.rate
+        yield f"streams of token '{grant.name}'", grant.limits.rate
+
+    def _answers(self, inbox: Inbox, stream: Stream, guest: Guest) -> Iterator[PushReply]:
+        stored, caller = stream.committed, guest.caller
         for batch in inbox.batches(lambda: stream.patience(self._limits.idle_seconds)):
             yield from stream.replies(batch)
             if stream.closed:
@@ -177,6 +241,8 @@ class PushService:
             self._tally.ack(caller.run, caller.rank or 0, committed)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
+            for whose, rate in self._rates(self._gate.grant(guest.context)):
+                self._meter.spend(whose, rate, sum(map(len, batch)))
 
 
 def _hello(message: bytes) -> Hello:

@@ -6,13 +6,17 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
+from anchor_server.access import Grant
+from anchor_server.authors import check_author, check_runs
+from anchor_server.limits import Limits
 from anchor_server.refusals import Refusal
+from anchor_server.trouble import Caller
 from anchorlib.claims import SECRET_BYTES, claim_of
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
@@ -69,7 +73,8 @@ class Ranks:
     """Hands the ranks of all runs in `store` to streams.
 
     fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: of one rank on disk; a client may ask for less. max_run_bytes: of a whole run.
+    max_bytes: of one rank on disk; a client may ask for less. limits: of runs, beside those of who
+        writes them.
     patience: seconds that a stream may take to give a rank back.
     """
 
@@ -79,39 +84,39 @@ class Ranks:
         *,
         fsync: bool,
         max_bytes: int | None,
-        max_run_bytes: int | None,
+        limits: Limits,
         patience: float,
     ) -> None:
         self._store = store
         self._fsync = fsync
         self._max_bytes = max_bytes
-        self._max_run_bytes = max_run_bytes
+        self._limits = limits
         self._rooms: dict[str, RunRoom] = {}
         self._patience = patience
         self._changed = threading.Condition()
+        self._founder = threading.Lock()
         self._claims: dict[tuple[str, int], _Claim] = {}
         self._unpublished: set[tuple[str, int]] = set()
 
     @contextmanager
-    def tenancy(self, hello: Hello, peer: str, end: Callable[[Refusal], None]) -> Iterator[Tenancy]:
-        """The rank that `hello` names, for as long as the context lasts.
+    def tenancy(
+        self, hello: Hello, caller: Caller, grant: Grant, end: Callable[[Refusal], None]
+    ) -> Iterator[Tenancy]:
+        """The rank that `hello` names, for as long as the context lasts; `grant` is the caller's.
 
         A stream of the same writer gives its rank up to this one. A rank that was not closed
         stays open in the store: its writer may come back, or another may resume it.
-        Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError.
+        Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal
+        where the run is another's.
         """
-        owner = escape(hello.writer[:200]) or peer
+        owner = escape(hello.writer[:200]) or caller.peer
         header = _header(hello)
         key = (check_run_name(hello.run), hello.rank)
-        self._take(key, _Claim(hello.writer_id, f"{owner} ({peer})", end))
+        self.check_author(grant, hello)
+        self._take(key, _Claim(hello.writer_id, f"{owner} ({caller.peer})", end))
         try:
-            tenancy = Tenancy(self._open(hello, header))
-            said = {
-                "run": hello.run,
-                "rank": hello.rank,
-                "writer": claim_of(hello.writer_id).hex()[:32],
-                "peer": peer,
-            }
+            tenancy = Tenancy(self._admit(hello, header, grant))
+            said = {**caller.told, "writer": claim_of(hello.writer_id).hex()[:32]}
             _log.info("stream begins", extra={**said, "seq": tenancy.writer.committed})
             try:
                 yield tenancy
@@ -137,6 +142,10 @@ class Ranks:
             self._unpublished.add(key)
         _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
 
+    def check_author(self, grant: Grant, hello: Hello) -> None:
+        """Raises a Refusal where the run is another's, whom `grant` may not write for."""
+        check_author(self._store, grant, hello.run, anew=hello.overwrite)
+
     def wait_idle(self, timeout: float) -> bool:
         """Whether within `timeout` seconds no rank is being written."""
         with self._changed:
@@ -156,9 +165,20 @@ class Ranks:
                 )
             self._claims[key] = claim
 
-    def _open(self, hello: Hello, header: dict[str, Any]) -> Writer:
+    def _admit(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
+        with self._founding(hello.run):
+            self.check_author(grant, hello)
+            check_runs(self._store, hello.run, self._limits, grant)
+            return self._open(hello, header, grant)
+
+    def _founding(self, run: str) -> AbstractContextManager[object]:
+        """Of two that make a run at once, the second has to find the name of the first in it."""
+        is_there = (run_directory(self._store, run) / "zarr.json").exists()
+        return nullcontext() if is_there else self._founder
+
+    def _open(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
         limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]
-        room = self._room_of(hello.run)
+        room = self._room_of(hello.run, grant.limits)
         writer = Writer.open(
             self._store,
             hello.run,
@@ -173,22 +193,29 @@ class Ranks:
             wait_for_room=True,
             acknowledged=hello.acknowledged,
             run_room=room,
+            author=grant.name,
         )
         if room is not None and hello.overwrite:  # which removed what was measured
-            room.measure(run_directory(self._store, hello.run))
+            room.measure()
         return writer
 
-    def _room_of(self, run: str) -> RunRoom | None:
+    def _room_of(self, run: str, limits: Limits) -> RunRoom | None:
         """What the ranks of a run may take, which those that are open share."""
-        if self._max_run_bytes is None:
+        nbytes = _least(self._limits.run_bytes, limits.run_bytes)
+        files = _least(self._limits.run_files, limits.run_files)
+        if nbytes is None and files is None:
             return None
         with self._changed:
-            room = self._rooms.get(run)
-            if room is not None:
-                return room
-            room = self._rooms[run] = RunRoom(self._max_run_bytes)
-        room.measure(run_directory(self._store, run))
+            known = self._rooms.get(run)
+            room = self._rooms[run] = known or RunRoom(run_directory(self._store, run))
+        room.bound(nbytes, files)
+        if known is None:
+            room.measure()
         return room
+
+
+def _least(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def _header(hello: Hello) -> dict[str, Any]:

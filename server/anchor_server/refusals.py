@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 import grpc
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, StoreError
+from anchorlib.store import RunFilesError
 from anchorlib.wire import KIND_KEY, DamagedError, Kind, code_of
 
 __all__ = ["Refusal", "abort", "refusal_of"]
@@ -47,6 +48,8 @@ def refusal_of(error: Exception) -> Refusal:
     """The kind and the words that a client is answered."""
     if isinstance(error, Refusal):
         return error
+    if isinstance(error.__cause__, RunFilesError):
+        return Refusal(Kind.INODES, f"{error} (max_run_inodes)")
     if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
         # The store is not what it should be, which does not pass; a full disk does.
         return Refusal(Kind.STORE, str(error))

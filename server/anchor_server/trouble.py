@@ -29,16 +29,28 @@ _ORDINARY: Final = frozenset({Kind.STOPPING, Kind.REPLACED, Kind.IDLE})
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: gRPC's name of the other end, and of which run and rank it has spoken so far."""
+    """Who calls: gRPC's name of the other end, and of which run and rank it has spoken so far.
+
+    identity: the name of the token or certificate that was shown, where an access file names them.
+    """
 
     peer: str
     run: str = ""
     rank: int | None = None
+    identity: str = ""
+
+    @property
+    def told(self) -> dict[str, object]:
+        """As the fields of a line of the log."""
+        told: dict[str, object] = {"peer": self.peer}
+        if self.identity:
+            told["identity"] = self.identity
+        return told | ({"run": self.run, "rank": self.rank} if self.run else {})
 
     @property
     def key(self) -> tuple[str, str]:
-        """The machine and the run: each new connection has another port."""
-        return self.peer.rpartition(":")[0], self.run
+        """The machine, and who wants which run: each new connection has another port."""
+        return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 
 class Trouble:
@@ -58,12 +70,12 @@ class Trouble:
         abort(context, refusal)
 
     def tell(self, refusal: Refusal, caller: Caller) -> None:
-        """Count a refusal; a warning says so the first time that this caller meets this kind."""
+        """Count a refusal; a warning says so the first time that this caller meets this kind.
+
+        What a caller has no right to is told each time: it is another thing each time.
+        """
         self._tally.refuse(refusal.kind.value)
-        said: dict[str, object] = {"peer": caller.peer, "kind": refusal.kind.value}
-        said["code"] = code_of(refusal.kind).name
-        if caller.run:
-            said |= {"run": caller.run, "rank": caller.rank}
+        said = {**caller.told, "kind": refusal.kind.value, "code": code_of(refusal.kind).name}
         if refusal.kind in _ORDINARY:
             _log.info("stream ended: %s", refusal.text, extra=said)
             return
@@ -95,7 +107,7 @@ class Trouble:
             self._said.move_to_end(caller.key)
             while len(self._said) > _CALLERS:
                 self._said.popitem(last=False)
-            if kind in kinds:
+            if kind in kinds and kind is not Kind.FORBIDDEN:
                 return False, 0
             if len(self._lines) == _LINES and now - self._lines[0] < _LINES:
                 self._unsaid += 1

@@ -23,8 +23,10 @@ SURFACE = {
     "serve": {
         "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--self-signed",
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
-        "--max-streams", "--idle-timeout", "--max-run-size",
+        "--max-streams", "--idle-timeout", "--max-run-size", "--access",
+        "--max-run-inodes", "--max-runs", "--max-rate",
     },
+    "token": {"name", "--rights", "--runs", "--access", "--json"},
     "compare": {
         "runs", "--noise", "--tensor", "-t", "--map", "--replay", "--ops",
         "--fail-on",

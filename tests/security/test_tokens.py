@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from types import SimpleNamespace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from anchor_server import serve
-from anchor_server.auth import BearerToken
+from anchor_server.access import ALL_RIGHTS, Access, Grant, hash_of
 from anchorlib.errors import OptionError
 from anchorlib.wire import Address, Credentials, ReaderClient, open_channel
 from tests.server.processes import called, run, served
@@ -60,14 +59,14 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
         compared.append(pair)
         return False
 
-    monkeypatch.setattr("anchor_server.auth.hmac.compare_digest", constant)
-    shown = (("authorization", f"Bearer {CANARY}"),)
-    details = SimpleNamespace(method="/x/y", invocation_metadata=shown)
-    handler = SimpleNamespace(response_streaming=False)
-    # The right token: only what compare_digest says counts.
-    door = BearerToken(CANARY, lambda peer: None)
-    assert door.intercept_service(lambda _: handler, details) is not handler
-    assert compared == [(f"Bearer {CANARY}".encode(),) * 2]
+    monkeypatch.setattr("anchor_server.access.compare_digest", constant)
+    shown, other = hash_of(CANARY.encode()), hash_of(b"other")
+    grants = tuple(
+        Grant(f"t{n}", ALL_RIGHTS, ("*",), (one,)) for n, one in enumerate((shown, other))
+    )
+    # The right token: only what compare_digest says counts, and each hash is compared.
+    assert Access(grants).of_shown(CANARY.encode(), ()) is None
+    assert compared == [(shown, shown), (shown, other)]
 
 
 WRONG = [

@@ -1,0 +1,79 @@
+"""What the clients of a collector have to show, as `anchor serve` is told it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from anchor_cli.terminal import note
+
+if TYPE_CHECKING:
+    from anchor_server import Identity
+
+__all__ = ["Shown", "say_exports"]
+
+_VARIABLES: Final = ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Where it stands what clients must show.
+
+    own: makes the collector's own certificate and token, or finds them, where it is self-signed.
+    """
+
+    token_file: Path | None
+    access: Path | None
+    own: Callable[[], Identity] | None
+
+    def now(self) -> tuple[str | None, Identity | None]:
+        """The one token, where there is no access file; and what the collector made for itself."""
+        from anchorlib.errors import OptionError
+
+        if self.access is not None and self.token_file is not None:
+            raise OptionError(
+                "--access names every token and what it may: leave out --token-file, whose token "
+                "may all"
+            )
+        identity = None if self.own is None else self.own()
+        if self.access is not None:
+            return None, identity
+        token = _token(self.token_file)
+        if token is None and identity is not None:
+            token = _token(identity.token_file)
+        return token, identity
+
+
+def say_exports(address: str, identity: Identity, shown: Shown) -> None:
+    """What a client's shell needs, to be copied; the token itself is never shown."""
+    host = f"[{identity.host}]" if ":" in identity.host else identity.host
+    port = address.rpartition(":")[2]
+    lines = [f"ANCHOR_STORE=grpcs://{host}:{port}", f"ANCHOR_CA_FILE={identity.cert_file}"]
+    if shown.token_file is not None:
+        lines.append(f"ANCHOR_TOKEN_FILE={shown.token_file.absolute()}")
+    elif shown.access is None and not (
+        os.environ.get("ANCHOR_TOKEN") or os.environ.get("ANCHOR_TOKEN_FILE")
+    ):
+        lines.append(f"ANCHOR_TOKEN_FILE={identity.token_file}")
+    own = ", and ANCHOR_TOKEN, as `anchor token` prints it" if shown.access is not None else ""
+    note(
+        f"what clients have to set{own}; on another machine, copy the files there (the token chmod "
+        "600)"
+    )
+    for name, _, value in (line.partition("=") for line in lines):
+        sys.stderr.write(f"export {name}={shlex.quote(value)}\n")
+    sys.stderr.flush()
+
+
+def _token(file: Path | None) -> str | None:
+    """What clients must show: of --token-file, ANCHOR_TOKEN or ANCHOR_TOKEN_FILE; never told."""
+    from anchorlib.wire import Credentials
+
+    given = os.environ if file is None else {"ANCHOR_TOKEN_FILE": str(file)}
+    # A client's certificates are no business here.
+    return Credentials.from_environment({n: given[n] for n in _VARIABLES if n in given}).token

@@ -1,0 +1,193 @@
+"""Who may do what: tokens and certificates, each with its rights and the runs that they hold for.
+
+    [[token]]
+    name = "vision"                                     for people, logs, and the runs it makes
+    hash = "sha256:2c26b46b68ffc68f…"                   or a list of them, while a token is changed
+    rights = ["read", "write"]                          out of read, write, replace, delete
+    runs = ["vision-*", "shared"]                       globs of the names of runs
+    common_names = ["trainer7"]                         of clients' certificates, in place of a
+    alternative_names = ["spiffe://here/trainer7"]      token; they need --client-ca
+    max_streams = 64                                    what it may spend, see `limits`; also
+    max_rate = "50MB"                                   max_runs, max_run_size, max_run_inodes
+
+A token is 256 random bits. Nobody finds those by trying, however fast the hash is: a slow hash is
+for passwords, which people choose, and here it would cost every call its time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from hmac import compare_digest
+from typing import Any, Final
+
+from anchor_server.limits import LIMIT_KEYS, NO_LIMITS, Limits, read_limits
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+
+__all__ = ["ALL_RIGHTS", "EVERY_RUN", "Access", "Grant", "Right", "hash_of", "parse_access"]
+
+EVERY_RUN: Final = "*"
+
+_HASH: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_GLOB: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
+
+
+class Right(StrEnum):
+    """What a call may need.
+
+    WRITE: record runs, and continue or record anew those that the same token made. REPLACE: the
+    latter also with runs of others.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    REPLACE = "replace"
+    DELETE = "delete"
+
+
+ALL_RIGHTS: Final = frozenset(Right)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one token or certificate may.
+
+    name: "" for whoever comes where a collector has no access file.
+    hashes: sha256 of the tokens that stand for it.
+    certificates: names in clients' certificates that stand for it, as "cn:…" or "san:…".
+    limits: of all its streams and runs together.
+    """
+
+    name: str
+    rights: frozenset[Right]
+    runs: tuple[str, ...]
+    hashes: tuple[bytes, ...] = ()
+    certificates: frozenset[str] = frozenset()
+    limits: Limits = NO_LIMITS
+
+    def may(self, right: Right, run: str | None) -> bool:
+        """Whether it has this right to a run; None is what belongs to no run."""
+        if right not in self.rights:
+            return False
+        if run is None:
+            return EVERY_RUN in self.runs
+        return any(fnmatchcase(run, glob) for glob in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """All grants; `anyone` is that of calls that show nothing, None where those are refused."""
+
+    grants: tuple[Grant, ...] = ()
+    anyone: Grant | None = None
+
+    @classmethod
+    def of_token(cls, token: str | None) -> Access:
+        """All rights to whoever shows the one token; to everyone where there is none."""
+        hashes = () if token is None else (hash_of(token.encode()),)
+        grant = Grant("", ALL_RIGHTS, (EVERY_RUN,), hashes)
+        return cls(anyone=grant) if token is None else cls((grant,))
+
+    def of_shown(self, token: bytes | None, certificate: Collection[str]) -> Grant | None:
+        """The grant of a token; without a token, of the names in a certificate; else None."""
+        if token is not None and self.grants:
+            return self._of_hash(hash_of(token))
+        named = (one for one in self.grants if not one.certificates.isdisjoint(certificate))
+        return next(named, self.anyone)
+
+    def _of_hash(self, shown: bytes) -> Grant | None:
+        # Every hash is compared to its end, so that time tells nothing of those that nearly fit.
+        found = None
+        for grant in self.grants:
+            for known in grant.hashes:
+                if compare_digest(shown, known):
+                    found = grant
+        return found
+
+
+def hash_of(token: bytes) -> bytes:
+    """What a collector keeps of a token."""
+    return hashlib.sha256(token).digest()
+
+
+def parse_access(text: str, file: str) -> Access:
+    """What an access file says. Raises OptionError, which names `file` and what is wrong in it."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise OptionError(f"{escape(file)} is no TOML: {escape(str(error)[:200])}") from None
+    tables = document.pop("token", [])
+    if document or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
+        what = f"'{escape(next(iter(document)))}'" if document else "'token'"
+        raise OptionError(f"{escape(file)} holds [[token]] tables alone, and {what} is none")
+    grants = [_grant(table, number, file) for number, table in enumerate(tables, 1)]
+    _refuse_double(grants, file)
+    return Access(tuple(grants))
+
+
+def _grant(table: Mapping[str, Any], number: int, file: str) -> Grant:
+    where = f"{escape(file)}: token {escape(str(table.get('name', number)))!r}"
+    if unknown := sorted(set(table) - _KEYS):
+        known = ", ".join(sorted(_KEYS))
+        raise OptionError(f"{where} has {escape(unknown[0])!r}, which is none of {known}")
+    name = table.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise OptionError(
+            f"{where} needs a name of 1 to 64 letters, digits, '.', '_' and '-', with no dot and "
+            "no dash first"
+        )
+    rights = _texts(table, "rights", where)
+    if not rights or not set(rights) <= ALL_RIGHTS:
+        raise OptionError(f"{where} needs rights out of {', '.join(Right)}")
+    runs = _texts(table, "runs", where)
+    if not runs or not all(map(_GLOB.fullmatch, runs)):
+        raise OptionError(f"{where} needs runs: names of runs or globs of them, as 'vision-*'")
+    certificates = [f"cn:{one}" for one in _texts(table, "common_names", where)]
+    certificates += [f"san:{one}" for one in _texts(table, "alternative_names", where)]
+    hashes = tuple(_hash(one, where) for one in _texts(table, "hash", where))
+    if not (hashes or certificates):
+        raise OptionError(f"{where} needs a hash, common_names or alternative_names: who it is")
+    limits = read_limits(table, where)
+    return Grant(name, frozenset(map(Right, rights)), runs, hashes, frozenset(certificates), limits)
+
+
+_KEYS: Final = LIMIT_KEYS | {
+    *("name", "hash", "rights", "runs", "common_names", "alternative_names"),
+}
+
+
+def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """A list of texts, of which there may be none; one alone needs no list."""
+    found = table.get(key, [])
+    texts = [found] if isinstance(found, str) else found
+    if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
+        raise OptionError(f"{where}: {key} is a list of texts")
+    return tuple(texts)
+
+
+def _hash(text: str, where: str) -> bytes:
+    found = _HASH.fullmatch(text)
+    if found is None:
+        raise OptionError(f"{where}: a hash is sha256: and 64 hexadecimal digits; see anchor token")
+    return bytes.fromhex(found[1])
+
+
+def _refuse_double(grants: Iterable[Grant], file: str) -> None:
+    """Two tables that one token or certificate stands for would leave open which of them counts."""
+    seen: set[str | bytes] = set()
+    for grant in grants:
+        shown: list[str | bytes] = [grant.name, *grant.hashes, *grant.certificates]
+        for one in shown:
+            if one in seen:
+                raise OptionError(
+                    f"{escape(file)}: token {grant.name!r} has the name, a hash or a certificate "
+                    "of one before it"
+                )
+            seen.add(one)

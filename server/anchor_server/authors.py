@@ -1,0 +1,64 @@
+"""Whose a run is: of the token that made it, and of whoever may write into the runs of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anchor_server.access import Grant, Right
+from anchor_server.limits import Limits
+from anchor_server.refusals import Refusal
+from anchorlib.errors import StoreError
+from anchorlib.store import run_author, run_directory
+from anchorlib.wire import Kind
+
+__all__ = ["check_author", "check_runs"]
+
+
+def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
+    """Raises a Refusal where the run is another's, whom `grant` may not write for.
+
+    anew: records that are there would be removed. A run that no token made (by a collector without
+    an access file, by a trainer in the directory itself) is continued by whoever may write it, and
+    recorded anew by whoever may replace what others made.
+
+    Raises StoreError where nothing says any more who made the run.
+    """
+    if grant.may(Right.REPLACE, run):
+        return
+    author = run_author(run_directory(store, run))
+    if author is None or author == grant.name or (not author and not anew):
+        return
+    whose = "was made by another token" if author else "was made by no token"
+    raise Refusal(
+        Kind.FORBIDDEN,
+        f"run '{run}' {whose}, and token '{grant.name}' has no right to replace: take another run "
+        "name, or ask who runs the collector for that right",
+    )
+
+
+def check_runs(store: Path, run: str, limits: Limits, grant: Grant) -> None:
+    """Raises a Refusal where `run` would be one run too many: of the store, or of its maker."""
+    if limits.runs is None and grant.limits.runs is None:
+        return
+    if run_author(run_directory(store, run)) is not None:
+        return
+    there = [path for path in store.glob("*.zarr") if (path / "zarr.json").exists()]
+    if limits.runs is not None and len(there) >= limits.runs:
+        raise _too_many("this collector has", limits.runs)
+    most = grant.limits.runs
+    if most is not None and sum(_made(path, grant.name) for path in there) >= most:
+        raise _too_many(f"token '{grant.name}' has", most)
+
+
+def _made(run: Path, name: str) -> bool:
+    try:
+        return run_author(run) == name
+    except StoreError:
+        return False
+
+
+def _too_many(who: str, most: int) -> Refusal:
+    return Refusal(
+        Kind.RUNS,
+        f"{who} {most} runs, which is the limit (max_runs): another begins when one is removed",
+    )

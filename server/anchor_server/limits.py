@@ -1,0 +1,103 @@
+"""What writers may spend: all of a collector together, or all that show one token.
+
+Each bound has its own refusal, which passes: a trainer keeps what it has in its spool and comes
+back, ever more seldom, until there is room. Only bytes of a run are otherwise: beyond them values
+are left out and summaries kept, because a run that never shrinks would wait for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from anchor_server.refusals import Refusal
+from anchorlib.errors import OptionError
+from anchorlib.spool import parse_bytes
+from anchorlib.wire import Kind
+
+__all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "read_limits"]
+
+_BURST_SECONDS: Final = 4.0  # of bytes that may come at once
+_WHOLE: Final = ("max_streams", "max_runs", "max_run_inodes")
+_SIZES: Final = ("max_rate", "max_run_size")
+LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None is no bound.
+
+    streams: open at once. rate: bytes a second that streams send, together. runs: that there are.
+    run_bytes, run_files: of one run on disk, all ranks together; files with folders, as inodes are.
+    """
+
+    streams: int | None = None
+    rate: int | None = None
+    runs: int | None = None
+    run_bytes: int | None = None
+    run_files: int | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
+def read_limits(table: Mapping[str, Any], where: str) -> Limits:
+    """The limits in a table of an access file. Raises OptionError, which begins with `where`."""
+    for key in LIMIT_KEYS & set(table):
+        value = table[key]
+        number = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if not number and not (key in _SIZES and isinstance(value, str)):
+            form = "a size, as '10MB'" if key in _SIZES else "a number"
+            raise OptionError(f"{where}: {key} is {form}, and more than nothing")
+    sizes = {key: parse_bytes(str(table[key]), f"{where}: {key}") for key in _SIZES if key in table}
+    if any(size <= 0 for size in sizes.values()):
+        raise OptionError(f"{where}: a size is more than nothing")
+    return Limits(
+        streams=table.get("max_streams"),
+        rate=sizes.get("max_rate"),
+        runs=table.get("max_runs"),
+        run_bytes=sizes.get("max_run_size"),
+        run_files=table.get("max_run_inodes"),
+    )
+
+
+class Meter:
+    """Counts the bytes that writers send against their rates; any thread may add.
+
+    What was sent is never refused: the stream that sends too much ends after its acknowledgement,
+    and is let in again once half of a burst may come. So each stream that is let in gets on.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._left: dict[str, tuple[float, float]] = {}  # bytes that may come, and as of when
+
+    def check(self, whose: str, rate: int | None) -> None:
+        """Raises a Refusal where a stream cannot begin just now."""
+        if rate is not None and self._spend(whose, rate, 0) < rate * _BURST_SECONDS / 2:
+            raise _too_fast(whose, rate)
+
+    def spend(self, whose: str, rate: int | None, nbytes: int) -> None:
+        """Counts bytes that came. Raises a Refusal where they were more than may come."""
+        if rate is not None and self._spend(whose, rate, nbytes) < 0:
+            raise _too_fast(whose, rate)
+
+    def _spend(self, whose: str, rate: int, nbytes: int) -> float:
+        now, most = self._clock(), rate * _BURST_SECONDS
+        with self._lock:
+            left, since = self._left.get(whose, (most, now))
+            left = min(left + (now - since) * rate, most) - nbytes
+            self._left[whose] = left, now
+            return left
+
+
+def _too_fast(whose: str, rate: int) -> Refusal:
+    return Refusal(
+        Kind.RATE,
+        f"{whose} send more than {rate} bytes a second, which is their limit (max_rate): they go "
+        "on a little later",
+    )
