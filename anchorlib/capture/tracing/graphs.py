@@ -75,7 +75,8 @@ def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> Graph:
         elif node.op == "call_function" and op_name(node.target) != "getitem":
             called = op_name(node.target)
             if called.startswith(OUR_OPERATORS):
-                found.sightings[called, *_constants(node.args)] = _slot(node.args[0])
+                if isinstance(node.args[0], fx.Node):
+                    found.sightings[called, *_constants(node.args)] = _slot(node.args[0])
             else:
                 found.ops.append(_op(node, called, groups.get(node.name)))
     return found

@@ -7,79 +7,28 @@ compiled   the graph's node says all of it; one autograd node stands for the who
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from anchorlib.capture.tracing.doors import node_of
 from anchorlib.capture.tracing.insides import Insides
 from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node
+from anchorlib.capture.tracing.owners import Names
 from anchorlib.capture.tracing.places import Place
 from anchorlib.capture.tracing.schemas import OpFacts
-from anchorlib.capture.tracing.storages import Makers, storage_key
+from anchorlib.capture.tracing.storages import Makers
 from anchorlib.operations import TracedOp
 
-__all__ = ["Names", "Sight", "Sights"]
+__all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # nodes that accumulate have none
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 _sequence = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # noqa: SLF001  # private
-
-
-class Names:
-    """What modules and parameters are called."""
-
-    def __init__(self) -> None:
-        self.modules: dict[int, str] = {}
-        self._owners: dict[int, str] = {}
-        self._parameters: dict[int, str] = {}
-        self._held: list[object] = []
-
-    def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
-        """Take over the names of a watched model, as its outputs and parameters have them."""
-        self._held += [modules, parameters]  # an id is a name while its object lives
-        self.modules |= {id(module): name for name, module in modules.items()}
-        root = next(reversed(modules), "")
-        for name, parameter in parameters.items():
-            owner = name.rpartition(".")[0]
-            self._parameters[id(parameter)] = owner if owner in modules else root
-
-    def name_of(self, module: object) -> str | None:
-        """What a module is called; None where it is none that is known."""
-        return self.modules.get(id(module))
-
-    def at(self, path: tuple[str, ...]) -> str:
-        """The module at a path, as its outputs are called; empty where there is none."""
-        name = ".".join(link for link in path if link != "_orig_mod")
-        return name if name in self.modules.values() else ""
-
-    def owner(self, variable: object) -> str:
-        """The module that holds a parameter; empty where it is none."""
-        return self._parameters.get(id(variable), "")
-
-    def find_memory(self) -> None:
-        """Look where the parameters' memory is; it may have moved since."""
-        self._owners.clear()
-        for parts in self._held[1::2]:
-            for parameter in parts.values():  # type: ignore[attr-defined]
-                self.own(parameter, self._parameters[id(parameter)])
-
-    def own(self, x: torch.Tensor, module: str) -> None:
-        """Until the step ends the memory of `x` belongs to a module: a gradient, a state."""
-        key = storage_key(x)
-        if key is not None:
-            self._owners[key] = module
-
-    def owner_among(self, tensors: Iterable[torch.Tensor]) -> str:
-        """The one module whose memory is among `tensors`; empty where there is not one."""
-        found = {self._owners.get(key, "") for key in map(storage_key, tensors) if key is not None}
-        found.discard("")
-        return found.pop() if len(found) == 1 else ""
 
 
 class Sight(NamedTuple):

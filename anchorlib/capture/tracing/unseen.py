@@ -35,11 +35,9 @@ class Unseen:
         inductors: the compilations of which Inductor has made kernels. ran: the signatures of
         graphs that ran one by one.
         """
-        left = [
-            one.graph
-            for one in self._read
-            if one.compile_id not in inductors and one.signature not in ran
-        ]
+        # A backward that has not run yet runs as its forward did.
+        seen = inductors | {one.compile_id for one in self._read if one.signature in ran}
+        left = [one.graph for one in self._read if one.compile_id not in seen]
         self._read.clear()
         return left
 

@@ -116,7 +116,7 @@ SITUATIONS = {
     "aot_eager": (Transformer, adam(), plain_step, compiled("aot_eager")),
     "inductor": (Net, adam(), plain_step, compiled("inductor")),
     "inductor, bfloat16": (
-        lambda: Transformer().bfloat16(),
+        lambda: Net().bfloat16(),
         adam(),
         accumulating_step,
         compiled("inductor"),

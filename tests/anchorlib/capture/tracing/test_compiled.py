@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 import torch
 from functorch.compile import make_boxed_func
+from torch import nn
 from torch._decomp import get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 
@@ -82,6 +83,59 @@ def test_graphs_that_run_operation_by_operation_tell_what_eager_code_tells():
         differing = (alike - other) | (other - alike)
         assert {name.split(".")[1] for _, name in differing} <= DROPOUTS
         assert not differing or stage in {"forward", "backward"}
+
+
+class Blocks(nn.Module):
+    """Two blocks that dynamo compiles once."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(2))
+        for block in self.blocks:
+            block.compile(backend="aot_eager")
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo's own
+def test_modules_that_share_one_graph_are_told_apart():
+    torch._dynamo.reset()
+    model = Blocks()
+    ops = [op for op in one_step(model, model) if "tanh" in op.op]
+    assert [(op.stage, op.module) for op in ops] == [
+        ("forward", "blocks.0.1"),
+        ("forward", "blocks.1.1"),
+        ("backward", "blocks.1.1"),
+        ("backward", "blocks.0.1"),
+    ]
+    assert [op.seq for op in ops[2:]] == [op.seq for op in reversed(ops[:2])]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+def test_a_compiled_optimizer_is_the_stage_optimizer(inductors):
+    del inductors
+    torch._dynamo.reset()
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    @torch.compile
+    def update():
+        optimizer.step()
+
+    with recording() as run:
+        run.session.watch(model, tensors="*", optimizer=optimizer)
+        run.session.trace(1)
+        model(torch.ones(1, 2)).sum().backward()
+        update()
+    written = [op for op in read_entries(run.sink.traced) if op.mutates and op.source != "eager"]
+    assert {(op.op, op.stage) for op in written} == {("aten.copy_.default", "optimizer")}
+    digests = {op.outputs[0].digest for op in written}
+    assert digests == {
+        one.summary.digest.hex() for one in run.sink.records if one.kind == "updated"
+    }
 
 
 @pytest.fixture(scope="module")
