@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.autograd import graph
 from torch.optim import Optimizer
 
-__all__ = ["OURS", "Place", "is_observing", "is_torchs", "place_of"]
+__all__ = ["OURS", "Place", "is_called_compiled", "is_observing", "is_torchs", "place_of"]
 
 
 class Place(NamedTuple):
@@ -51,6 +51,7 @@ class _Kind(Enum):
 
 
 _TORCH: Final = str(Path(torch.__file__).parent) + "/"
+_DYNAMO: Final = _TORCH + "_dynamo/eval_frame.py"
 _ANCHORLIB: Final = str(Path(__file__).parents[2]) + "/"
 _KERNELS: Final = re.compile(r"/[a-z2-7]{2}/c[a-z2-7]{51}[.]py$")  # Inductor's own code
 _OBSERVING: Final = (f"{_ANCHORLIB}capture/", f"{_ANCHORLIB}recorder/")
@@ -73,6 +74,16 @@ _kinds: dict[str, _Kind] = {}
 def is_torchs(file: str) -> bool:
     """Whether a file is part of torch."""
     return file.startswith(_TORCH)
+
+
+def is_called_compiled(frame: FrameType | None) -> bool:
+    """Whether dynamo runs the function that `frame` is called by, however far above."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and code.co_filename == _DYNAMO:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_observing(file: str) -> bool:

@@ -18,6 +18,7 @@ from anchorlib.capture.tracing.doors import Doors, GraphKey
 from anchorlib.capture.tracing.kernels import Kernels
 from anchorlib.capture.tracing.mode import OpMode
 from anchorlib.capture.tracing.owners import Names
+from anchorlib.capture.tracing.places import is_called_compiled
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Sights
 from anchorlib.capture.tracing.unseen import Unseen, signature
@@ -31,6 +32,7 @@ _mode_at = torch._C._get_dispatch_stack_at  # noqa: SLF001
 
 OTHER_MODE: Final = "operations of a step in which another dispatch mode was active"
 MIDWAY: Final = "operations of a step that had begun when its trace was asked for"
+WITHIN: Final = "operations of a step that began inside a compiled function"
 COMPILED: Final = "operations inside compiled code"
 UNSEEN: Final = "runs of code whose backend runs it out of sight: its graphs are listed once"
 
@@ -87,6 +89,8 @@ class Tracer:
             return
         if midway:
             self._gap(MIDWAY)
+        elif is_called_compiled(sys._getframe()):  # noqa: SLF001
+            self._gap(WITHIN)
         elif _modes():  # what lies on a mode of the user's goes when that one goes
             self._gap(OTHER_MODE)
         else:
@@ -172,6 +176,8 @@ class Tracer:
             return
         mode.live = False
         on_top = _modes() and _mode_at(_modes() - 1) is mode
+        if is_called_compiled(sys._getframe()):  # noqa: SLF001
+            return  # torch would put back what tells it that there is a mode: after this one
         if on_top and threading.get_ident() == self._thread:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._mode = None
