@@ -29,6 +29,7 @@ UNORDERED = ("zero", "nan", "inf", "subnormal", "min", "max")
 NEAR = 1e-9  # of a norm, which is a sum over all elements in their order
 TRIED = 3  # values of a pass, and passes in which nothing is found
 MOST = 1 << 16  # samples
+ELEMENTS = 4  # of a sample
 _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
 
 
@@ -94,8 +95,9 @@ def _order(found: Alignment, pair: int) -> Array | None:
     shape = a.shapes[a.shape[row_a]]
     if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
         return None
-    for axis, size in enumerate(shape[:2]):
-        if not 1 < size <= MOST:
+    # Indices and decisions are no samples: a sample is told by several elements.
+    for axis, size in enumerate(shape[: max(len(shape) - 1, 0)][:2]):
+        if not 1 < size <= MOST or a.figures["numel"][row_a] < ELEMENTS * size:
             continue
         try:
             one, two = row_digests(a, row_a, axis), row_digests(b, row_b, axis)
