@@ -120,7 +120,7 @@ class _Rank:
             done = "would be made again" if work.dry else "made again"
             what = "of its metadata and labels"
             return f"{about}all rows are sound; {counted(self.remade, 'file')} {what} {done}"
-        return f"{about}all {counted(self.rows, 'row')} are sound"
+        return f"{about}{counted(self.rows, 'row')}, all sound"
 
 
 @dataclass(slots=True)

@@ -212,7 +212,7 @@ def test_a_rank_that_is_lost_can_be_dropped(store: Path) -> None:
     assert "rank 1: would be removed\n" in planned.out
     done = anchor("repair", "bad", "--drop-rank", "1", "--store", store)
     assert done.code == 3  # the gap that it was recorded with
-    assert "rank 1: removed\nrank 0: all 25 rows are sound\n" in done.out
+    assert "rank 1: removed\nrank 0: 25 rows, all sound\n" in done.out
     assert anchor("names", "bad", "--store", store).code == 0
 
 
