@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from google.protobuf import text_format
 from hypothesis import given, settings
+from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from anchorlib.graphs import SUFFIXES, graph_of
-from tests.anchorlib.graphs.made import READERS, made, operand, shape_of, steps, written
+from tests.anchorlib.graphs.made import HARD, READERS, made, operand, shape_of, steps, written
 
 DIGEST = "ab" * 16
 STEP = [
@@ -115,3 +118,23 @@ def test_dtypes_and_shapes_stand_in_the_onnx_model():
     value = made_by["forward/fc1/addmm_1:0"]
     assert value.elem_type == onnx.TensorProto.FLOAT
     assert [dim.dim_value for dim in value.shape.dim] == [5, 8]
+
+
+def test_a_log_that_names_later_makers_or_one_place_twice_is_a_graph_without_cycles():
+    ops = [
+        made(0, "aten.a.x", producers=(1,)),
+        made(1, "aten.b.x", producers=(1,)),
+        made(2, "aten.c.x", producers=(0,)),
+        made(2, "aten.c.x", producers=(1,)),
+    ]
+    graph = graph_of(ops, "r")
+    assert [node.name for node in graph.nodes] == ["forward/a_0", "forward/b_1", "forward/c_2"]
+    assert graph.edges == [(1, 2)]
+
+
+def test_names_in_a_graph_def_are_those_that_tensorflow_allows():
+    ops = [made(n, f"aten.{one}.x", stage=one, module=one) for n, one in enumerate(HARD)]
+    text = written([graph_of(ops, "r", scope=("_r",))], ".pbtxt").decode()
+    names = [node.name for node in text_format.Parse(text, GraphDef()).node]
+    assert len({*names}) == len(HARD)
+    assert all(re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.\\/-]*", name) for name in names)
