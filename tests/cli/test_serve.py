@@ -16,6 +16,7 @@ import pytest
 
 from anchor_cli import serve
 from anchor_cli.amounts import parse_seconds
+from anchor_cli.showing import Shown
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Kind
@@ -141,7 +142,7 @@ def test_a_token_that_others_can_read_is_refused(tmp_path):
     token.write_text("s3cret")
     token.chmod(0o644)
     with pytest.raises(OptionError, match="chmod 600"):
-        serve._token(token)
+        Shown(token, None, None).now()
 
 
 @pytest.mark.parametrize("content", ["", "\n", "two\nlines", "bell\x07", "ключ"])
@@ -150,7 +151,7 @@ def test_a_file_without_a_token_is_refused_without_showing_it(tmp_path, content)
     token.write_text(content)
     token.chmod(0o600)
     with pytest.raises(OptionError) as refused:
-        serve._token(token)
+        Shown(token, None, None).now()
     assert not content.strip() or content.strip() not in str(refused.value)
 
 
@@ -165,7 +166,7 @@ def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
     assert serve._token(None) == "of a file"
     monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
     assert serve._token(None) == "s3cret"
-    assert serve._token(token) == "of a file"
+    assert Shown(token, None, None).now() == "of a file"
 
 
 def test_a_second_signal_ends_it_at_once():
