@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from anchor_server import Collector, ServerTLS, issue_token, serve
 from anchor_server.access import ALL_RIGHTS, Grant, Right, parse_access
+from anchor_server.access_file import AccessFile
 from anchor_server.gate import CALLS, Open
 from anchor_server.handlers import behind
 from anchorlib.block import block_of
@@ -287,15 +288,14 @@ def test_a_writer_goes_on_with_its_own_runs_and_with_no_others(collector, tokens
 def test_of_two_that_make_a_run_at_the_same_moment_it_is_of_the_first(
     collector, tokens, monkeypatch
 ):
-    real, asked_for = collector._ranks.check_author, []
+    real = collector._ranks._take
 
-    def late(grant, hello):
-        real(grant, hello)
-        if grant.name == "bob" and not asked_for:
-            asked_for.append(grant)
+    def late(key, claim):
+        real(key, claim)  # all that is asked before the run is opened was asked
+        if key == ("shared", 1):
             assert recorded(collector, tokens.of["alice"], "shared") is None
 
-    monkeypatch.setattr(collector._ranks, "check_author", late)
+    monkeypatch.setattr(collector._ranks, "_take", late)
     assert recorded(collector, tokens.of["bob"], "shared", rank=1) is Kind.FORBIDDEN
     assert sorted(path.name for path in run_directory(collector.store, "shared").glob("rank*")) == [
         "rank0"
@@ -389,6 +389,15 @@ def test_a_broken_file_leaves_the_old_one_in_force_and_says_so_once(
         collector.renew()
     assert recorded(collector, tokens.of["alice"], "alice-2") is None
     assert len([one for one in caplog.records if "stays as it was" in one.getMessage()]) == 1
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_what_is_meant(tokens):
+    file = AccessFile(tokens.file, lambda access: None)
+    file.read()
+    for part in ("# a", "# and more"):
+        tokens.file.write_text(part)
+        assert not file._has_changed()
+    assert file._has_changed()
 
 
 def test_a_trainer_whose_token_is_revoked_keeps_what_it_has_until_it_may_again(
