@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from anchor_cli import serve
 from anchor_cli.amounts import parse_seconds
 from anchor_cli.showing import Shown
 from anchorlib.errors import OptionError
@@ -158,15 +157,15 @@ def test_a_file_without_a_token_is_refused_without_showing_it(tmp_path, content)
 def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
     for name in ("ANCHOR_TOKEN", "ANCHOR_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
-    assert serve._token(None) is None
+    assert Shown(None, None, None).now()[0] is None
     token = tmp_path / "token"
     token.write_text("of a file")
     token.chmod(0o600)
     monkeypatch.setenv("ANCHOR_TOKEN_FILE", str(token))
-    assert serve._token(None) == "of a file"
+    assert Shown(None, None, None).now()[0] == "of a file"
     monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
-    assert serve._token(None) == "s3cret"
-    assert Shown(token, None, None).now() == "of a file"
+    assert Shown(None, None, None).now()[0] == "s3cret"
+    assert Shown(token, None, None).now()[0] == "of a file"
 
 
 def test_a_second_signal_ends_it_at_once():
