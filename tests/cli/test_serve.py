@@ -165,7 +165,7 @@ def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
     assert Shown(None, None, None).now()[0] == "of a file"
     monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
     assert Shown(None, None, None).now()[0] == "s3cret"
-    assert Shown(token, None, None).now() == "of a file"
+    assert Shown(token, None, None).now()[0] == "of a file"
 
 
 def test_a_second_signal_ends_it_at_once():
