@@ -41,9 +41,15 @@ def pages(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [600, 1280])
-@pytest.mark.parametrize("name", ["one", "two", "four"])
+# Every two of name, width and scheme meet; all three of them need not.
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [
+        *(("one", 600, "light"), ("one", 1280, "dark")),
+        *(("two", 600, "dark"), ("two", 1280, "light")),
+        *(("four", 600, "light"), ("four", 1280, "dark")),
+    ],
+)
 def test_axe_finds_nothing_wrong(visit, axe, pages, name, width, scheme):
     visited = visit(pages[name], viewport={"width": width, "height": 900}, color_scheme=scheme)
     for summary in visited.page.locator("details:not([open]) > summary").all():

@@ -178,7 +178,7 @@ def test_a_file_that_was_made_a_terabyte_is_read_as_far_as_the_run_goes(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_whatever_a_catalogue_says_with_a_good_checksum_each_command_answers_in_words(
