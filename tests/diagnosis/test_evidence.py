@@ -28,7 +28,7 @@ class Training:
     the head takes what it is given. last: which row it looks at. scale: of the logits. late: from
     which step on the learning rate is a tenth. fused: whether tanh is written otherwise, which
     rounds. detached: whether a second head leaves the rest alone. calls: how often the norm is
-    called.
+    called. mixed: whether inputs come in another order than their targets.
     """
 
     binary: bool = False
@@ -49,6 +49,7 @@ class Training:
     fused: bool = False
     detached: bool = True
     calls: int = 1
+    mixed: bool = False
 
 
 class Net(nn.Module):
@@ -80,6 +81,8 @@ def train(how: Training, name: str, store) -> None:
             if how.zeroed:
                 optimizer.zero_grad()
             batch = torch.randn(BATCH, 3, 6), torch.randint(0, CLASSES, (BATCH,))
+            if how.mixed:
+                batch = (batch[0].flip(0), batch[1])
             backward(how, model, critic, batch)
             if how.rho:
                 climb(how, model, critic, batch, optimizer)
@@ -127,6 +130,7 @@ FAULTS = {
     "not restored": (SAM, {"restores": False}, "not put back before the optimizer's step"),
     "rho behind rounding": (SAM, {"rho": 0.1, "fused": True}, "is 2 times A's"),
     "labels": (PLAIN, {"shifted": True}, "the loss's targets differ in"),
+    "inputs of others": (PLAIN, {"mixed": True}, "the loss's targets differ in"),
     "mask": (PLAIN, {"ignored": (3,)}, "differ in 1 of 24 rows (row 3: label 3 | ignored)"),
     "mask of as many": (
         replace(PLAIN, ignored=(1, 2)),
