@@ -17,6 +17,7 @@ from anchorlib.capture.checkpointing import recomputing
 from anchorlib.capture.module_hooks import ModuleHook
 from anchorlib.capture.observer import Observer
 from anchorlib.capture.own_hooks import Hung, hang_after_forward, hang_before_forward
+from anchorlib.capture.structure import has_forward
 
 __all__ = ["hook_called_parts"]
 
@@ -40,10 +41,10 @@ def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None
 def _callable(model: nn.Module) -> Iterator[nn.Module]:
     """The outermost modules below `model` that have a forward: a ModuleList has none."""
     for child in model.children():
-        if type(child).forward is nn.Module.forward:
-            yield from _callable(child)
-        else:
+        if has_forward(child):
             yield child
+        else:
+            yield from _callable(child)
 
 
 class _CalledPart:

@@ -260,8 +260,9 @@ class ModelWatch:
     def _state(self) -> list[tuple[str, torch.Tensor]]:
         state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
         for name, (module, local) in self.parts.buffers.items():
-            buffer = module._buffers.get(local)  # noqa: SLF001  # it may have been replaced
-            if buffer is not None:
+            buffers = module._buffers  # noqa: SLF001  # a ScriptModule's have no `get`
+            buffer = buffers[local] if local in buffers else None  # noqa: SIM401
+            if buffer is not None:  # it may have been replaced
                 state.append((name, buffer))
         return state
 

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import count
+from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _numbers = count(1)
+_lock = Lock()  # sessions may begin and end in several threads
 
 
 class OwnHook:
@@ -136,27 +138,44 @@ def hang_before_steps(hook: Callable[..., Any]) -> Hung:
     return hang(_global_optimizer_pre_hooks, hook)
 
 
-def leave_out_of_copies() -> Callable[[], None]:
-    """From now on pickles and copies of an OrderedDict have nothing of ours; what ends that."""
-    table: dict[type, Any] = copyreg.dispatch_table
-    before = table.get(OrderedDict)
+class _Reduction:
+    """How `pickle` and `copy` take an OrderedDict apart: without our entries, else as `before`.
 
-    def reduce(whole: OrderedDict[Any, Any]) -> Any:
+    One for all sessions that are open, whichever of them ends first.
+    """
+
+    def __init__(self, before: Callable[..., Any] | None) -> None:
+        self.before = before
+        self.sessions = 0
+
+    def __call__(self, whole: OrderedDict[Any, Any]) -> Any:
         own = [key for key, value in whole.items() if isinstance(value, OwnHook)]
         if own:
             attributes, whole = vars(whole), whole.copy()
             vars(whole).update(attributes)
             for key in own:
                 del whole[key]
-        return whole.__reduce__() if before is None else before(whole)
+        return whole.__reduce__() if self.before is None else self.before(whole)
+
+
+def leave_out_of_copies() -> Callable[[], None]:
+    """From now on pickles and copies of an OrderedDict have nothing of ours; what ends that."""
+    table: dict[type, Any] = copyreg.dispatch_table
+    with _lock:
+        there = table.get(OrderedDict)
+        reduction = there if isinstance(there, _Reduction) else _Reduction(there)
+        reduction.sessions += 1
+        table[OrderedDict] = reduction
 
     def end() -> None:
-        if table.get(OrderedDict) is not reduce:  # somebody has his own way since
-            return
-        if before is None:
-            del table[OrderedDict]
-        else:
-            table[OrderedDict] = before
+        with _lock:
+            reduction.sessions -= 1
+            # Somebody may have his own way since, which goes on to ours.
+            if reduction.sessions or table.get(OrderedDict) is not reduction:
+                return
+            if reduction.before is None:
+                del table[OrderedDict]
+            else:
+                table[OrderedDict] = reduction.before
 
-    table[OrderedDict] = reduce
     return end

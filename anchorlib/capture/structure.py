@@ -6,6 +6,7 @@ appears in them; a user's own module called `module` keeps its name.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -15,7 +16,15 @@ from torch import nn
 
 from anchorlib.capture.optimizer_state import state_kinds
 
-__all__ = ["Parts", "named_leaves", "parts_of", "state_keys", "tensor_kinds", "unwrapped"]
+__all__ = [
+    "Parts",
+    "has_forward",
+    "named_leaves",
+    "parts_of",
+    "state_keys",
+    "tensor_kinds",
+    "unwrapped",
+]
 
 _WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -53,11 +62,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
     root = by_path.pop("")
     lead = f"{prefix}." if prefix else ""
     aliases = {lead + path: lead + first for path, first in repeated.items()}
-    modules = {
-        lead + path: module
-        for path, module in by_path.items()
-        if type(module).forward is not nn.Module.forward  # a ModuleList is never called
-    }
+    modules = {lead + path: module for path, module in by_path.items() if has_forward(module)}
     parameters: dict[str, nn.Parameter] = {}
     buffers: dict[str, tuple[nn.Module, str]] = {}
     seen: dict[int, str] = {}
@@ -78,6 +83,14 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
     modules[_free(lead + "output", modules)] = root
     given = _free(lead + "input", modules)
     return Parts(root, modules, parameters, buffers, given, aliases, prefix)
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether `module` can be called: a ModuleList is not.
+
+    A ScriptModule makes its forward for the instance alone, and its class has none to look up.
+    """
+    return inspect.getattr_static(type(module), "forward", None) is not nn.Module.forward
 
 
 def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:

@@ -7,6 +7,7 @@ The session holds none of them: a watched model holds its `ModelWatch`, and an o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from itertools import takewhile
 from weakref import WeakSet, ref
 
@@ -16,6 +17,7 @@ from torch import nn
 from anchorlib.capture.choice import Asked, Choice
 from anchorlib.capture.clock import At
 from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
+from anchorlib.capture.encoder_layers import show_encoder_layers_no_hooks
 from anchorlib.capture.histories import Histories
 from anchorlib.capture.hyperparameters import headed, hyperparameters
 from anchorlib.capture.module_texts import module_texts, module_tree
@@ -79,6 +81,7 @@ class Watches:
         if self._settings.perturbs is not None:
             self._settings.perturbs.apply(parts.parameters)
         script_without_hooks()
+        show_encoder_layers_no_hooks()
         watch = self._watch_of(parts)
         undo = take_hooks_inside(model)
         if undo is not None:
@@ -198,7 +201,7 @@ class Watches:
     def on_pass(self, at: At) -> None:
         """A pass begins."""
         for watch in self._models:
-            watch.on_pass(at)
+            self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings
         if at.phase == TRAIN and settings.recording and not settings.scope.rests(at.step, TRAIN):
             self._observer.guarded(lambda: self._histories.began(at.step, at.pass_index))

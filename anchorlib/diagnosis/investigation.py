@@ -156,7 +156,7 @@ def compare_tables(
         notes=(
             *few(damaged),
             *alike.lines(),
-            *judge.skips.lines(),
+            *judge.classes.skips.lines(),
             *(() if traces is None else traces.notes),
             *notes(found, origins, around, noise),
         ),

@@ -94,10 +94,30 @@ class Normed(Dense):
         return self.last(halves.view(len(x), 64))
 
 
+class Turning(Dense):
+    """With a fault the samples are in another order from the first layer on."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(fault)
+        self.first = nn.Sequential(self.first, Turn(by=len(fault)))
+
+
+class Turn(nn.Module):
+    """What it is given, `by` so many samples later."""
+
+    def __init__(self, *, by: int) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.roll(self.by, 0)
+
+
 ORDERED: dict[str, Callable[[str], nn.Module]] = {
     "carrying": Carrying,
     "dropping": Dropping,
     "normed": Normed,
+    "turning": Turning,
 }
 NETS: dict[str, Callable[[str], nn.Module]] = {"dense": Dense, "words": Words, "images": Images}
 

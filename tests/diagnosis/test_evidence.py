@@ -23,11 +23,12 @@ class Training:
     """A classifier, or with `binary` one of two classes.
 
     rho, adaptive, restores: of a step of SAM, where rho is not 0. shifted, smoothing, level,
-    negated: of the targets and the loss. zeroed, clip: of the gradients. crossed: in which order
+    negated, ignored: of the targets and the loss; rows that have none. zeroed, clip: of the
+    gradients, which are negated by a clip below 0. crossed: in which order
     the head takes what it is given. last: which row it looks at. scale: of the logits. late: from
     which step on the learning rate is a tenth. fused: whether tanh is written otherwise, which
     rounds. detached: whether a second head leaves the rest alone. calls: how often the norm is
-    called.
+    called. mixed: whether inputs come in another order than their targets.
     """
 
     binary: bool = False
@@ -38,6 +39,7 @@ class Training:
     smoothing: float = 0.0
     level: float = 0.9
     negated: bool = False
+    ignored: tuple[int, ...] = ()
     zeroed: bool = True
     clip: float = 0.1
     crossed: bool = False
@@ -47,6 +49,7 @@ class Training:
     fused: bool = False
     detached: bool = True
     calls: int = 1
+    mixed: bool = False
 
 
 class Net(nn.Module):
@@ -78,10 +81,14 @@ def train(how: Training, name: str, store) -> None:
             if how.zeroed:
                 optimizer.zero_grad()
             batch = torch.randn(BATCH, 3, 6), torch.randint(0, CLASSES, (BATCH,))
+            if how.mixed:
+                batch = (batch[0].flip(0), batch[1])
             backward(how, model, critic, batch)
             if how.rho:
                 climb(how, model, critic, batch, optimizer)
-            nn.utils.clip_grad_norm_(parameters, how.clip)
+            nn.utils.clip_grad_norm_(parameters, abs(how.clip))
+            for p in parameters if how.clip < 0 else ():
+                p.grad.neg_()
             optimizer.step()
 
 
@@ -93,7 +100,8 @@ def backward(how, model, critic, batch) -> None:
     if how.binary:
         loss = functional.binary_cross_entropy_with_logits(told, torch.full_like(told, how.level))
     else:
-        labels = labels.roll(1) if how.shifted else labels
+        labels = labels.roll(1) if how.shifted else labels.clone()
+        labels[list(how.ignored)] = -100
         loss = functional.cross_entropy(told, labels, label_smoothing=how.smoothing)
     loss = -loss if how.negated else loss
     anchorlib.anchor(loss, "loss")
@@ -122,6 +130,13 @@ FAULTS = {
     "not restored": (SAM, {"restores": False}, "not put back before the optimizer's step"),
     "rho behind rounding": (SAM, {"rho": 0.1, "fused": True}, "is 2 times A's"),
     "labels": (PLAIN, {"shifted": True}, "the loss's targets differ in"),
+    "inputs of others": (PLAIN, {"mixed": True}, "the loss's targets differ in"),
+    "mask": (PLAIN, {"ignored": (3,)}, "differ in 1 of 24 rows (row 3: label 3 | ignored)"),
+    "mask of as many": (
+        replace(PLAIN, ignored=(1, 2)),
+        {"ignored": (2, 5)},
+        "differ in 2 of 24 rows (row 1: label ignored | 3)",
+    ),
     "smoothing": (PLAIN, {"smoothing": 0.1}, "the loss's label smoothing is 0 | 0.1"),
     "smoothing behind rounding": (PLAIN, {"smoothing": 0.1, "fused": True}, "smoothing is 0 | 0.1"),
     "level": (BINARY, {"level": 1.0}, "the loss's target is 0.9 | 1"),
@@ -138,6 +153,7 @@ CONTROLS = {
     "scaled logits are no other target": (PLAIN, {"scale": 0.5}, ("target", "smoothing", "sign")),
     "a row is no target": (PLAIN, {"last": 1}, ("target", "smoothing", "another order")),
     "a clip leaves nothing over": (PLAIN, {"clip": 0.01}, ("zero_grad", "detach")),
+    "a negated gradient holds nothing over": (PLAIN, {"clip": -0.1}, ("zero_grad", "detach")),
     "a rounding tells nothing": (
         SAM,
         {"fused": True},
@@ -169,3 +185,39 @@ def test_nothing_is_told_of_what_differs_otherwise(control, tmp_path):
     verdict, said = told(one, replace(one, **changes), tmp_path)
     assert (verdict == "suspect") == (changes == {"fused": True}), said
     assert [word for word in words if word in said] == [], said
+
+
+def two_logits(store, name, *, temperature=1.0):
+    """A softmax of two, whose gradient sums to nothing: any two of them are multiples."""
+    torch.manual_seed(0)
+    with anchorlib.start(name, store=store):
+        h = anchorlib.anchor(torch.randn(2, requires_grad=True) * 1.0, "h")
+        loss = anchorlib.anchor(functional.cross_entropy(h / temperature, torch.tensor(1)), "loss")
+        loss.backward()
+
+
+def one_weight(store, name, *, negated=False):
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with anchorlib.start(name, store=store) as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 1)) - 9).square().mean().backward()
+            if negated:
+                model.weight.grad.neg_()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("train", "fault"), [(two_logits, {"temperature": 2.0}), (one_weight, {"negated": True})]
+)
+def test_of_a_few_elements_no_relation_is_told_that_any_few_have(train, fault, tmp_path):
+    train(tmp_path, "a")
+    train(tmp_path, "b", **fault)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    said = f"{found.sentence} " + "; ".join(origin.why for origin in found.origins)
+    assert found.verdict == "unexpected", said
+    assert "times A" not in said
+    assert "zero_grad" not in said

@@ -62,6 +62,14 @@ def test_a_layer_for_which_the_order_matters_is_not_excused(tmp_path):
     assert bad.place.name == "act", found
 
 
+def test_an_order_that_a_layer_makes_is_no_order_of_the_samples(tmp_path):
+    one = Splitting("turning")
+    found = compared(tmp_path, one, one.but(fault="turned"))
+    assert SAID not in found.sentence
+    assert found.verdict == "unexpected", found
+    assert found.origins[0].place.name == "first.1", found
+
+
 def test_another_order_of_what_drops_out_by_place_stays_another_start(tmp_path):
     one = Splitting("dropping")
     found = compared(tmp_path, one, one.but(shuffled="both"))

@@ -1,10 +1,11 @@
 """What each difference is, and whether it matters: rounding, noise, or something else."""
 
 from anchorlib.diagnosis.judgement.benign import benign, only_dead_ends
-from anchorlib.diagnosis.judgement.classes import BAD, Judge
+from anchorlib.diagnosis.judgement.classes import BAD
 from anchorlib.diagnosis.judgement.completeness import COMPLETE, Completeness, completeness
 from anchorlib.diagnosis.judgement.envelope import Envelope, envelope, perturbation, scores
 from anchorlib.diagnosis.judgement.growth import Growth, growth
+from anchorlib.diagnosis.judgement.judge import Judge
 from anchorlib.diagnosis.judgement.leaving import Leaving, leaves_noise
 from anchorlib.diagnosis.judgement.losses import Losses, losses
 from anchorlib.diagnosis.judgement.nearness import Nearness

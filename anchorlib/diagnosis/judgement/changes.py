@@ -54,6 +54,7 @@ __all__ = ["Changes"]
 MODULE = ".forward"  # what stands for the operations of a module that autograd does not follow
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 CLEAR = 1e-3  # from which two factors are told from one another
+FEW = 5  # elements, of which one is a multiple of the other by chance
 FAR = 64.0  # eps, from which values are read to see what they tell
 SHOWN = 3  # changes of one kind
 
@@ -344,9 +345,10 @@ def _setting(one: Parting, header: Mapping[str, Any]) -> str:
 def _factor(measure: Measure) -> float:
     """B as a multiple of A, 0.0 where it is none: one factor is easily found in a program.
 
-    Any number is a multiple of any other: of a scalar that says nothing.
+    Any number is a multiple of any other, and so are a few whose sum is fixed, as the gradient of
+    two logits: of so few that says nothing.
     """
-    if measure.numel < 2 or not (measure.cosine_distance <= PARALLEL and measure.value_a):
+    if measure.numel < FEW or not (measure.cosine_distance <= PARALLEL and measure.value_a):
         return 0.0
     factor = measure.value_b / measure.value_a
     apart = measure.error_eps * measure.eps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,12 @@ from anchorlib.diagnosis.judgement.changes import Changes
 from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.covering import Covering
 from anchorlib.diagnosis.judgement.envelope import Envelope
-from anchorlib.diagnosis.judgement.groups import Segment, segments
-from anchorlib.diagnosis.judgement.jumps import Jump, jump
-from anchorlib.diagnosis.judgement.origins import Origin
-from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.resummation import Resummations
-from anchorlib.diagnosis.judgement.schedules import turning
-from anchorlib.diagnosis.judgement.severity import severity, size_of_error
-from anchorlib.diagnosis.pairing import place_at
-from anchorlib.diagnosis.sizes import Measure, Measures, max_ulp, whereabouts
+from anchorlib.diagnosis.judgement.severity import severity
+from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
 
-__all__ = ["BAD", "Judge"]
+__all__ = ["BAD", "Classes"]
 
 Array = np.ndarray[Any, Any]
 BAD = ("not_rounding", "nonfinite")
@@ -39,148 +33,38 @@ _UNSEEN = (
 
 
 @dataclass(slots=True)
-class Judge:
-    """Says what an origin is; `origins` are all of them, in order of execution.
-
-    unplaced: of how many more it says where in the tensor they differ.
-    """
+class Classes:
+    """Says of which class a row of A is that differs although what made it is equal."""
 
     found: Frontier
     measures: Measures
+    changes: Changes
     noise: Envelope | None = None
     skips: Skips = field(init=False)
     covering: Covering = field(init=False)
     resummations: Resummations = field(init=False)
-    changes: Changes = field(init=False)
-    unplaced: int = 20
 
     def __post_init__(self) -> None:
         self.skips = skips(self.found.alignment)
         self.covering = Covering(self.found, self.measures, self.noise)
         self.resummations = Resummations(self.found)
-        self.changes = Changes(self.found)
 
-    def origins(self) -> list[Origin]:
-        """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
-        told = [self._origin(segment) for segment in segments(self.found)]
-        if not any(origin.cls == "nonfinite" for origin in told):
-            told += self._overflow()
-        leap = jump(self.found, self.measures)
-        if leap is not None and not self.covering.covers(self._pair(leap.row)):
-            told = self._with_leap(told, leap)
-        turn = turning(self.found, self.measures)
-        return told if turn is None else self._with_leap(told, Jump(turn, 0.0))
+    def of(self, row: int) -> tuple[str, str]:
+        """The class of a row, and why."""
+        pair = self.pair(row)
+        return self._class(row, pair, self.measure(pair))
 
-    def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
-        """With the place where the error leaps, unless something so early is to blame already."""
-        place = place_at(self.found.alignment.a, leap.row)
-        if any(one.cls in BAD and one.place.step <= place.step for one in told):
-            return told
-        segment = Segment(
-            leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
-        )
-        note = f"{leap.times:,.0f} times the error of anything before it in the step"
-        note = note if leap.times else "the optimizer was told otherwise at this step"
-        found = replace(self._told(segment, "not_rounding", note), leap=leap.times or 1.0)
-        before = [one for one in told if one.place.step <= place.step and one.place != place]
-        return [*before, found, *(one for one in told if one.place.step > place.step)]
-
-    def _overflow(self) -> list[Origin]:
-        """The first record that is NaN or infinite in one run alone, though its inputs differ.
-
-        A difference of its own: no rounding grows into it where the noise runs stay finite.
-        """
-        which = self.measures["nonfinite"] > 0
-        which &= ~self.skips.in_both(self.found.alignment.a_row[self.measures.pair])
-        if self.noise is not None and (which & self.noise.nonfinite).any():
-            return []
-        alignment = self.found.alignment
-        rows = alignment.a_row[self.measures.pair[which]]
-        if not len(rows):
-            return []
-        row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
-        ops = self.found.ancestry(row).ops
-        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
-        segment = Segment(row, (row,), len(rows), (rank,), ops)
-        note = "NaN or infinity in one run alone, of inputs that differ already"
-        return [self._told(segment, "nonfinite", note + self._alone(row))]
-
-    def _alone(self, row: int) -> str:
+    def alone(self, row: int) -> str:
         """What to add where GradScaler skipped the step in one run."""
         run = self.skips.alone(row)
         return f"; the scaler skipped the step in {run} only" if run else ""
 
-    def _origin(self, segment: Segment) -> Origin:
-        """It is what its first record is, unless another one of it is worse."""
-        cls, note = self._class_of(segment.row)
-        for worst in self._worst(segment) if cls not in BAD else ():
-            other, why = self._class_of(worst)
-            if other in BAD:
-                segment = replace(segment, row=worst, ops=self.found.ancestry(worst).ops)
-                cls, note = other, why
-                break
-        return self._told(segment, cls, note)
-
-    def _worst(self, segment: Segment) -> list[int]:
-        """The worst record of each kind, worst first, without the segment's first.
-
-        An optimizer makes updates and its state in one: each kind has a measure of its own.
-        """
-        errors = {row: self._error(row) for row in segment.rows}
-        worst: dict[str, int] = {}
-        for row in sorted(errors, key=lambda one: -errors[one]):
-            a = self.found.alignment.a
-            worst.setdefault(a.tensors[a.tensor[row]].kind, row)
-        return [row for row in worst.values() if row != segment.row]
-
-    def _class_of(self, row: int) -> tuple[str, str]:
-        pair = self._pair(row)
-        return self._class(row, pair, self._measure(pair))
-
-    def _error(self, row: int) -> float:
-        """Its error in eps; what cannot be measured is least."""
-        measure = self._measure(self._pair(row))
-        if measure.nonfinite:
-            return np.inf
-        error = size_of_error(self.found, row, measure)
-        return -1.0 if np.isnan(error) else error
-
-    def _measure(self, pair: int) -> Measure:
+    def measure(self, pair: int) -> Measure:
+        """How far apart a pair is."""
         return self.measures.at(int(np.searchsorted(self.measures.pair, pair)))
 
-    def _told(self, segment: Segment, cls: str, note: str) -> Origin:
-        row, found = segment.row, self.found
-        pair = self._pair(row)
-        measure = self._measure(pair)
-        ancestry = found.ancestry(row)
-        outside = cls in ("starts_unequal", "window_start")
-        direct = [] if outside else [link for link in ancestry.parents if not link.saved]
-        parents = [join(link.name, link.kind) for link in direct]
-        changed = () if outside else self.changes.of(row, measure)
-        ops = ((), ()) if outside else self.changes.operations(row)
-        return Origin(
-            place=place_at(found.alignment.a, row),
-            cls=cls,
-            ops=() if outside else segment.ops,
-            parents=tuple(dict.fromkeys(parents)),
-            measure=measure,
-            max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
-            why=reason(found, segment, measure, note, changed, outside=outside),
-            amongst=segment.amongst,
-            where=self._where(pair),
-            orphaned=bool(found.orphaned[row]) or bool(self.changes.made_of_alone(row)),
-            changed=changed,
-            ops_a=tuple(one.name for one in ops[0]),
-            ops_b=tuple(one.name for one in ops[1]),
-            evidence=(found, row),
-        )
-
-    def _where(self, pair: int) -> str:
-        """Which of its elements differ; of the first origins alone, for their values are read."""
-        self.unplaced -= 1
-        return whereabouts(self.found.alignment, pair) if self.unplaced >= 0 else ""
-
-    def _pair(self, row: int) -> int:
+    def pair(self, row: int) -> int:
+        """The pair that a row of A is in."""
         return int(np.searchsorted(self.found.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
@@ -235,9 +119,9 @@ class Judge:
 
     def _is_related(self, row: int) -> bool:
         """Whether its two records are variants of one another."""
-        pair = self._pair(row)
+        pair = self.pair(row)
         matched = self.found.alignment.a_row[pair : pair + 1].tolist() == [row]
-        return matched and self._measure(pair).cosine_distance < UNRELATED
+        return matched and self.measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         if self.found.opening[row]:
@@ -313,7 +197,7 @@ class Judge:
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         if measure.nonfinite and not self.skips.in_both(np.array([row]))[0]:
-            return "nonfinite", "NaN or infinity in one run alone" + self._alone(row)
+            return "nonfinite", "NaN or infinity in one run alone" + self.alone(row)
         if measure.nonfinite and np.isnan(measure.error_eps):
             return "rounding", "no element is finite in both, and both runs skipped the step"
         cls, note = self._size(row, pair, measure)

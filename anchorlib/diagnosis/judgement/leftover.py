@@ -27,6 +27,8 @@ Array = np.ndarray[Any, Any]
 NEAR = 1e-3  # of a norm, beside what rounding makes of a sum
 ROUNDINGS = 8.0  # eps that a sum of gradients may be off
 PARALLEL = 1e-5  # cosine distance of a gradient and a multiple of it
+FEW = 8  # elements, of which more than rounding holds by chance, and a factor is soon found
+CERTAIN = 1e-5  # eps, to which an equation of a few elements is none by chance
 MOST_ELEMENTS = 1 << 22
 MOST_PASSES = 8
 HELD = 0.05  # of a gradient, from which what was left there is seen beside its roundings
@@ -45,7 +47,10 @@ def leftover(alignment: Alignment, pair: int, eps: float) -> str:
         values = [_values(table, row) for table, row in sides]
         if values[0] is None or values[1] is None:
             return ""
-        near = NEAR + ROUNDINGS * eps
+        few = len(values[0]) < FEW
+        if few and eps > CERTAIN:
+            return ""
+        near = NEAR * (not few) + ROUNDINGS * eps
         return _added(sides, values, near) or _not_summed(sides, values, near)
     except StoreError:
         return ""
@@ -78,7 +83,7 @@ def _is_both(value: Array, summed: Array | None, before: Array, near: float) -> 
         return False
     both = summed + before
     size = float(both @ both)
-    factor = float(both @ value) / size if size else 0.0
+    factor = float(both @ value) / size if size and len(value) >= FEW else 0.0
     large = np.linalg.norm(before) > HELD * np.linalg.norm(both)
     return factor > 0 and bool(large) and _close(value, factor * both, near)
 
@@ -93,7 +98,7 @@ def _not_summed(sides: list[tuple[Table, int]], values: list[Any], near: float) 
     if len(summed) < 2 or all(summed) or not any(summed):
         return ""
     odd = summed.index(False)
-    if _cosine_distance(*known[odd]) <= PARALLEL:
+    if _off_line(*known[odd]) <= PARALLEL:
         return ""
     limit = _limit(*known[odd], near)
     if limit:
@@ -167,6 +172,7 @@ def _close(one: Array, two: Array, near: float) -> bool:
     return size > 0 and len(one) == len(two) and float(np.linalg.norm(one - two)) <= near * size
 
 
-def _cosine_distance(one: Array, two: Array) -> float:
+def _off_line(one: Array, two: Array) -> float:
+    """How far neither is a multiple of the other, of whichever sign: the cosine distance."""
     size = float(np.linalg.norm(one) * np.linalg.norm(two))
-    return 1 - float(one @ two) / size if size else 1.0
+    return 1 - abs(float(one @ two)) / size if size else 1.0

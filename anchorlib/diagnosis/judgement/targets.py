@@ -23,11 +23,16 @@ Array = np.ndarray[Any, Any]
 EXACT = 1e-3  # of the spread of what is explained
 CLEAR = 1e-3  # from which two targets are told from one another
 FEW = 8  # elements, of which a line leaves too little
+IGNORED, UNKNOWN = -1, -2  # labels of rows that have no gradient
+CERTAIN = 1 - 1e-5  # a probability from which the label it has leaves no gradient
 MOST_ELEMENTS = 1 << 22
 
 
 class _Target(NamedTuple):
-    """labels: of each row, none of a binary loss. level: of all else. divisor: n."""
+    """labels: of each row, or IGNORED or UNKNOWN; none of a binary loss. level: of all else.
+
+    divisor: n.
+    """
 
     labels: Array | None
     level: float
@@ -85,12 +90,14 @@ def _different(one: _Target, two: _Target, classes: int) -> Iterator[str]:
         if abs(one.level - two.level) > CLEAR:
             yield f"the loss's target is {one.level:.4g} | {two.level:.4g}"
     else:
-        other = np.flatnonzero(one.labels != two.labels)
+        known = (one.labels != UNKNOWN) & (two.labels != UNKNOWN)
+        other = np.flatnonzero(known & (one.labels != two.labels))
         if len(other):
             first = int(other[0])
+            sides = " | ".join(_shown(int(labels[first])) for labels in (one.labels, two.labels))
             yield (
                 f"the loss's targets differ in {len(other):,} of {len(one.labels):,} rows (row "
-                f"{first}: label {int(one.labels[first])} | {int(two.labels[first])})"
+                f"{first}: label {sides})"
             )
         smoothed = [level * classes for level in (one.level, two.level)]
         if abs(smoothed[0] - smoothed[1]) > CLEAR:
@@ -98,6 +105,10 @@ def _different(one: _Target, two: _Target, classes: int) -> Iterator[str]:
             yield f"the loss's label smoothing is {one_in:g} | {two_in:g}"
     if one.divisor * two.divisor < 0:
         yield "the loss is taken with the other sign (Neg)"
+
+
+def _shown(label: int) -> str:
+    return "ignored" if label == IGNORED else str(label)
 
 
 def _target(table: Table, logits: int, gradient: int) -> _Target | None:
@@ -112,12 +123,14 @@ def _target(table: Table, logits: int, gradient: int) -> _Target | None:
     )
     if not (np.isfinite(x).all() and np.isfinite(g).all()):
         return None
+    if shape[-1] > 2:
+        return _softmax(x, g)
     used = (g != 0).any(axis=1)
-    x, g = x[used], g[used]
-    return _softmax(x, g) if shape[-1] > 2 else _sigmoid(x, g)
+    return _sigmoid(x[used], g[used])
 
 
 def _softmax(x: Array, g: Array) -> _Target | None:
+    """A row that has no gradient was ignored, or reaches its target already."""
     if x.size < FEW:
         return None
     p = np.exp(x - x.max(axis=1, keepdims=True))
@@ -125,6 +138,9 @@ def _softmax(x: Array, g: Array) -> _Target | None:
     labels = g.argmin(axis=1)
     others = np.ones(g.shape, bool)
     others[np.arange(len(g)), labels] = False
+    unused = ~(g != 0).any(axis=1)
+    others[unused] = False
+    labels[unused] = np.where(p[unused].max(axis=1) > CERTAIN, UNKNOWN, IGNORED)
     line = _line(g[others], p[others])
     return None if line is None else _Target(labels, line[0], line[1])
 
@@ -138,9 +154,11 @@ def _sigmoid(x: Array, g: Array) -> _Target | None:
 
 def _line(g: Array, p: Array) -> tuple[float, float] | None:
     """Level and slope of p over g, where all lie on one line."""
+    if len(g) < FEW:
+        return None
     spread = g - g.mean()
     size = float(spread @ spread)
-    if len(g) < FEW or not size:
+    if not size:
         return None
     slope = float(spread @ (p - p.mean())) / size
     level = float(p.mean() - slope * g.mean())

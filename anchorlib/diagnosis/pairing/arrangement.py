@@ -7,7 +7,7 @@ the values tell: it is put in that order in which it is nearest to the other run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -69,8 +69,9 @@ def _moves(found: Alignment, told: Orders) -> dict[int, Move]:
     )
     pairs = found.differing
     pairs = pairs[whose[a.tensor[found.a_row[pairs]]]]
-    moves = {}
-    for pair in pairs.tolist():
+    moves: dict[int, Move] = {}
+    values: dict[Hashable, Move] = {}
+    for pair in pairs[np.argsort(a.order[found.a_row[pairs]], kind="stable")].tolist():
         row_a, row_b = int(found.a_row[pair]), int(found.b_row[pair])
         order = told.get(pass_of(a, row_a))
         if order is None or not (a.kept[row_a] and b.kept[row_b]):
@@ -79,8 +80,13 @@ def _moves(found: Alignment, told: Orders) -> dict[int, Move]:
             move = _nearest(a, row_a, b, row_b, order)
         except StoreError:
             continue
+        tensor = a.tensors[a.tensor[row_a]]
+        place = (pass_of(a, row_a), tensor.name, int(a.call[row_a]), int(b.shape[row_b]))
+        if move is None and tensor.kind == "grad":  # as far off as it is, it goes with its value
+            move = values.get(place)
         if move is not None:
             moves[row_b] = move
+            values.setdefault(place, move)
     return moves
 
 

@@ -43,8 +43,9 @@ def orders(found: Alignment) -> Orders:
     for key, pairs in _candidates(found):
         if not (told or failed) and _drops(found.a, found.b):
             return {}
-        order = next((one for p in pairs if (one := _order(found, p)) is not None), None)
-        if order is not None:
+        told_by = ((p, one) for p in pairs if (one := _order(found, p)) is not None)
+        pair, order = next(told_by, (-1, None))
+        if order is not None and not _made_so(found, pair, len(order)):
             told[key] = order
         else:
             failed += 1
@@ -110,6 +111,26 @@ def _order(found: Alignment, pair: int) -> Array | None:
         if sorted(one) == sorted(two) and 2 * len(places) > size and one != two:
             return np.array([places[digest].pop(0) for digest in one], np.int64)
     return None
+
+
+def _made_so(found: Alignment, pair: int, count: int) -> bool:
+    """Whether code made this order: of as many samples that stand alike in both runs."""
+    a, row = found.a, int(found.a_row[pair])
+    tensor = a.tensors[a.tensor[row]]
+    own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
+    told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
+    parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
+    before = found.a_row[found.equal]
+    before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
+    return any(
+        one.kind == "value"
+        and one.name in parents
+        and count in a.shapes[a.shape[other]]
+        and a.figures["min"][other] < a.figures["max"][other]
+        and pass_of(a, other) == pass_of(a, row)
+        for other in before.tolist()
+        for one in [a.tensors[a.tensor[other]]]
+    )
 
 
 def _drops(*tables: Table) -> bool:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.package import PackageExporter
 from torch.utils.hooks import RemovableHandle
 
+from anchorlib.capture.own_hooks import OwnHook, hang, leave_out_of_copies
 from tests.recording import recording
 
 
@@ -53,6 +54,13 @@ class Whole(torch.optim.SGD):
 
     def __getstate__(self):
         return dict(vars(self))
+
+
+class Rests(OwnHook):
+    """A hook of ours that does nothing."""
+
+    def __call__(self, *_of_call):
+        pass
 
 
 def torch_saved(thing):
@@ -242,4 +250,15 @@ def test_the_programs_own_way_to_pickle_an_ordered_dict_holds_and_is_there_after
 def test_without_a_session_nothing_stands_between_a_program_and_pickle():
     with recording() as run:
         run.session.watch(nn.Linear(3, 3))
+    assert OrderedDict not in copyreg.dispatch_table
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_session_that_begins_while_another_closes_leaves_nothing_behind(first):
+    ends = [leave_out_of_copies(), leave_out_of_copies()]
+    ends[first]()
+    whole = OrderedDict(mine=1)
+    hang(whole, Rests())
+    assert list(pickle.loads(pickle.dumps(whole))) == ["mine"]
+    ends[1 - first]()
     assert OrderedDict not in copyreg.dispatch_table

@@ -354,6 +354,24 @@ def test_a_watched_model_and_its_copy_can_be_compiled_as_torchscript_and_record_
         assert run.names().count("output@value") == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*jit", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, torch.ones(2, 3))])
+def test_torchscript_is_watched_from_outside(make):
+    inner = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model = nn.Sequential(make(inner), nn.Linear(3, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    with recording() as run:
+        run.session.watch(model, tensors="*", optimizer=optimizer)
+        for _ in range(2):
+            model(torch.eye(3)[:2]).sum().backward()
+            optimizer.step()
+    for name, kind in (("0", "value"), ("0", "grad"), ("0.1.running_mean", "value")):
+        assert len(run.records(name, kind)) == 2
+    assert len(run.records("0.0.weight", "delta")) == 2
+    assert "0.0@value" not in run.names()  # what runs inside a script has no hooks
+    assert not run.session.counters.skipped
+
+
 def scaled_training(kind, fused, steps=3, bad=(1,)):
     torch.manual_seed(0)
     model = nn.Linear(3, 2)

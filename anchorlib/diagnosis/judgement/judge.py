@@ -1,0 +1,153 @@
+"""The origins of a comparison, each with its class and all that is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.changes import Changes
+from anchorlib.diagnosis.judgement.classes import BAD, Classes
+from anchorlib.diagnosis.judgement.envelope import Envelope
+from anchorlib.diagnosis.judgement.groups import Segment, segments
+from anchorlib.diagnosis.judgement.jumps import Jump, jump
+from anchorlib.diagnosis.judgement.origins import Origin
+from anchorlib.diagnosis.judgement.reasons import reason
+from anchorlib.diagnosis.judgement.schedules import turning
+from anchorlib.diagnosis.judgement.severity import size_of_error
+from anchorlib.diagnosis.pairing import place_at
+from anchorlib.diagnosis.sizes import Measures, max_ulp, whereabouts
+from anchorlib.names import join
+
+__all__ = ["Judge"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class Judge:
+    """Says what an origin is; `origins` are all of them, in order of execution.
+
+    unplaced: of how many more it says where in the tensor they differ.
+    """
+
+    found: Frontier
+    measures: Measures
+    noise: Envelope | None = None
+    changes: Changes = field(init=False)
+    classes: Classes = field(init=False)
+    unplaced: int = 20
+
+    def __post_init__(self) -> None:
+        self.changes = Changes(self.found)
+        self.classes = Classes(self.found, self.measures, self.changes, self.noise)
+
+    def origins(self) -> list[Origin]:
+        """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
+        told = [self._origin(segment) for segment in segments(self.found)]
+        if not any(origin.cls == "nonfinite" for origin in told):
+            told += self._overflow()
+        leap = jump(self.found, self.measures)
+        if leap is not None and not self.classes.covering.covers(self.classes.pair(leap.row)):
+            told = self._with_leap(told, leap)
+        turn = turning(self.found, self.measures)
+        return told if turn is None else self._with_leap(told, Jump(turn, 0.0))
+
+    def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
+        """With the place where the error leaps, unless something so early is to blame already."""
+        place = place_at(self.found.alignment.a, leap.row)
+        if any(one.cls in BAD and one.place.step <= place.step for one in told):
+            return told
+        segment = Segment(
+            leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
+        )
+        note = f"{leap.times:,.0f} times the error of anything before it in the step"
+        note = note if leap.times else "the optimizer was told otherwise at this step"
+        found = replace(self._told(segment, "not_rounding", note), leap=leap.times or 1.0)
+        before = [one for one in told if one.place.step <= place.step and one.place != place]
+        return [*before, found, *(one for one in told if one.place.step > place.step)]
+
+    def _overflow(self) -> list[Origin]:
+        """The first record that is NaN or infinite in one run alone, though its inputs differ.
+
+        A difference of its own: no rounding grows into it where the noise runs stay finite.
+        """
+        which = self.measures["nonfinite"] > 0
+        which &= ~self.classes.skips.in_both(self.found.alignment.a_row[self.measures.pair])
+        if self.noise is not None and (which & self.noise.nonfinite).any():
+            return []
+        alignment = self.found.alignment
+        rows = alignment.a_row[self.measures.pair[which]]
+        if not len(rows):
+            return []
+        row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
+        ops = self.found.ancestry(row).ops
+        rank = alignment.a.tensors[alignment.a.tensor[row]].rank
+        segment = Segment(row, (row,), len(rows), (rank,), ops)
+        note = "NaN or infinity in one run alone, of inputs that differ already"
+        return [self._told(segment, "nonfinite", note + self.classes.alone(row))]
+
+    def _origin(self, segment: Segment) -> Origin:
+        """It is what its first record is, unless another one of it is worse."""
+        cls, note = self.classes.of(segment.row)
+        for worst in self._worst(segment) if cls not in BAD else ():
+            other, why = self.classes.of(worst)
+            if other in BAD:
+                segment = replace(segment, row=worst, ops=self.found.ancestry(worst).ops)
+                cls, note = other, why
+                break
+        return self._told(segment, cls, note)
+
+    def _worst(self, segment: Segment) -> list[int]:
+        """The worst record of each kind, worst first, without the segment's first.
+
+        An optimizer makes updates and its state in one: each kind has a measure of its own.
+        """
+        errors = {row: self._error(row) for row in segment.rows}
+        worst: dict[str, int] = {}
+        for row in sorted(errors, key=lambda one: -errors[one]):
+            a = self.found.alignment.a
+            worst.setdefault(a.tensors[a.tensor[row]].kind, row)
+        return [row for row in worst.values() if row != segment.row]
+
+    def _error(self, row: int) -> float:
+        """Its error in eps; what cannot be measured is least."""
+        measure = self.classes.measure(self.classes.pair(row))
+        if measure.nonfinite:
+            return np.inf
+        error = size_of_error(self.found, row, measure)
+        return -1.0 if np.isnan(error) else error
+
+    def _told(self, segment: Segment, cls: str, note: str) -> Origin:
+        row, found = segment.row, self.found
+        pair = self.classes.pair(row)
+        measure = self.classes.measure(pair)
+        ancestry = found.ancestry(row)
+        outside = cls in ("starts_unequal", "window_start")
+        direct = [] if outside else [link for link in ancestry.parents if not link.saved]
+        parents = [join(link.name, link.kind) for link in direct]
+        changed = () if outside else self.changes.of(row, measure)
+        ops = ((), ()) if outside else self.changes.operations(row)
+        return Origin(
+            place=place_at(found.alignment.a, row),
+            cls=cls,
+            ops=() if outside else segment.ops,
+            parents=tuple(dict.fromkeys(parents)),
+            measure=measure,
+            max_ulp=None if measure.measured == "summary" else max_ulp(found.alignment, pair),
+            why=reason(found, segment, measure, note, changed, outside=outside),
+            amongst=segment.amongst,
+            where=self._where(pair),
+            orphaned=bool(found.orphaned[row]) or bool(self.changes.made_of_alone(row)),
+            changed=changed,
+            ops_a=tuple(one.name for one in ops[0]),
+            ops_b=tuple(one.name for one in ops[1]),
+            evidence=(found, row),
+        )
+
+    def _where(self, pair: int) -> str:
+        """Which of its elements differ; of the first origins alone, for their values are read."""
+        self.unplaced -= 1
+        return whereabouts(self.found.alignment, pair) if self.unplaced >= 0 else ""
