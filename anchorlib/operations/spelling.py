@@ -7,7 +7,7 @@ from typing import Final
 
 from anchorlib.operations.op import Op
 
-__all__ = ["base_name", "computes", "settings_of"]
+__all__ = ["base_name", "computes", "moved", "settings_of"]
 
 _ALIKE: Final = {
     "_unsafe_view": "view",
@@ -70,6 +70,17 @@ def computes(op: Op) -> bool:
     if name in _COPYING and op.inputs:
         return op.inputs[-1].dtype != op.outputs[0].dtype
     return name not in _SILENT
+
+
+def moved(op: Op) -> int | None:
+    """Which input an operation that computes nothing takes its bits from; None of a constant.
+
+    What is copied into a tensor comes after that tensor: `copy_(here, there)`.
+    """
+    name = base_name(op.op)
+    if not op.inputs or name in _MAKING:
+        return None
+    return len(op.inputs) - 1 if name in _COPYING else 0
 
 
 def settings_of(op: Op) -> dict[str, str]:

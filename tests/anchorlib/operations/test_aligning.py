@@ -113,6 +113,29 @@ def test_what_goes_in_is_followed_past_what_moves_bits_and_is_all_of_it():
         assert one.inputs_equal is equal
 
 
+@pytest.mark.parametrize(
+    ("moving", "equal"),
+    [
+        (made("copy_", 2, takes=("first", "second"), gives=("moved",), by=(0, 1)), True),
+        (made("zeros_like", 2, takes=("first",), gives=("moved",), by=(0,)), True),
+        (made("zero_", 2, takes=("first",), gives=("moved",), by=(0,)), True),
+        (made("clone", 2, takes=("first",), gives=("moved",), by=(0,)), False),
+    ],
+)
+def test_what_is_overwritten_or_only_gives_its_shape_goes_nowhere(moving, equal):
+    def run(name, first):
+        taken = tuple(replace(one, digest=first) for one in moving.inputs[:1])
+        return [
+            made("mm", 0, gives=(first,)),
+            made("exp", 1, gives=("second",)),
+            replace(moving, inputs=taken + moving.inputs[1:]),
+            made(name, 3, takes=("moved", "second"), gives=(name,), by=(2, 1)),
+        ]
+
+    [one] = align_ops(run("add", "first"), run("sub", "other")).differences
+    assert one.inputs_equal is equal
+
+
 def test_an_operation_that_stands_elsewhere_in_the_same_code_is_a_difference():
     rest = ["mm", "exp", "mm", "exp", "mm"]
     a, b = chain(["sin", *rest], module=""), chain([*rest, "sin"], module="")
