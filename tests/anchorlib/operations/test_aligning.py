@@ -176,6 +176,24 @@ def test_an_operation_of_a_module_inside_has_moved():
     assert not align_ops(a, [made("tanh", module="head")]).every, "the very same bits"
 
 
+@pytest.mark.parametrize(
+    ("own", "there", "moved"),
+    [
+        ("block", ["block.act", "block.out"], 0),
+        ("block.act", ["net", "block"], 1),
+        ("block", ["net", ""], 1),
+        ("block", ["blocks.a", "net"], None),
+    ],
+)
+def test_an_operation_moves_into_a_module_around_it_or_inside_or_to_its_bits(own, there, moved):
+    a = [made("tanh", module=own, gives=("y",))]
+    b = [made("tanh", n, module=name, gives=(f"z{n}",)) for n, name in enumerate(there)]
+    left = [one.module for one in align_ops(a, b).every if one.b]
+    assert left == [name for n, name in enumerate(there) if n != moved]
+    b[1] = replace(b[1], outputs=(tensor("out", "y"),))
+    assert align_ops(a, b).matched == 1
+
+
 def test_modules_and_steps_that_are_counted_otherwise_are_aligned():
     a, b = [made("tanh", module="fc1", step=3)], [made("tanh", module="first", step=5)]
     assert align_ops(a, b) is None
