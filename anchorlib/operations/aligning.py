@@ -22,7 +22,7 @@ from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.flow import Flow, place_of
 from anchorlib.operations.moving import without_moved
 from anchorlib.operations.op import Op
-from anchorlib.operations.spelling import computes, settings_of
+from anchorlib.operations.spelling import computes, settings_of, subtraction
 
 __all__ = ["align_ops"]
 
@@ -136,7 +136,11 @@ def _difference(
 def _told_otherwise(one: Op, two: Op) -> str:
     """What two operations of one name were told otherwise, "" where that is nothing."""
     if one.op != two.op:
-        return ""  # of two overloads the arguments are others: mul by a tensor, mul by a number
+        # Of two overloads the arguments are others: mul by a tensor, mul by a number.
+        sides = subtraction(one), subtraction(two)
+        return (
+            " | ".join(sides) if all(sides) and (sides[0][0] == "x") != (sides[1][0] == "x") else ""
+        )
     a, b = settings_of(one), settings_of(two)
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
     told = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]

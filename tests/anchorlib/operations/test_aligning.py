@@ -71,6 +71,20 @@ def test_the_same_operation_with_other_arguments_is_a_difference():
     assert one.arguments == "dim [0, 1] | [0], keepdim True | default"
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "told_otherwise"),
+    [
+        ("aten.sub.Tensor", "self=1", ""),
+        ("aten.sub.Tensor", "other=1", "1 - x | x - 1"),
+        ("aten.sub.Scalar", "other=1, alpha=2", "1 - x | x - 1"),
+    ],
+)
+def test_a_subtraction_the_other_way_round_is_another(name, args, told_otherwise):
+    a = chain(["aten.rsub.Scalar"], args="other=1")
+    [*found] = align_ops(a, chain([name], args=args)).every
+    assert [one.arguments for one in found] == [told_otherwise] * bool(told_otherwise)
+
+
 def test_where_a_tensor_lies_is_no_other_argument():
     a, b = chain(["sum"], args="device=cpu"), chain(["sum"], args="device=cuda:0")
     assert not align_ops(a, b).every
