@@ -12,7 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from anchorlib.graphs.naming import cut, domain_of, label_of, scope_of
+from anchorlib.graphs.naming import cut, domain_of, label_of, part, scope_of
 from anchorlib.operations import Op, Operand
 
 __all__ = ["MOST_NODES", "Graph", "Node", "Place", "Source", "Tensor", "graph_of", "place_of"]
@@ -79,6 +79,7 @@ class Node:
 class Graph:
     """The operations of one run.
 
+    name: of the run, printable.
     nodes: in the order in which they ran, so that makers stand before those who take.
     views: how many operations were left out because they make no tensor of their own.
     left_out: how many more because a graph holds MOST_NODES. against: whether marks were asked for.
@@ -126,11 +127,12 @@ def graph_of(
     kept = list(islice({place_of(op): op for op in drawn}.values(), most))
     sources = _Sources(kept)
     told = marks if marks is not None else MappingProxyType({})
+    around = tuple(map(part, scope))
     nodes = tuple(
-        _node(op, (*scope, *scope_of(op, step=several)), sources, told.get(place_of(op), ""))
+        _node(op, (*around, *scope_of(op, step=several)), sources, told.get(place_of(op), ""))
         for op in kept
     )
-    return Graph(name, nodes, len(ops) - len(drawn), len(drawn) - len(kept), marks is not None)
+    return Graph(cut(name), nodes, len(ops) - len(drawn), len(drawn) - len(kept), marks is not None)
 
 
 def place_of(op: Op) -> Place:

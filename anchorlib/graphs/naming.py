@@ -12,7 +12,7 @@ from typing import Final
 from anchorlib.names import escape
 from anchorlib.operations import Op
 
-__all__ = ["cut", "domain_of", "label_of", "scope_of"]
+__all__ = ["cut", "domain_of", "label_of", "part", "scope_of"]
 
 _LETTERS: Final = 300  # of a text about an operation
 _PART: Final = 80  # letters of one part of a path
@@ -27,21 +27,22 @@ def cut(text: str) -> str:
 
 def label_of(op: Op) -> str:
     """What an operation is called on its node: "add_" of "aten.add_.Tensor"."""
-    return _part(op.op.split(".")[1] if "." in op.op else op.op)
+    return part(op.op.split(".")[1] if "." in op.op else op.op)
 
 
 def domain_of(op: Op) -> str:
     """Whose operation it is: "aten" of "aten.add_.Tensor"."""
-    return _part(op.op.split(".")[0] if "." in op.op else "")
+    return part(op.op.split(".")[0] if "." in op.op else "")
 
 
 def scope_of(op: Op, *, step: bool) -> tuple[str, ...]:
     """Stage, then module by module; before them the step, where a graph has several."""
     parts = [part for part in op.module.split(".", _DEEPEST) if part]
     first = (f"step{op.step}",) if step else ()
-    return (*first, _part(op.stage), *map(_part, parts))
+    return (*first, part(op.stage), *map(part, parts))
 
 
-def _part(text: str) -> str:
+def part(text: str) -> str:
+    """A text as it can stand in a path."""
     shown = escape(text).replace("/", r"\x2f") or "-"
     return shown if len(shown) <= _PART else f"{shown[: _PART - 1]}…"

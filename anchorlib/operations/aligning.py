@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
-from anchorlib.operations.blocks import Block, blocks
+from anchorlib.operations.blocks import Block, Group, Part, blocks
 from anchorlib.operations.boundaries import Boundaries, Side
 from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.flow import Flow, place_of
+from anchorlib.operations.moving import without_moved
 from anchorlib.operations.op import Op
-from anchorlib.operations.spelling import base_name, computes, settings_of
+from anchorlib.operations.spelling import computes, settings_of, subtraction
 
 __all__ = ["align_ops"]
 
@@ -29,19 +30,6 @@ _EAGER: Final = "eager"
 _REPEATED: Final = "recompute"
 _ONCE: Final = "optimizer"
 """The stage that belongs to a step, not to a pass."""
-
-
-class Group(NamedTuple):
-    """Where operations are aligned, as A counts steps and calls modules."""
-
-    rank: int
-    step: int
-    pass_index: int
-    stage: str
-    module: str
-
-
-Part: TypeAlias = tuple[Group, Block]
 
 
 def align_ops(
@@ -77,7 +65,7 @@ def align_ops(
         whole = not (partial or one.lacks(group) or two.lacks(group))
         if group[:2] in shared and told and ((x and y) or whole):
             parts += [(group, block) for block in blocks(x, y, signatures)]
-    return _answer(_without_moved(parts), flows, step_offset)
+    return _answer(without_moved(parts), flows, step_offset)
 
 
 class _Grouped:
@@ -101,38 +89,6 @@ class _Grouped:
     def lacks(self, group: Group) -> bool:
         """Whether compiled code that this run has elsewhere is not told of this step."""
         return bool(self._compiled) and group[:2] not in self._compiled
-
-
-def _without_moved(parts: Sequence[Part]) -> list[Part]:
-    """Operations that one run has in another module, as partners of each other."""
-    waiting = [part for part in parts if not part[1].equal and not part[1].a]
-    found = list[Part]()
-    for group, block in parts:
-        if block.equal or (block.a and block.b):
-            found.append((group, block))
-        elif block.a:
-            there = next((one for one in waiting if _moved((group, block), one)), None)
-            if there is not None:
-                waiting.remove(there)
-            moved = block if there is None else Block(block.a, there[1].b, equal=True)
-            found.append((group, moved))
-    return found + waiting
-
-
-def _moved(one: Part, two: Part) -> bool:
-    """Whether B has in a module around A's, or inside it, what A has in its own."""
-    (group, block), (there, other) = one, two
-    if group[:4] != there[:4] or _names(block.a) != _names(other.b):
-        return False
-    made = [side[-1].outputs[0].digest for side in (block.a, other.b)]
-    if made[0] is not None and made[0] == made[1]:
-        return True
-    inner, outer = sorted((group.module, there.module), key=len, reverse=True)
-    return inner != outer and (not outer or inner.startswith(f"{outer}."))
-
-
-def _names(ops: Sequence[Op]) -> list[str]:
-    return [base_name(op.op) for op in ops]
 
 
 def _answer(parts: Sequence[Part], flows: tuple[Flow, Flow], ahead: int) -> OpAlignment:
@@ -180,7 +136,11 @@ def _difference(
 def _told_otherwise(one: Op, two: Op) -> str:
     """What two operations of one name were told otherwise, "" where that is nothing."""
     if one.op != two.op:
-        return ""  # of two overloads the arguments are others: mul by a tensor, mul by a number
+        # Of two overloads the arguments are others: mul by a tensor, mul by a number.
+        sides = subtraction(one), subtraction(two)
+        return (
+            " | ".join(sides) if all(sides) and (sides[0][0] == "x") != (sides[1][0] == "x") else ""
+        )
     a, b = settings_of(one), settings_of(two)
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
     told = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]

@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import base_name
 
-__all__ = ["Block", "Signature", "blocks"]
+__all__ = ["Block", "Group", "Part", "Signature", "blocks"]
 
 Signature: TypeAlias = Callable[[Op], tuple[str, ...]]
 Span: TypeAlias = tuple[bool, int, int, int, int]
@@ -31,6 +31,19 @@ class Block:
     a: tuple[Op, ...]
     b: tuple[Op, ...]
     equal: bool
+
+
+class Group(NamedTuple):
+    """Where operations are aligned, as A counts steps and calls modules."""
+
+    rank: int
+    step: int
+    pass_index: int
+    stage: str
+    module: str
+
+
+Part: TypeAlias = tuple[Group, Block]
 
 
 def blocks(

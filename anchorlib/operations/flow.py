@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from anchorlib.operations.op import Op
-from anchorlib.operations.spelling import base_name, computes
+from anchorlib.operations.spelling import base_name, computes, moved
 
 __all__ = ["Entering", "Flow", "Place", "place_of"]
 
@@ -54,9 +54,12 @@ class Flow:
         for number, operand in enumerate(op.inputs):
             maker = self._maker(op, number)
             digest = operand.digest
-            while maker is not None and not computes(maker) and maker.inputs:
-                digest = maker.inputs[0].digest or digest
-                maker = self._maker(maker, 0)
+            while maker is not None and not computes(maker):
+                taken = moved(maker)
+                if taken is None:
+                    break
+                digest = maker.inputs[taken].digest or digest
+                maker = self._maker(maker, taken)
             if maker is not None and not computes(maker):
                 continue
             yield Entering(maker, digest)

@@ -71,22 +71,22 @@ class Joined:
         return max(reversed(here) if last else here, key=rank, default=None)
 
 
-def segment(ops: list[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
+def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
     """The operations between `stops` and `end` by producers, `end` with them, views left out.
 
-    ops: those of one step and rank, in order.
+    ops: those of one step and rank.
     """
-    first = ops[0].index if ops else 0
+    known = {op.index: op for op in ops}  # a log that lost some of them has places without any
     stopping = {op.index for op in stops} - {end.index}
     seen: set[int] = set()
     todo = [end.index]
     while todo:
         index = todo.pop()
-        if index in seen or index in stopping:
+        if index in seen or index in stopping or index not in known:
             continue
         seen.add(index)
-        todo += [one for one in ops[index - first].producers if one is not None]
-    return [op for op in (ops[index - first] for index in sorted(seen)) if _computes(op)]
+        todo += [one for one in known[index].producers if one is not None]
+    return [op for op in (known[index] for index in sorted(seen)) if _computes(op)]
 
 
 def _computes(op: Op) -> bool:

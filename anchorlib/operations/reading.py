@@ -61,7 +61,8 @@ def _ops(forms: list[Any], row: Mapping[str, Any], rank: int, attempt: int) -> I
             inputs=_operands(form.get("inputs", ()), digests),
             outputs=_operands(form.get("outputs", ()), digests),
             args=_filled(_text(form.get("args", "")), floats),
-            producers=tuple(None if n is None else index - whole(n) for n in back),
+            # One that took what itself had made would be followed without end.
+            producers=tuple(None if n is None else index - whole(n, least=1) for n in back),
             mutates=tuple(map(whole, form.get("mutates", ()))),
             view=bool(form.get("view", False)),
             origin=_text(form.get("origin", "")),

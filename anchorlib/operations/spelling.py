@@ -7,7 +7,7 @@ from typing import Final
 
 from anchorlib.operations.op import Op
 
-__all__ = ["base_name", "computes", "settings_of"]
+__all__ = ["base_name", "computes", "moved", "settings_of", "subtraction"]
 
 _ALIKE: Final = {
     "_unsafe_view": "view",
@@ -72,10 +72,35 @@ def computes(op: Op) -> bool:
     return name not in _SILENT
 
 
+def moved(op: Op) -> int | None:
+    """Which input an operation that computes nothing takes its bits from; None of a constant.
+
+    What is copied into a tensor comes after that tensor: `copy_(here, there)`.
+    """
+    name = base_name(op.op)
+    if not op.inputs or name in _MAKING:
+        return None
+    return len(op.inputs) - 1 if name in _COPYING else 0
+
+
 def settings_of(op: Op) -> dict[str, str]:
     """What an operation was told beside its tensors, by name; not where its tensors lie."""
     told = (part.partition("=") for part in _parts(op.args))
     return {name: value for name, _, value in told if name not in _PLACING}
+
+
+def subtraction(op: Op) -> str:
+    """A number less a tensor, or the reverse: "1 - x" or "x - 1"; "" of any other operation.
+
+    Eager code runs `1 - x` as rsub, a graph as sub, whose first argument is the number.
+    """
+    if base_name(op.op) != "sub" or len(op.inputs) != 1:
+        return ""
+    told = settings_of(op)
+    first = told.get("other" if op.op.startswith("aten.rsub.") else "self")
+    if first is not None:
+        return f"{first} - x"
+    return f"x - {told['other']}" if "other" in told else ""
 
 
 def _parts(text: str) -> Iterator[str]:

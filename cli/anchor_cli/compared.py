@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anchor_cli.grown import growth
-from anchor_cli.layout import Block, fitted, listed, titled, wrapped
+from anchor_cli.layout import MORE, Block, fitted, listed, titled, wrapped
 from anchor_cli.referred import reference
 from anchor_cli.table import cut, cut_name, width_of
 from anchor_cli.terminal import Screen
@@ -31,7 +31,6 @@ _GREEN, _YELLOW, _RED = 32, 33, 31
 _COLOUR = {"IDENTICAL": _GREEN, "EXPECTED": _GREEN, "SUSPECT": _YELLOW}
 _LEAST = 8  # columns that a name has in any case
 _READABLE = 24  # columns that a name keeps before other things go to the next line
-_MORE = "--json has them all"
 
 
 def report(found: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
@@ -67,7 +66,7 @@ def _config(section: Section, width: int, screen: Screen) -> Block:
     room = width - len(f"{section.title}  {section.head}")
     text = f"{cut(section.subject, room, '...')}{section.head}"
     entries = [_sides(one, width) for one in section.entries]
-    return listed(titled(screen, section.title, text), entries, _MORE)
+    return listed(titled(screen, section.title, text), entries, MORE)
 
 
 def _sides(entry: Entry, width: int) -> list[str]:
@@ -114,7 +113,8 @@ def _origins(section: Section, width: int, screen: Screen) -> Block:
     fits = len(f"{section.title}  {section.head}") <= width
     head = section.head if fits else section.head.partition(" (")[0]
     entries = [_origin(one, width, screen) for one in section.entries]
-    return listed(titled(screen, section.title, head), entries, _MORE, headed=True)
+    block = listed(titled(screen, section.title, head), entries, MORE, headed=True)
+    return block._replace(kept=1)
 
 
 def _origin(one: Entry, width: int, screen: Screen) -> list[str]:
@@ -131,7 +131,14 @@ def _origin(one: Entry, width: int, screen: Screen) -> list[str]:
 
 def _operations(section: Section, width: int, screen: Screen) -> Block:
     entries = [_operation(one, width) for one in section.entries]
-    return listed(titled(screen, section.title, section.head), entries, _MORE, headed=True)
+    first, *rest = wrapped(f"{section.title}  {section.head}", width)
+    head = first.replace(section.title, screen.style(section.title, 1), 1)
+    block = listed(head, entries, MORE, headed=True)
+
+    def lines(count: int) -> list[str]:
+        return [head, *rest, *block.lines(count)[1:]]
+
+    return Block(block.most, lines)
 
 
 def _operation(one: Entry, width: int) -> list[str]:
@@ -163,7 +170,7 @@ def _notes(section: Section, width: int, screen: Screen) -> Block:
     (first, *rest), *others = texts
     entries = [rest, *([f"{indent}{line[len(start) :]}" for line in one] for one in others)]
     head = first.replace(section.title, screen.style(section.title, 1), 1)
-    return listed(head, entries, _MORE)
+    return listed(head, entries, MORE)
 
 
 def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Block]:

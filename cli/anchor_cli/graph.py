@@ -107,7 +107,7 @@ def draw_graph(  # noqa: PLR0913  # one parameter for each option
         write_graphs(graphs, output.suffix.lower(), file, remark)
     note(f"wrote {escape(str(output))}: {remark}")
     if as_json:
-        told = [_told(*one) for one in zip(graphs, traced, strict=True)]
+        told = [_told(*one) for one in zip(_names(runs), graphs, traced, strict=True)]
         document({"file": str(output), "runs": told})
     return ExitCode.DONE
 
@@ -169,7 +169,8 @@ def _marks(
         return [None]
     partial = any(run.op_gaps() for run in runs)
     alignment = align_ops(traced[0], traced[1], partial=partial)
-    assert alignment is not None  # they have steps in common
+    if alignment is None:  # of what they have in common nothing computes
+        return [{}, {}]
     return marks_of(alignment, names[0], names[1])
 
 
@@ -184,9 +185,8 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def _remark(graph: Graph, ops: Sequence[Op]) -> str:
     """What the file holds of a run, and what not."""
     where = steps_of(ops[0].step, ops[-1].step)
-    text = (
-        f"{counted(len(graph.nodes), 'operation')} of {where} of {graph.name}, rank {ops[0].rank}"
-    )
+    drawn = counted(len(graph.nodes), "operation")
+    text = f"{drawn} of {where} of {graph.name}, rank {ops[0].rank}"
     if graph.against:
         text += f", of which {graph.marked:,} differ"
     if graph.views:
@@ -199,9 +199,9 @@ def _remark(graph: Graph, ops: Sequence[Op]) -> str:
     return text
 
 
-def _told(graph: Graph, ops: Sequence[Op]) -> dict[str, Any]:
+def _told(run: str, graph: Graph, ops: Sequence[Op]) -> dict[str, Any]:
     return {
-        "run": graph.name,
+        "run": run,
         "rank": ops[0].rank,
         "steps": sorted({op.step for op in ops}),
         "operations": len(graph.nodes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from anchor_cli.layout import Block, titled
+from anchor_cli.layout import MORE, Block, titled
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen
 
@@ -33,6 +33,8 @@ def growth(section: Section, width: int, screen: Screen) -> Block:
     inner = Screen(width - 2, glyphs=screen.glyphs)
 
     def lines(count: int) -> list[str]:
+        if not count:
+            return [titled(screen, section.title, f"{len(section.rows):,} steps: {MORE}")]
         rows = spread(section.rows, count)
         return [head, *(f"  {line}" for line in written(columns, rows, inner))]
 

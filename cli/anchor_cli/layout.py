@@ -9,8 +9,9 @@ from typing import NamedTuple
 from anchor_cli.table import cut, width_of
 from anchor_cli.terminal import Screen
 
-__all__ = ["Block", "fitted", "listed", "titled", "wrapped"]
+__all__ = ["MORE", "Block", "fitted", "listed", "titled", "wrapped"]
 
+MORE = "--json has them all"
 _FILLER = "\0"  # what is shown holds none
 
 
@@ -20,11 +21,13 @@ class Block(NamedTuple):
     most: how many entries it has.
     lines: it, with that many of its entries.
     least: of how many it should not have less, if there is room.
+    kept: how long its first entry stays: where there is room for few, others go before it.
     """
 
     most: int
     lines: Callable[[int], list[str]]
     least: int = 1
+    kept: int = 0
 
 
 def fitted(blocks: Sequence[Block], height: int) -> list[str]:
@@ -35,7 +38,7 @@ def fitted(blocks: Sequence[Block], height: int) -> list[str]:
     shown = [min(block.least, block.most) for block in blocks]
     if len(_all(blocks, shown)) > height:
         shown = [min(1, block.most) for block in blocks]
-    for place in reversed(range(len(blocks))):
+    for place in sorted(range(len(blocks)), key=lambda at: (blocks[at].kept, -at)):
         if len(_all(blocks, shown)) > height:
             shown[place] = 0
     waiting = {place for place, block in enumerate(blocks) if block.most > shown[place]}

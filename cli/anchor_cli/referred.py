@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anchor_cli.layout import Block, wrapped
+from anchor_cli.layout import MORE, Block, wrapped
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen
 
@@ -25,10 +25,10 @@ def reference(section: Section, width: int, screen: Screen) -> Block:
     def lines(count: int) -> list[str]:
         table = written(_columns(section), section.rows[:count], inner) if count else ()
         left = len(section.rows) - count
-        more = [f"  and {left:,} more: --json has them all"] if left else []
+        more = [f"  and {left:,} more: {MORE}"] if left else []
         return [*head, *(f"  {line}" for line in table), *more]
 
-    return Block(len(section.rows), lines)
+    return Block(len(section.rows), lines, kept=2)  # nothing else tells it
 
 
 def _columns(section: Section) -> list[Column]:

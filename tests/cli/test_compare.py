@@ -22,6 +22,7 @@ from anchor_cli.table import width_of
 from anchor_cli.terminal import Screen
 from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, Place
 from anchorlib.diagnosis.judgement.completeness import Completeness
+from anchorlib.operations import OpAlignment, OpDifference
 from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 
@@ -362,6 +363,34 @@ def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
 def test_columns_of_a_pipe_are_honoured(found, columns):
     lines = report(found, [], Screen(asked=columns))
     assert all(width_of(line) <= columns for line in lines)
+
+
+def crowded(**changed):
+    """A comparison with more to say than there is room for."""
+    config = {f"module.fc{n}": ("Linear", "Linear bias=False") for n in range(5)}
+    near = Nearness(2.0, 2.5, 2e-7, 3e-7, 0.9, 0.9, 2.0**-23, "a", clear=True)
+    origin = replace(ORIGIN, nearness=near, why="A has another order of its sums " * 6)
+    told = OpDifference("forward", "fc1", (), (), "dim [0] | [1]" * 9)
+    ops = OpAlignment(123_456, 7_890, 5_432, (told, replace(told, stage="backward")))
+    return replace(
+        UNEXPECTED,
+        config_diff=config,
+        origins=(origin,) * 4,
+        reference="float64",
+        ops=ops,
+        **changed,
+    )
+
+
+@pytest.mark.parametrize("columns", [50, 60, 70, 80])
+def test_a_crowded_report_keeps_the_reference_and_no_table_without_rows(columns):
+    lines = report(crowded(notes=("a note",) * 9), ["anchor stats a"], Screen(asked=columns))
+    assert len(lines) <= 25
+    assert all(width_of(line) <= columns for line in lines)
+    heads = next(n for n, line in enumerate(lines) if line.split()[:2] == ["where", "record"])
+    assert lines[heads + 1].split()[-1] == "A"
+    growth = next(n for n, line in enumerate(lines) if line.startswith("GROWTH"))
+    assert lines[growth].endswith("--json has them all") or lines[growth + 2].split()[0] == "0"
 
 
 def test_a_pipe_asks_for_columns_by_a_variable(compare, monkeypatch):

@@ -151,6 +151,31 @@ def test_hostile_names_are_escaped_in_files(tmp_path, suffix):
     assert READERS[suffix](data)[0] == 1
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_run_of_a_hostile_name_writes_nothing_of_its_own_into_a_file(tmp_path, suffix):
+    make_traced(tmp_path / "b")
+    make_traced(tmp_path)
+    hostile = tmp_path / f'a\n"; {HOSTILE.replace("/", "")}.zarr'
+    (tmp_path / "run1.zarr").rename(hostile)
+    file = tmp_path / f"a{suffix}"
+    for against, nodes in (((), 4), (("--against", tmp_path / "b" / "run1.zarr"), 8)):
+        done = drawn(file, "--json", *against, store=tmp_path, run=hostile)
+        assert done.json["runs"][0]["run"] == hostile.name.removesuffix(".zarr")
+        data = file.read_bytes()
+        assert b"\x1b[" not in data
+        assert b'\n"; ' not in data
+        assert READERS[suffix](data)[0] == nodes
+
+
+def test_steps_of_which_nothing_computes_are_drawn_without_a_mark(tmp_path):
+    make_traced(tmp_path, ops=[traced("aten.detach.default", "forward", "fc1")])
+    other = tmp_path / "b"
+    make_traced(other)
+    done = drawn(tmp_path / "a.dot", "--against", other / "run1.zarr", store=tmp_path)
+    assert done.code == 0
+    assert done.err.count("of which 0 differ") == 2
+
+
 def test_the_examples_of_its_help_run(tmp_path, monkeypatch):
     ops = [*STEP, traced("aten.mm.x", "backward", "encoder.0")]
     for name in ("eager", "compiled", "run1"):

@@ -1,6 +1,8 @@
-"""The private names of torch through which compiled code is read. Nothing else knows them.
+"""The private names of torch through which compiled code is read.
 
-    a graph's lines                     which of its nodes an operation is, where it runs one by one
+Those of graphs that run operation by operation are in `lines`; nothing else knows any.
+
+
     _log_fw_bw_graphs, _log_inference_graph
                                         AOT's graphs, of any backend; they log them, no more
     log_ir_post_fusion                  Inductor's graph and its kernels; the same
@@ -13,12 +15,10 @@ Where torch has moved a name, what it told is unknown and said to be, and a test
 
 from __future__ import annotations
 
-import importlib
-import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from torch import fx
@@ -27,7 +27,7 @@ from anchorlib.capture.frames import natively
 from anchorlib.capture.tracing.arrivals import Arrivals
 from anchorlib.capture.tracing.graphs import Graph, read_graph
 
-__all__ = ["DOORS", "Doors", "GraphKey", "missing", "node_of"]
+__all__ = ["DOORS", "Doors", "GraphKey"]
 
 _AOT: Final = ("_log_fw_bw_graphs", "_log_inference_graph")
 
@@ -80,14 +80,13 @@ class Doors:
         self._on_call, self._on_missing = on_call, on_missing
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.get_ident()
-        self._arrivals = Arrivals(
-            {
-                "torch._functorch._aot_autograd.graph_compile": self._read_aot,
-                "torch._inductor.debug": self._read,
-                "torch._inductor.output_code": self._watch,
-                **dict.fromkeys(_CACHES, self._leave_cache),
-            }
-        )
+        meetings = {
+            "torch._functorch._aot_autograd.graph_compile": self._read_aot,
+            "torch._inductor.debug": self._read,
+            "torch._inductor.output_code": self._watch,
+            **dict.fromkeys(_CACHES, self._leave_cache),
+        }
+        self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
         """Begin, in what is loaded and in what will be."""
@@ -99,6 +98,17 @@ class Doors:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+
+    def _safe(self, meet: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+        """The same, but what fails in it is said: it runs while torch is being imported."""
+
+        def met(module: ModuleType) -> None:
+            try:
+                meet(module)
+            except Exception as fault:  # noqa: BLE001  # inside a user's import
+                self._unread(fault)
+
+        return met
 
     def _found(self, module: Any, name: str) -> Any:
         """What a module of torch's has under a private name; None, and said, where it has moved."""
@@ -150,12 +160,13 @@ class Doors:
         if logged is None:
             return
 
-        def log_ir_post_fusion(nodes: Any) -> Any:
+        @wraps(logged)
+        def log_ir_post_fusion(*args: Any, **kwargs: Any) -> Any:
             try:
-                self._on_graph(*_inductors(nodes))
+                self._on_graph(*_inductors(*args, **kwargs))
             except Exception as fault:  # noqa: BLE001  # while a user's code is compiled
                 self._unread(fault)
-            return logged(nodes)
+            return logged(*args, **kwargs)
 
         self._put(module, "log_ir_post_fusion", log_ir_post_fusion)
 
@@ -167,7 +178,7 @@ class Doors:
 
         @natively
         def __call__(graph: Any, inputs: Any) -> Any:  # noqa: N807
-            told = getattr(graph, "fx_kwargs", {})
+            told = getattr(graph, "fx_kwargs", None) or {}
             key = GraphKey(told.get("graph_id", -1), bool(told.get("is_backward")))
             return self._on_call(key, inputs, lambda: call(graph, inputs))
 
@@ -187,12 +198,12 @@ class Doors:
         self._undo.append(undo)
 
 
-def _inductors(scheduled: Any) -> tuple[GraphKey, Graph]:
-    """The graph that Inductor is making code of, whose kernels are `scheduled`."""
+def _inductors(nodes: Any) -> tuple[GraphKey, Graph]:
+    """The graph that Inductor is making code of, whose kernels these nodes are."""
     from torch._inductor.virtualized import V
 
     lowering: Any = V.graph
-    kernels = [(at, kernel) for at, kernel in enumerate(scheduled)]
+    kernels = [(at, kernel) for at, kernel in enumerate(nodes)]
     kernels.sort(key=lambda one: type(one[1]).__name__ == "ExternKernelSchedulerNode")
     groups: dict[str, int] = {}
     for at, kernel in kernels:
@@ -214,38 +225,3 @@ def _members(kernel: Any) -> list[str]:
         elif buffer is not None:
             found += sorted(node.name for node in buffer.origins)
     return found
-
-
-def missing() -> dict[str, str]:
-    """The names that this torch does not have, each with what it would tell."""
-    return {name: told for name, told in DOORS.items() if not _is_there(name)}
-
-
-def _is_there(name: str) -> bool:
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        try:
-            found: Any = sys.modules.get(".".join(parts[:end])) or importlib.import_module(
-                ".".join(parts[:end])
-            )
-        except ImportError:
-            continue
-        for part in parts[end:]:
-            found = getattr(found, part, None)
-        return found is not None
-    return False
-
-
-def node_of(frame: FrameType) -> fx.Node | None:
-    """The node whose line of a graph's code `frame` runs; None where that cannot be told."""
-    graph_module: Any = frame.f_locals.get("self")
-    if not isinstance(graph_module, fx.GraphModule):
-        return None
-    lines = getattr(graph_module, "_lineno_map", None)
-    first = getattr(graph_module, "_prologue_start", None)
-    if lines is None or first is None:
-        return None
-    place = lines.get(frame.f_lineno - first)
-    if place is None:
-        return None
-    return next((node for at, node in enumerate(graph_module.graph.nodes) if at == place), None)

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.doors import node_of
 from anchorlib.capture.tracing.insides import Insides
+from anchorlib.capture.tracing.lines import Lines
 from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node
 from anchorlib.capture.tracing.owners import Names
 from anchorlib.capture.tracing.places import Place
@@ -61,6 +61,7 @@ class Sights:
     _followed: set[int] = field(default_factory=set)  # nodes of whole graphs
     _ended: bool = False  # a backward of the pass was seen
     _insides: Insides = field(init=False)
+    _lines: Lines = field(default_factory=Lines)
     _nodes: WeakKeyDictionary[fx.Node, NodeFacts] = field(default_factory=WeakKeyDictionary)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,7 @@ class Sights:
         self._blank.clear()
         self._followed.clear()
         self._insides.forget()
+        self._lines.forget()
         self._forward[_sequence() - 1] = ("", "")  # no node of this step has it
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
@@ -120,7 +122,7 @@ class Sights:
         )
 
     def _facts(self, frame: FrameType) -> NodeFacts | None:
-        node = node_of(frame)
+        node = self._lines.node(frame)
         if node is None:
             return None
         facts = self._nodes.get(node)

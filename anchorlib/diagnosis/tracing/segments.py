@@ -57,7 +57,7 @@ class Segments:
             return None
         stops = [op for other, op in makers.items() if other != row and op.step == step]
         family = next((some for some in FAMILIES if end.stage in some), {end.stage})
-        found = segment(list(ops), end, stops)
+        found = segment(ops, end, stops)
         return tuple(op for op in found if op.stage in family and computes(op))
 
     def _made(self, rank: int, step: int) -> dict[int, Op]:

@@ -71,6 +71,20 @@ def test_the_same_operation_with_other_arguments_is_a_difference():
     assert one.arguments == "dim [0, 1] | [0], keepdim True | default"
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "told_otherwise"),
+    [
+        ("aten.sub.Tensor", "self=1", ""),
+        ("aten.sub.Tensor", "other=1", "1 - x | x - 1"),
+        ("aten.sub.Scalar", "other=1, alpha=2", "1 - x | x - 1"),
+    ],
+)
+def test_a_subtraction_the_other_way_round_is_another(name, args, told_otherwise):
+    a = chain(["aten.rsub.Scalar"], args="other=1")
+    [*found] = align_ops(a, chain([name], args=args)).every
+    assert [one.arguments for one in found] == [told_otherwise] * bool(told_otherwise)
+
+
 def test_where_a_tensor_lies_is_no_other_argument():
     a, b = chain(["sum"], args="device=cpu"), chain(["sum"], args="device=cuda:0")
     assert not align_ops(a, b).every
@@ -113,6 +127,29 @@ def test_what_goes_in_is_followed_past_what_moves_bits_and_is_all_of_it():
         assert one.inputs_equal is equal
 
 
+@pytest.mark.parametrize(
+    ("moving", "equal"),
+    [
+        (made("copy_", 2, takes=("first", "second"), gives=("moved",), by=(0, 1)), True),
+        (made("zeros_like", 2, takes=("first",), gives=("moved",), by=(0,)), True),
+        (made("zero_", 2, takes=("first",), gives=("moved",), by=(0,)), True),
+        (made("clone", 2, takes=("first",), gives=("moved",), by=(0,)), False),
+    ],
+)
+def test_what_is_overwritten_or_only_gives_its_shape_goes_nowhere(moving, equal):
+    def run(name, first):
+        taken = tuple(replace(one, digest=first) for one in moving.inputs[:1])
+        return [
+            made("mm", 0, gives=(first,)),
+            made("exp", 1, gives=("second",)),
+            replace(moving, inputs=taken + moving.inputs[1:]),
+            made(name, 3, takes=("moved", "second"), gives=(name,), by=(2, 1)),
+        ]
+
+    [one] = align_ops(run("add", "first"), run("sub", "other")).differences
+    assert one.inputs_equal is equal
+
+
 def test_an_operation_that_stands_elsewhere_in_the_same_code_is_a_difference():
     rest = ["mm", "exp", "mm", "exp", "mm"]
     a, b = chain(["sin", *rest], module=""), chain([*rest, "sin"], module="")
@@ -151,6 +188,24 @@ def test_an_operation_of_a_module_inside_has_moved():
     b = [made("tanh", module="head", gives=("other",))]
     assert len(align_ops(a, b).every) == 2
     assert not align_ops(a, [made("tanh", module="head")]).every, "the very same bits"
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "moved"),
+    [
+        ("block", ["block.act", "block.out"], 0),
+        ("block.act", ["net", "block"], 1),
+        ("block", ["net", ""], 1),
+        ("block", ["blocks.a", "net"], None),
+    ],
+)
+def test_an_operation_moves_into_a_module_around_it_or_inside_or_to_its_bits(own, there, moved):
+    a = [made("tanh", module=own, gives=("y",))]
+    b = [made("tanh", n, module=name, gives=(f"z{n}",)) for n, name in enumerate(there)]
+    left = [one.module for one in align_ops(a, b).every if one.b]
+    assert left == [name for n, name in enumerate(there) if n != moved]
+    b[1] = replace(b[1], outputs=(tensor("out", "y"),))
+    assert align_ops(a, b).matched == 1
 
 
 def test_modules_and_steps_that_are_counted_otherwise_are_aligned():

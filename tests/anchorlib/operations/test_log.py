@@ -53,7 +53,7 @@ def traced(draw):
         inputs,
         outputs,
         "".join(f"a={FLOAT}, " for _ in floats),
-        tuple(draw(st.none() | st.integers(0, 0)) for _ in inputs),
+        tuple(draw(st.none() | st.integers(1, 9)) for _ in inputs),
         (0,) if inputs and draw(st.booleans()) else (),
         draw(st.booleans()),
         draw(st.sampled_from(["eager", "graph", "inductor"])),
@@ -134,6 +134,14 @@ def test_of_a_step_that_was_traced_again_the_last_attempt_counts():
         *[(0, "a.a.a", 0)] * 3,
         *[(1, "a.c.a", 1)] * 2,
     ]
+
+
+@pytest.mark.parametrize("back", [0, -1, True, "1"])
+def test_no_operation_takes_what_it_or_a_later_one_made(back):
+    operand = ("self", "float32", (4,), (1,), False)
+    ops = [simple("a.a.a"), simple("a.b.a", inputs=(operand,), producers=(back,))]
+    with pytest.raises((TypeError, ValueError)):
+        read_entries(OpLog().entries(0, ops))
 
 
 def test_of_a_gap_the_last_total_counts():

@@ -2,32 +2,77 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.doors import DOORS, missing, node_of
+from anchorlib.capture.tracing.doors import DOORS, Doors
+from anchorlib.capture.tracing.lines import Lines
 
 
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
 def test_torch_has_the_name(name):
-    assert name not in missing()
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:end]))
+        except ImportError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part, None)
+        assert found is not None
+        return
 
 
-def test_a_graphs_module_knows_the_node_of_each_of_its_lines():
-    found = []
-
-    def look(x):
-        import sys
-
-        found.append(node_of(sys._getframe(1)))
-        return x
-
+def two_nodes(look):
+    """A module of a graph that calls `look` twice, and its nodes."""
     graph = fx.Graph()
     x = graph.placeholder("x")
     first = graph.call_function(look, (x,))
     second = graph.call_function(look, (first,))
     graph.output(second)
-    fx.GraphModule(torch.nn.Module(), graph)(torch.ones(1))
-    assert [node.name for node in found] == [first.name, second.name]
+    return fx.GraphModule(torch.nn.Module(), graph), [first, second]
+
+
+def test_a_graphs_module_knows_the_node_of_each_of_its_lines():
+    found, lines = [], Lines()
+
+    def look(x):
+        found.append(lines.node(sys._getframe(1)))
+        return x
+
+    module, nodes = two_nodes(look)
+    module(torch.ones(1))
+    assert [node.name for node in found] == [node.name for node in nodes]
+    nodes[0].replace_all_uses_with(next(iter(module.graph.nodes)))
+    module.graph.erase_node(nodes[0])
+    module.recompile()
+    module(torch.ones(1))
+    assert found[-1] is nodes[1]
+
+
+def test_a_graph_is_walked_once_a_step_however_many_operations_it_has(monkeypatch):
+    lines, walks = Lines(), []
+    module, _ = two_nodes(lambda x: (lines.node(sys._getframe(1)), x)[1])
+    nodes = list(module.graph.nodes)
+    monkeypatch.setattr(fx.Graph, "nodes", property(lambda _: walks.append(1) or nodes))
+    module(torch.ones(1))
+    assert len(walks) == 1
+    lines.forget()
+    module(torch.ones(1))
+    assert len(walks) == 2
+
+
+def test_what_torch_has_otherwise_harms_no_import_of_it(monkeypatch):
+    said = []
+    broken = SimpleNamespace(__name__="torch._functorch.config", enable_autograd_cache=True)
+    monkeypatch.setitem(sys.modules, "torch._functorch.config", broken)
+    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    doors.open()
+    doors.close()
+    assert ["has no attribute 'patch'" in one for one in said] == [True]

@@ -1,0 +1,45 @@
+"""Which node of a compiler's graph runs, where it is run operation by operation.
+
+A graph's module is code that torch has written, a line for each node, and it knows the line of each
+by private names of its own.
+"""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any
+
+from torch import fx
+
+__all__ = ["Lines"]
+
+
+class Lines:
+    """The nodes of the graphs that were seen to run, until they are forgotten."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[fx.GraphModule, tuple[object, list[fx.Node]]] = {}
+
+    def forget(self) -> None:
+        """Hold no graph any more."""
+        self._nodes.clear()
+
+    def node(self, frame: FrameType) -> fx.Node | None:
+        """The node whose line `frame` runs; None where that cannot be told."""
+        graph_module: Any = frame.f_locals.get("self")
+        if not isinstance(graph_module, fx.GraphModule):
+            return None
+        lines = getattr(graph_module, "_lineno_map", None)
+        first = getattr(graph_module, "_prologue_start", None)
+        if lines is None or first is None:
+            return None
+        place = lines.get(frame.f_lineno - first)
+        nodes = self._of(graph_module, lines)
+        return nodes[place] if place is not None and place < len(nodes) else None
+
+    def _of(self, graph_module: fx.GraphModule, lines: object) -> list[fx.Node]:
+        """The nodes of a module, which has other lines once its code was written again."""
+        known = self._nodes.get(graph_module)
+        if known is None or known[0] is not lines:
+            known = self._nodes[graph_module] = (lines, list(graph_module.graph.nodes))
+        return known[1]
