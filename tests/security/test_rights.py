@@ -8,6 +8,7 @@ import logging
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -22,7 +23,7 @@ from anchor_server.gate import CALLS, Open
 from anchor_server.handlers import behind
 from anchorlib.block import block_of
 from anchorlib.errors import CollectorError, OptionError
-from anchorlib.store import run_author, run_directory
+from anchorlib.store import rename_run, run_author, run_directory
 from anchorlib.wire import Credentials, KeeperClient, Kind, PushRequest, ReaderClient, sealed
 from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, Close
 from tests.cli.made import anchor
@@ -80,6 +81,15 @@ def recorded(collector: Collector, token: str, run: str, **hello: object) -> Kin
 
 def reading(collector: Collector, token: str) -> ReaderClient:
     return ReaderClient(f"grpc://{collector.address}", Credentials(token=token), timeout=10)
+
+
+@contextmanager
+def keeping(collector: Collector, token: str) -> Iterator[KeeperClient]:
+    keeper = KeeperClient(f"grpc://{collector.address}", Credentials(token=token))
+    try:
+        yield keeper
+    finally:
+        keeper.close()
 
 
 def asked(collector: Collector, token: str, key: str) -> Kind | None:
@@ -192,17 +202,14 @@ def test_a_keeper_measures_removes_and_renames_its_runs_and_no_others(collector,
     collector.renew()
     for run in ("alice-1", "alice-2", "bob-1"):
         assert recorded(collector, tokens.of["bob" if run == "bob-1" else "alice"], run) is None
-    url = f"grpc://{collector.address}"
 
     def kind(token: str, call: str, *arguments: str) -> Kind | None:
-        keeper = KeeperClient(url, Credentials(token=tokens.of[token]))
-        try:
-            getattr(keeper, call)(*arguments)
-        except CollectorError as error:
-            return error.kind
-        finally:
-            keeper.close()
-        return None
+        with keeping(collector, tokens.of[token]) as keeper:
+            try:
+                getattr(keeper, call)(*arguments)
+            except CollectorError as error:
+                return error.kind
+            return None
 
     forbidden = [
         ("keeper", "measure", "bob-1"),
@@ -316,9 +323,28 @@ def test_runs_without_a_name_go_on_and_only_those_who_may_replace_record_them_an
         assert asked(collector, alice, "shared.zarr/zarr.json") is None
 
 
-def test_a_run_whose_maker_cannot_be_read_is_nobodys(collector, tokens):
+def test_a_renamed_run_is_still_of_the_token_that_made_it(collector, tokens):
+    tokens.add("keeper", "read write delete", "*")
+    collector.renew()
+    assert recorded(collector, tokens.of["alice"], "alice-1") is None
+    with keeping(collector, tokens.of["keeper"]) as keeper:
+        keeper.rename("alice-1", "shared")
+    assert run_author(run_directory(collector.store, "shared")) == "alice"
+    for name in ("bob", "keeper"):
+        assert recorded(collector, tokens.of[name], "shared", resume=True) is Kind.FORBIDDEN
+    assert recorded(collector, tokens.of["alice"], "shared", rank=1) is None
+
+
+@pytest.mark.parametrize("document", ["{", None])
+def test_a_run_whose_maker_cannot_be_read_is_nobodys(collector, tokens, document):
     assert recorded(collector, tokens.of["alice"], "shared") is None
-    (run_directory(collector.store, "shared") / "zarr.json").write_text("{")
+    path = run_directory(collector.store, "shared") / "zarr.json"
+    if document is None:
+        path.unlink()
+    else:
+        path.write_text(document)
+    rename_run(collector.store, "shared", "alice-9")  # which invents no maker either
+    rename_run(collector.store, "alice-9", "shared")
     assert recorded(collector, tokens.of["alice"], "shared", resume=True) is Kind.STORE
     assert recorded(collector, tokens.of["chief"], "shared", writer_id=OTHER, resume=True) is None
 
