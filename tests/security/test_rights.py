@@ -22,9 +22,18 @@ from anchor_server.access_file import AccessFile
 from anchor_server.gate import CALLS, Open
 from anchor_server.handlers import behind
 from anchorlib.block import block_of
-from anchorlib.errors import CollectorError, OptionError
+from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
 from anchorlib.store import rename_run, run_author, run_directory
-from anchorlib.wire import Credentials, KeeperClient, Kind, PushRequest, ReaderClient, sealed
+from anchorlib.wire import (
+    Credentials,
+    KeeperClient,
+    Kind,
+    MeasureRequest,
+    PushRequest,
+    ReaderClient,
+    sealed,
+)
+from anchorlib.wire.services import keep_call
 from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, Close
 from tests.cli.made import anchor
 from tests.delivery.lines import sink_to, spools
@@ -226,6 +235,65 @@ def test_a_keeper_measures_removes_and_renames_its_runs_and_no_others(collector,
     assert kind("keeper", "rename", "alice-1", "alice-3") is None
     assert kind("keeper", "remove", "alice-2") is None
     assert stored_runs(collector) == {"alice-3", "bob-1"}
+
+
+def test_a_keeper_takes_a_name_for_nothing_but_the_name_of_a_run(collector, tokens, monkeypatch):
+    tokens.add("keeper", "read delete", "alice-*")
+    collector.renew()
+    for run in ("alice-1", "shared"):
+        assert recorded(collector, tokens.of["alice"], run) is None
+    (collector.store / "alice-x.zarr").symlink_to("shared.zarr")
+    monkeypatch.chdir(collector.store)  # where a path would lead somewhere
+    before = sorted(collector.store.iterdir())
+    with keeping(collector, tokens.of["keeper"]) as keeper:
+        for name in ("alice-x.zarr", "alice-1.zarr", "alice-9"):
+            for call in (
+                keeper.measure,
+                keeper.remove,
+                lambda name: keeper.rename(name, "alice-2"),
+            ):
+                with pytest.raises(RunNotFoundError):
+                    call(name)
+        for name in ("../shared", "alice-1/../shared", "/etc", "", ".", "alice-\x1b[2J"):
+            for call in (
+                keeper.measure,
+                keeper.remove,
+                lambda name: keeper.rename("alice-1", name),
+            ):
+                with pytest.raises(CollectorError) as caught:
+                    call(name)
+                assert caught.value.kind is Kind.INVALID
+    assert sorted(collector.store.iterdir()) == before
+
+
+def test_who_asks_a_keeper_for_a_wrong_name_is_told_of_no_other(collector, tokens):
+    tokens.add("keeper", "read delete", "alice-*")
+    collector.renew()
+    assert recorded(collector, tokens.of["alice"], "shared") is None
+    message = sealed(MeasureRequest(run="alice-shared"))
+    with grpc.insecure_channel(collector.address) as channel, pytest.raises(grpc.RpcError) as told:
+        metadata = (("authorization", f"Bearer {tokens.of['keeper']}"),)
+        keep_call(channel, "Measure")(message, metadata=metadata, timeout=20)
+    assert told.value.details() == "there is no run 'alice-shared'"
+
+
+def test_a_link_gives_nobody_a_run_that_he_has_no_right_to(collector, tokens):
+    tokens.add("keeper", "read write replace delete", "alice-*")
+    collector.renew()
+    assert recorded(collector, tokens.of["bob"], "bobs") is None
+    (collector.store / "alice-x.zarr").symlink_to("bobs.zarr")
+    for name in ("alice", "keeper"):
+        for hello in ({"resume": True}, {"overwrite": True}, {"rank": 1}):
+            assert recorded(collector, tokens.of[name], "alice-x", **hello) is Kind.FORBIDDEN
+    assert recorded(collector, tokens.of["bob"], "alice-x", rank=1) is None
+    with keeping(collector, tokens.of["keeper"]) as keeper:
+        with pytest.raises(CollectorError) as caught:
+            keeper.measure("alice-x")
+        assert caught.value.kind is Kind.FORBIDDEN
+        keeper.rename("alice-x", "alice-y")
+        keeper.remove("alice-y")  # the link, and what it leads to stays
+    assert stored_runs(collector) == {"bobs"}
+    assert stored(collector.store, "bobs") == expected([record(0)])
 
 
 def stored_runs(collector: Collector) -> set[str]:
