@@ -271,9 +271,11 @@ def test_who_asks_a_keeper_for_a_wrong_name_is_told_of_no_other(collector, token
     collector.renew()
     assert recorded(collector, tokens.of["alice"], "shared") is None
     message = sealed(MeasureRequest(run="alice-shared"))
-    with grpc.insecure_channel(collector.address) as channel, pytest.raises(grpc.RpcError) as told:
-        metadata = (("authorization", f"Bearer {tokens.of['keeper']}"),)
-        keep_call(channel, "Measure")(message, metadata=metadata, timeout=20)
+    metadata = (("authorization", f"Bearer {tokens.of['keeper']}"),)
+    with grpc.insecure_channel(collector.address) as channel:
+        call = keep_call(channel, "Measure")
+        with pytest.raises(grpc.RpcError) as told:
+            call(message, metadata=metadata, timeout=20)
     assert told.value.details() == "there is no run 'alice-shared'"
 
 
@@ -466,7 +468,13 @@ def test_a_new_token_is_known_without_a_word(collector, tokens):
     until(lambda: asked(collector, late, "x.zarr/zarr.json") is None)
 
 
-@pytest.mark.parametrize("broken", ["", "[[token]]\nname = 3\n", "junk", "\xff", "group can read"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *("", "[[token]]\nname = 3\n", "junk", "\xff", "group can read", "gone"),
+        pytest.param(f"a = {'1' * 5000}", id="a number without end"),
+    ],
+)
 def test_a_broken_file_leaves_the_old_one_in_force_and_says_so_once(
     collector, tokens, caplog, broken
 ):
@@ -474,6 +482,8 @@ def test_a_broken_file_leaves_the_old_one_in_force_and_says_so_once(
         stream.push(record(0))
         if broken == "group can read":
             tokens.file.chmod(0o644)
+        elif broken == "gone":
+            tokens.file.unlink()
         else:
             tokens.file.write_bytes(broken.encode("latin-1"))
         until(lambda: "access stays as it was" in caplog.text)
