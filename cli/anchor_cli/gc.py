@@ -77,8 +77,9 @@ def collect(
     Sizes are what a run takes on disk, rows and labels too: `disk`, in bytes. (`anchor runs` says
     how many bytes its values have.) A run is as old as what was last written to it: `written`.
 
-    What a living process writes neither goes nor counts. A run that was never closed goes by its
-    age alone: its trainer may come back. Exit code 3 where a run could not be read: it stays.
+    What a living process writes neither goes nor counts, nor does a link. A run that was never
+    closed goes by its age alone: its trainer may come back. Exit code 3 where a run could not be
+    read: it stays.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import chosen, keeper_at

@@ -13,6 +13,7 @@ from anchorlib.spool.place import SpoolLabel
 from anchorlib.store import LocalLocation, Writer, list_runs
 from anchorlib.wire import KeeperClient
 from tests.cli.made import anchor, make_run, record
+from tests.waiting import until
 
 DAY = 86_400 * 10**9
 
@@ -162,6 +163,13 @@ def test_gc_by_size_removes_the_oldest_until_the_rest_fits(store: Path, place: s
     assert names(store) == ["run1", "run2"]
 
 
+def test_gc_keeps_no_link_in_the_place_of_a_run(store: Path, place: str) -> None:
+    (store / "zlast.zarr").symlink_to("run2.zarr")
+    done = anchor("gc", "--keep-last", "1", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    assert names(store) == ["run2", "zlast"]
+
+
 def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, place: str) -> None:
     make_run(store, [record()], "open", close=False)
     catalogue = store / "run1.zarr/rank0/catalog/c.0"
@@ -207,11 +215,23 @@ def test_the_next_command_ends_a_removal_that_was_interrupted(store: Path) -> No
     assert list(removed.iterdir()) == []
 
 
-def test_spools_that_wait_for_a_run_are_named(store: Path, tmp_path: Path) -> None:
+def test_a_collector_says_what_of_a_removal_it_cannot_end(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = "run0.zarr.5f0ca6aa cannot be deleted"
+    monkeypatch.setattr("anchor_server.collector.finish_removals", lambda _: (0, [problem]))
+    with serve(store):
+        until(lambda: problem in caplog.text)
+
+
+def test_spools_that_wait_for_a_run_are_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANCHOR_SPOOL", str(tmp_path / "my spools"))
     label = SpoolLabel("run0", 3, "00" * 16, "grpc://127.0.0.1:1", 0)
-    spool = tmp_path / "spools" / label.folder
+    spool = tmp_path / "my spools" / label.folder
     spool.mkdir(parents=True)
     (spool / "spool.json").write_text(label.text())
     done = anchor("mv", "run0", "new", "--store", store)
     assert done.code == 0
-    assert f"anchor push {spool} --to grpc://127.0.0.1:1 --as new" in done.err
+    assert f"anchor push '{spool}' --to grpc://127.0.0.1:1 --as new" in done.err

@@ -405,6 +405,15 @@ def test_a_renamed_run_is_still_of_the_token_that_made_it(collector, tokens):
     assert recorded(collector, tokens.of["alice"], "shared", rank=1) is None
 
 
+def test_a_repaired_run_is_still_of_the_token_that_made_it(collector, tokens):
+    assert recorded(collector, tokens.of["alice"], "shared") is None
+    path = run_directory(collector.store, "shared") / "zarr.json"
+    path.write_text(path.read_text().replace('"node_type":"group"', '"node_type":"array"'))
+    assert anchor("repair", "shared", "--store", collector.store).code == 0
+    assert '"node_type":"group"' in path.read_text()
+    assert run_author(path.parent) == "alice"
+
+
 @pytest.mark.parametrize("document", ["{", None])
 def test_a_run_whose_maker_cannot_be_read_is_nobodys(collector, tokens, document):
     assert recorded(collector, tokens.of["alice"], "shared") is None
