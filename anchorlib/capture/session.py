@@ -353,7 +353,7 @@ class Session:
                 "anchorlib: run %s, rank %d: %s",
                 self.run,
                 self.rank,
-                self._counted(self.store),
+                self._counted(self.store, undelivered),
                 level=logging.WARNING if self._left_all_out else logging.INFO,
                 aloud=self._aloud,
             )
@@ -363,14 +363,21 @@ class Session:
         if missing and not self._left_all_out:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 
-    def _counted(self, store: str) -> str:
-        """Steps and passes, which optimizer ends what, and what is in `store` now."""
+    def _counted(self, store: str, undelivered: int = 0) -> str:
+        """Steps and passes, which optimizer ends what, and what is in `store` or its spool."""
         counters, steps = self.counters, str(self._clock.turns)
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
-        kept = f"{records}, {size_text(counters.bytes)}, in {store}{dropped}"
+        kept = f"{records}, {size_text(counters.bytes)}, {self._place(store, undelivered)}{dropped}"
         why = ": nothing was of the phases and steps that were asked for"
         return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
+
+    def _place(self, store: str, undelivered: int) -> str:
+        """Where the records are: what no collector has taken waits in the spool."""
+        waiting = self._queue.waiting - undelivered
+        if waiting <= 0:
+            return f"in {store}"
+        return f"of which {waiting:,} wait in the spool for {store}"
 
     @property
     def _left_all_out(self) -> bool:

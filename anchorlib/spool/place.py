@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import socket
@@ -126,7 +127,7 @@ def parse_bytes(text: str, what: str) -> int:
     """A size: `10GiB`, `500 MB`, `1048576`. Raises OptionError, which names `what`."""
     found = _SIZE.fullmatch(text)
     unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None:
+    if found is None or unit is None or not math.isfinite(float(found[1]) * unit):
         raise OptionError(f"{what}='{escape(text[:80])}' is no size; write 10GiB, 500MB or 1048576")
     return int(float(found[1]) * unit)
 

@@ -22,6 +22,7 @@ from anchorlib.store.finding import (
     FoundRun,
     as_zarr,
     find_run,
+    has_run,
     list_runs,
     locate_store,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "end_copy",
     "find_run",
     "finish_removals",
+    "has_run",
     "holder",
     "is_locked",
     "is_written",

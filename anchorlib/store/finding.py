@@ -27,7 +27,15 @@ from anchorlib.store.location import CollectorLocation, LocalLocation, Location,
 if TYPE_CHECKING:
     from zarr.abc.store import Store
 
-__all__ = ["DEFAULT_STORE", "FoundRun", "as_zarr", "find_run", "list_runs", "locate_store"]
+__all__ = [
+    "DEFAULT_STORE",
+    "FoundRun",
+    "as_zarr",
+    "find_run",
+    "has_run",
+    "list_runs",
+    "locate_store",
+]
 
 DEFAULT_STORE = "anchors"
 SUFFIX = ".zarr"
@@ -73,6 +81,12 @@ def list_runs(store: Location) -> list[str]:
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
     return sorted(f.removesuffix(SUFFIX) for f in runs if _is_run(_within(store, f)))
+
+
+def has_run(store: Path, run: str) -> bool:
+    """Whether a run of just this name is in a directory. Raises StoreError as reading does."""
+    check_stored_run_name(run)
+    return _has_ranks(LocalLocation(store / f"{run}{SUFFIX}"))
 
 
 def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:

@@ -126,7 +126,7 @@ class Remnants:
         due = np.arange(1, len(stored) + 1, dtype=dtype)
         told = np.flatnonzero(stored == due)
         rows = int(told[-1]) + 1 if len(told) else 0
-        published = min(self._published(), len(stored))
+        published = self._published()
         if len(told) < max(rows, published):
             lost = max(rows, published) - len(told)
             self.problems.append(f"{lost} rows do not say any more that they are there")
@@ -176,6 +176,8 @@ class Remnants:
                 numbered[key].setdefault(number, line)
             else:
                 others.append(line)
+        if not first:
+            self.problems.append("the first line of the catalogue is lost")
         lost = total - sound
         scratch = self._known = Catalogue(self._rank)
         made = [self._applied(scratch, first) or self._applied(scratch, self._first())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name, escape
 from anchorlib.store.aside import delete_aside, put_aside
+from anchorlib.store.author import run_author, run_document
 from anchorlib.store.holding import drop_locks, move_locks, whole_run
 from anchorlib.store.layout import rank_name, run_directory
 from anchorlib.store.location import LocalLocation
-from anchorlib.store.metadata import group_json, stamp
 from anchorlib.store.opening import store_errors
 from anchorlib.store.reader import RunReader
 from anchorlib.store.tree import Tree, sync_directory
@@ -65,16 +64,15 @@ def rename_run(store: Path, run: str, name: str) -> None:
     check_stored_run_name(run)
     check_run_name(name)
     old, new = run_directory(store, run), run_directory(store, name)
-    document = group_json(stamp(run=name))
     where = f"cannot rename run {run!r} of {escape(str(store))}"
     with store_errors(where), whole_run(store, run, name):
         _check_there(old, run, store)
+        document = _renamed(old, new)
         _move(old, new, name)
         move_locks(store, run, name)
-        if not new.is_symlink():
+        if document is not None and not new.is_symlink():
             # The one place inside a run that says its name: for others than this library.
-            with contextlib.suppress(IsADirectoryError):
-                Tree(store).replace(new, document)
+            Tree(store).replace(new, document)
 
 
 def place_run(store: Path, made: Path, name: str) -> None:
@@ -118,6 +116,19 @@ def _written(folder: Path, run: str) -> int:
         return written_ns(reader)
     except AnchorError:  # what cannot be read was not chosen by its age
         return time.time_ns()
+
+
+def _renamed(old: Path, new: Path) -> bytes | None:
+    """The run's zarr.json under its new name; None where the old one does not say whose run it is.
+
+    Such a document stays as it is: made again, it would say that nobody made the run, which then
+    anyone may go on with.
+    """
+    try:
+        author = run_author(old)
+    except StoreError:
+        return None
+    return None if author is None else run_document(new, author)
 
 
 def _move(old: Path, new: Path, name: str) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
+from anchorlib.store.author import document_again
 from anchorlib.store.documents import due_documents, run_faults
 from anchorlib.store.layout import LABELS, ROWS_PER_CHUNK, chunk_key, rank_name, run_directory
 from anchorlib.store.location import LocalLocation, Location, Within
-from anchorlib.store.metadata import group_json, stamp
 from anchorlib.store.rank import RankReader
 from anchorlib.store.slots import write_all
 from anchorlib.store.tree import Tree
@@ -63,7 +63,7 @@ def republish(store: Path, run: str, reader: RankReader) -> int:
         (f"{rank_name(reader.rank)}/{key}", data) for key, data in unpublished(location, reader)
     ]
     if list(run_faults(location)):
-        found.append(("zarr.json", group_json(stamp(run=run))))
+        found.append(("zarr.json", document_again(folder)))
     for key, data in found:
         path = folder / key
         _check_folders(folder, path.parent)

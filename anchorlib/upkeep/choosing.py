@@ -13,7 +13,8 @@ class RunFacts:
     """What is known of a run that may go.
 
     closed: its sessions have all ended as they should. written: a living process writes it.
-    bytes: on disk. written_ns: when something was last written to it.
+    bytes: on disk; none of a link, which is no run of its own. written_ns: when something was last
+        written to it.
     """
 
     run: str
@@ -41,10 +42,12 @@ class Limits:
 def chosen(runs: Iterable[RunFacts], limits: Limits) -> list[RunFacts]:
     """The runs that go, the oldest first.
 
-    What a living process writes neither goes nor counts. A run that was never closed (its trainer
+    What a living process writes neither goes nor counts, and no more does a link: as a second name
+    of the newest run it would be kept in its place. A run that was never closed (its trainer
     died, or cannot reach its collector just now) goes by its age alone.
     """
-    idle = sorted((run for run in runs if not run.written), key=lambda run: run.written_ns)
+    own = [run for run in runs if run.bytes and not run.written]
+    idle = sorted(own, key=lambda run: run.written_ns)
     closed = [run for run in idle if run.closed]
     kept = set() if limits.keep_last is None else {run.run for run in _last(closed, limits)}
     free = [run for run in idle if run.run not in kept]

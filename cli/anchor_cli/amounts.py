@@ -11,14 +11,18 @@ from anchorlib.names import escape
 __all__ = ["parse_rate", "parse_seconds", "parse_size"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST: Final = 36_525 * _UNITS["d"]
 _TIME: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]?)\s*")
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """A time that is more than nothing: `90`, `90s`, `30m`, `2h`, `1d`. Raises OptionError."""
+    """A time that is more than nothing: `90`, `90s`, `30m`, `2h`, `1d`. Raises OptionError.
+
+    At most a hundred years: the system waits for no longer time.
+    """
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _UNITS.get(found[2], 0.0) if found else 0.0
-    if seconds <= 0:
+    if not 0 < seconds <= _LONGEST:
         raise OptionError(f"{option} {escape(text[:80])!r} is no time; write 90s, 30m, 2h or 1d")
     return seconds
 

@@ -14,7 +14,7 @@ from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, StoreOption, examples
 from anchor_cli.rm import note_unfinished
 from anchor_cli.table import Column, written
-from anchor_cli.terminal import Screen, document, emit, moment, note, size, this_screen
+from anchor_cli.terminal import Screen, age, document, emit, moment, note, size, this_screen
 from anchor_cli.words import counted
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ EXAMPLES = examples(
 _COLUMNS = [
     Column("name", cut=True, main=True),
     Column("state"),
-    Column("bytes", right=True),
+    Column("disk", right=True),
     Column("written", spare=1),
 ]
 
@@ -74,9 +74,14 @@ def collect(
 ) -> int:
     """Remove runs of a store by age, number and size.
 
-    What a living process writes neither goes nor counts. A run that was never closed goes by its
-    age alone: its trainer may come back. Exit code 3 where a run could not be read: it stays.
+    Sizes are what a run takes on disk, rows and labels too: `disk`, in bytes. (`anchor runs` says
+    how many bytes its values have.) A run is as old as what was last written to it: `written`.
+
+    What a living process writes neither goes nor counts, nor does a link. A run that was never
+    closed goes by its age alone: its trainer may come back. Exit code 3 where a run could not be
+    read: it stays.
     """
+    from anchorlib.errors import AnchorError
     from anchorlib.upkeep import chosen, keeper_at
 
     limits = _limits(older_than, keep_last, max_size)
@@ -86,12 +91,14 @@ def collect(
     known, problems = _known(keeper, store)
     going = chosen(known, limits)
     told = _Told(going if dry_run else [], dry_run)
-    for run in () if dry_run else going:
-        told.remove(keeper, run, problems)
-    if as_json:
-        document(told.document([one.run for one in known if one not in told.gone]))
-    else:
-        emit(told.lines(this_screen()))
+    try:
+        for run in () if dry_run else going:
+            told.remove(keeper, run, problems)
+    except AnchorError:  # a collector refuses: what has gone until then is told nevertheless
+        if told.gone:
+            told.say(known, as_json=as_json)
+        raise
+    told.say(known, as_json=as_json)
     for problem in problems:
         note(problem)
     return ExitCode.INCOMPLETE if problems else ExitCode.DONE
@@ -121,10 +128,17 @@ class _Told:
         except (RunBusyError, StoreError) as error:  # the others go nevertheless
             problems.append(str(error))
 
+    def say(self, known: Sequence[RunFacts], *, as_json: bool) -> None:
+        """Says it on stdout; what is `known` and has not gone stays."""
+        if as_json:
+            document(self.document([one.run for one in known if one not in self.gone]))
+        else:
+            emit(self.lines(this_screen()))
+
     def document(self, stay: Sequence[str]) -> dict[str, Any]:
         """As JSON has it."""
         runs = [
-            {"run": one.run, "bytes": one.bytes, "written": moment(one.written_ns, Screen())}
+            {"run": one.run, "disk": one.bytes, "written": moment(one.written_ns, Screen())}
             for one in self.gone
         ]
         return {"dry_run": self.dry, "removed": runs, "kept": list(stay), "freed": self._bytes}
@@ -136,7 +150,7 @@ class _Told:
                 one.run,
                 "closed" if one.closed else "open",
                 size(one.bytes, screen),
-                moment(one.written_ns, screen),
+                age(one.written_ns, screen),
             ]
             for one in self.gone
         ]

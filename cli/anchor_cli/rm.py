@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, StoreOption, examples, without_slash
 from anchor_cli.spools import note_spools
 from anchor_cli.terminal import Screen, document, emit, note, size, this_screen
+
+if TYPE_CHECKING:
+    from anchorlib.upkeep import Keeper
 
 __all__ = ["EXAMPLES", "freed_line", "note_unfinished", "remove_runs"]
 
@@ -35,21 +38,32 @@ def remove_runs(
 
     All names are looked up first: where one is wrong, nothing is removed.
     """
+    from anchorlib.errors import AnchorError
     from anchorlib.store import find_run
     from anchorlib.upkeep import keeper_of
 
-    found = [keeper_of(find_run(without_slash(run), store)) for run in runs]
-    screen, done = this_screen(), []
-    for keeper, run in found:
-        freed = keeper.remove(run)
-        done.append({"run": run, "bytes": freed})
-        if not as_json:
-            emit(freed_line(run, freed, screen))
-        note_unfinished(keeper.finish())
-        note_spools(run)
+    asked = dict.fromkeys(without_slash(run) for run in runs)
+    found = [keeper_of(find_run(run, store)) for run in asked]
+    done: list[dict[str, Any]] = []
+    try:
+        for keeper, run in found:
+            _remove(keeper, run, done, as_json=as_json)
+    except AnchorError:  # what has gone until then is told nevertheless
+        if as_json and done:
+            document(done)
+        raise
     if as_json:
         document(done)
     return ExitCode.DONE
+
+
+def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bool) -> None:
+    freed = keeper.remove(run)
+    done.append({"run": run, "freed": freed})
+    if not as_json:
+        emit(freed_line(run, freed, this_screen()))
+    note_unfinished(keeper.finish())
+    note_spools(run)
 
 
 def freed_line(run: str, freed: int, screen: Screen) -> str:

@@ -73,7 +73,11 @@ class _Line:
 
 
 def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) -> int:
-    """List the runs of a store: what each holds, when it began and was last written to."""
+    """List the runs of a store: what each holds, when it began and was last written to.
+
+    bytes are those of its values; what it takes on disk, rows and labels too, is `disk` in
+    `anchor gc --max-size 1 --dry-run`.
+    """
     from anchorlib.errors import AnchorError, CollectorError
     from anchorlib.store import list_runs, locate_store
 

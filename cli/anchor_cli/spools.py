@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from anchor_cli.terminal import note
 from anchorlib.names import escape
 
@@ -14,6 +16,6 @@ def note_spools(run: str, name: str | None = None) -> None:
 
     for spool in spools_here():
         if spool.run == run:
-            path, to = escape(str(spool.path)), escape(str(spool.to))
+            path, to = (escape(shlex.quote(str(one))) for one in (spool.path, spool.to))
             rest = f"anchor push {path} --to {to} --as {name or 'NAME'}"
             note(f"a spool on this machine still waits for run {run} (rank {spool.rank}): {rest}")

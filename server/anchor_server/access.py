@@ -121,7 +121,7 @@ def parse_access(text: str, file: str) -> Access:
     """What an access file says. Raises OptionError, which names `file` and what is wrong in it."""
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         raise OptionError(f"{escape(file)} is no TOML: {escape(str(error)[:200])}") from None
     tables = document.pop("token", [])
     if document or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):

@@ -76,11 +76,12 @@ class AccessFile:
     def _has_changed(self) -> bool:
         """Whether it changed since it was read and has looked the same twice since then.
 
-        What is written at this moment may be half of what is meant.
+        What is written at this moment may be half of what is meant. A file that is gone has changed
+        too: reading it says so, once.
         """
         now = self._signature()
         before, self._seen = self._seen, now
-        return now not in (None, self._read) and now == before
+        return now != self._read and now == before
 
     def _signature(self) -> _Signature:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from anchor_server.access import Grant, Right
@@ -11,7 +12,7 @@ from anchorlib.errors import StoreError
 from anchorlib.store import run_author, run_directory
 from anchorlib.wire import Kind
 
-__all__ = ["check_author", "check_runs"]
+__all__ = ["check_author", "check_runs", "linked_run"]
 
 
 def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
@@ -21,8 +22,18 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     an access file, by a trainer in the directory itself) is continued by whoever may write it, and
     recorded anew by whoever may replace what others made.
 
+    Of a link to another run of the store, that run is touched: it needs the right to write it too.
+
     Raises StoreError where nothing says any more who made the run.
     """
+    other = linked_run(store, run)
+    if other is not None and not grant.may(Right.WRITE, other):
+        raise Refusal(
+            Kind.FORBIDDEN,
+            f"run '{run}' is a link to a run that token '{grant.name}' has no right to write; who "
+            "runs the collector can give it one",
+        )
+    run = run if other is None else other
     if grant.may(Right.REPLACE, run):
         return
     author = run_author(run_directory(store, run))
@@ -36,11 +47,26 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     )
 
 
+def linked_run(store: Path, run: str) -> str | None:
+    """The other run of the store that a link with a run's name leads to; None where it does not.
+
+    "" where what it leads to is in the store and no run's folder: only those who may all have it.
+    """
+    folder = run_directory(store, run)
+    if not folder.is_symlink():
+        return None
+    root, real = Path(os.path.realpath(store)), Path(os.path.realpath(folder))
+    if not real.is_relative_to(root):
+        return None
+    inside = real.relative_to(root).parts
+    return real.stem if len(inside) == 1 and real.suffix == folder.suffix else ""
+
+
 def check_runs(store: Path, run: str, limits: Limits, grant: Grant) -> None:
     """Raises a Refusal where `run` would be one run too many: of the store, or of its maker."""
     if limits.runs is None and grant.limits.runs is None:
         return
-    if run_author(run_directory(store, run)) is not None:
+    if (run_directory(store, run) / "zarr.json").exists():
         return
     there = [path for path in store.glob("*.zarr") if (path / "zarr.json").exists()]
     if limits.runs is not None and len(there) >= limits.runs:

@@ -7,6 +7,7 @@ with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ from anchorlib.wire import (
 )
 
 __all__ = ["DEFAULT_BIND", "Collector", "serve"]
+
+_log = logging.getLogger("anchor_server")
 
 DEFAULT_BIND: Final = "127.0.0.1:50051"
 
@@ -148,7 +151,7 @@ class Collector:
         """Serve from now on, on threads of its own."""
         keep_memory()
         # A thread of its own: what an interrupted removal left may be terabytes.
-        Thread(target=finish_removals, args=(self.store,), daemon=True).start()
+        Thread(target=_finish_removals, args=(self.store,), daemon=True).start()
         self._server.start()
         self._health.say(serving=True)
         if self._access is not None:
@@ -302,6 +305,16 @@ def _checked_host(bind: str, tls: ServerTLS | None, *, asks: bool, insecure: boo
             "client CA), or say --insecure if everyone who reaches it may write and read"
         )
     return host
+
+
+def _finish_removals(store: Path) -> None:
+    """Ends what was interrupted; what cannot be deleted keeps its room on the disk, and is told."""
+    try:
+        _, problems = finish_removals(store)
+    except OSError as error:
+        problems = [f"cannot look for interrupted removals: {error.strerror}"]
+    for problem in problems:
+        _log.warning("%s", problem)
 
 
 def _make(store: Path, *, fsync: bool) -> None:

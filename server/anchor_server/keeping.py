@@ -12,15 +12,16 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from anchor_server.access import Right
+from anchor_server.authors import linked_run
 from anchor_server.gate import Gate
 from anchor_server.refusals import Refusal
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.errors import RunNotFoundError
-from anchorlib.names import check_stored_run_name
+from anchorlib.names import check_run_name, check_stored_run_name
 from anchorlib.store import (
     disk_bytes,
-    find_run,
+    has_run,
     is_written,
     remove_run,
     rename_run,
@@ -117,19 +118,25 @@ class KeeperService:
         """Needs the right to delete under both names: nobody moves a run among those of others."""
         request = RenameRequest.FromString(message)
         run = self._named(request.run, asked, Right.DELETE)
-        self._gate.check(asked.context, Right.DELETE, request.name)
+        self._gate.check(asked.context, Right.DELETE, check_run_name(request.name))
         rename_run(self._store, run, request.name)
         _log.info("run renamed to %s", request.name, extra=_of(asked.caller, run))
         return RenameReply()
 
     def _named(self, run: str, asked: Asked, right: Right) -> str:
-        """The name of a run that is there, as every reader would find it, to which he has `right`.
+        """The name of a run that is there and to which he has `right`; it means nothing but a name.
 
-        Whoever has no right to a run is not told whether there is one.
+        Whoever has no right to a run is not told whether there is one, nor of others like it. Of a
+        link, what it leads to counts as well where that is read: a removal or a new name is the
+        link's alone.
         """
         asked.caller.run = check_stored_run_name(run)
         self._gate.check(asked.context, right, run)
-        return find_run(run, self._store).name
+        if right is Right.READ and (other := linked_run(self._store, run)) is not None:
+            self._gate.check(asked.context, right, other)
+        if not has_run(self._store, run):
+            raise RunNotFoundError(f"there is no run '{run}'")
+        return run
 
 
 def _of(caller: Caller, run: str) -> dict[str, str]:

@@ -155,6 +155,18 @@ def test_a_line_of_the_catalogue_costs_the_rows_that_spoke_of_it(
     assert lost == costs.get(key, set())
 
 
+@pytest.mark.parametrize("lost", ["catalog", "records", "records/seq"])
+def test_a_rank_that_lost_a_whole_folder_is_no_empty_rank(store: Path, lost: str) -> None:
+    shutil.rmtree(store / "good.zarr/rank0" / lost)
+    before = files(store / "good.zarr")
+    for options in (["--dry-run"], []):
+        done = anchor("repair", "good", *options, "--store", store)
+        assert done.code != 0
+        assert "all sound" not in done.out
+        assert "made again" not in done.out
+    assert files(store / "good.zarr") == before
+
+
 def test_a_hole_in_seq_costs_no_row(store: Path, truth: Told) -> None:
     seq = store / "bad.zarr/rank0/records/seq/c.0"
     numbers = np.fromfile(seq, "<u8")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from anchor_server import serve
+from anchor_server import issue_token, serve
 from anchorlib.spool.place import SpoolLabel
 from anchorlib.store import LocalLocation, Writer, list_runs
+from anchorlib.wire import KeeperClient
 from tests.cli.made import anchor, make_run, record
+from tests.waiting import until
 
 DAY = 86_400 * 10**9
 
@@ -59,6 +61,37 @@ def test_rm_removes_nothing_where_one_name_is_wrong(store: Path, place: str) -> 
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert "no run 'run9'" in done.err
     assert names(store) == ["run0", "run1", "run2"]
+
+
+def test_rm_removes_a_run_that_is_named_twice_once(store: Path, place: str) -> None:
+    done = anchor("rm", "run0", "run0", "--store", place)
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+    assert names(store) == ["run1", "run2"]
+
+
+def test_what_has_gone_before_a_refusal_is_told(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "access.toml"
+    token = issue_token(file, "keeper", ["read", "delete"], ["*"])
+    monkeypatch.setenv("ANCHOR_TOKEN", token)
+    with serve(store, access=file) as collector:
+        place = f"grpc://{collector.address}"
+        with Writer.open(store, "run1", 0, resume=True):
+            done = anchor("rm", "run0", "run1", "--json", "--store", place)
+        assert (done.code, [one["run"] for one in done.json]) == (4, ["run0"])
+        remove = KeeperClient.remove
+
+        def once(self: KeeperClient, run: str, **options: int) -> int:
+            found = remove(self, run, **options)
+            file.write_text(file.read_text().replace(', "delete"', ""))
+            collector.renew()
+            return found
+
+        monkeypatch.setattr(KeeperClient, "remove", once)
+        done = anchor("gc", "--max-size", "1", "--json", "--store", place)
+        assert (done.code, [one["run"] for one in done.json["removed"]]) == (4, ["run2"])
+    assert names(store) == ["run1"]
 
 
 def test_a_run_that_is_written_is_refused_in_a_line(store: Path, place: str) -> None:
@@ -118,7 +151,7 @@ def test_gc_by_age_says_first_what_would_go(
 
 def test_gc_by_size_removes_the_oldest_until_the_rest_fits(store: Path, place: str) -> None:
     sizes = {
-        one["run"]: one["bytes"]
+        one["run"]: one["disk"]
         for one in anchor("gc", "--max-size", "1", "--dry-run", "--json", "--store", place).json[
             "removed"
         ]
@@ -128,6 +161,13 @@ def test_gc_by_size_removes_the_oldest_until_the_rest_fits(store: Path, place: s
     assert [one["run"] for one in done.json["removed"]] == ["run0"]
     assert done.json["freed"] > 0
     assert names(store) == ["run1", "run2"]
+
+
+def test_gc_keeps_no_link_in_the_place_of_a_run(store: Path, place: str) -> None:
+    (store / "zlast.zarr").symlink_to("run2.zarr")
+    done = anchor("gc", "--keep-last", "1", "--store", place)
+    assert (done.code, done.err) == (0, "")
+    assert names(store) == ["run2", "zlast"]
 
 
 def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, place: str) -> None:
@@ -146,7 +186,10 @@ def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, pl
         ([], "say what goes"),
         (["--older-than", "soon"], "is no time"),
         (["--older-than", ""], "is no time"),
+        (["--older-than", "9" * 400 + "d"], "is no time"),
+        (["--older-than", "99999999d"], "is no time"),
         (["--max-size", "big"], "--max-size"),
+        (["--max-size", "9" * 400], "is no size"),
         (["--keep-last", "-1"], "keep-last"),
     ],
 )
@@ -172,11 +215,23 @@ def test_the_next_command_ends_a_removal_that_was_interrupted(store: Path) -> No
     assert list(removed.iterdir()) == []
 
 
-def test_spools_that_wait_for_a_run_are_named(store: Path, tmp_path: Path) -> None:
+def test_a_collector_says_what_of_a_removal_it_cannot_end(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = "run0.zarr.5f0ca6aa cannot be deleted"
+    monkeypatch.setattr("anchor_server.collector.finish_removals", lambda _: (0, [problem]))
+    with serve(store):
+        until(lambda: problem in caplog.text)
+
+
+def test_spools_that_wait_for_a_run_are_named(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANCHOR_SPOOL", str(tmp_path / "my spools"))
     label = SpoolLabel("run0", 3, "00" * 16, "grpc://127.0.0.1:1", 0)
-    spool = tmp_path / "spools" / label.folder
+    spool = tmp_path / "my spools" / label.folder
     spool.mkdir(parents=True)
     (spool / "spool.json").write_text(label.text())
     done = anchor("mv", "run0", "new", "--store", store)
     assert done.code == 0
-    assert f"anchor push {spool} --to grpc://127.0.0.1:1 --as new" in done.err
+    assert f"anchor push '{spool}' --to grpc://127.0.0.1:1 --as new" in done.err

@@ -108,3 +108,14 @@ def test_training_never_stops_for_a_dead_collector_and_a_full_spool(tmp_path, mo
     (folder,) = spools(tmp_path / "spools")
     lines = [record.getMessage() for record in caplog.records]
     assert sum(f"anchor push {folder} --to {store}" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("recorder", ["process", "thread"])
+def test_the_last_line_says_that_records_wait_in_the_spool(tmp_path, caplog, recorder):
+    caplog.set_level("INFO", "anchorlib")
+    store = f"grpc://127.0.0.1:{free_port()}"
+    with anchorlib.start("run1", store=store, recorder=recorder) as session:
+        anchorlib.anchor(torch.ones(3), "x")
+        session.close(timeout=0.2)
+    (line,) = [one for one in caplog.messages if "run run1, rank 0: " in one]
+    assert line.endswith(f"1 record, 12 B, of which 1 wait in the spool for {store}")

@@ -8,6 +8,7 @@ import logging
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -21,9 +22,18 @@ from anchor_server.access_file import AccessFile
 from anchor_server.gate import CALLS, Open
 from anchor_server.handlers import behind
 from anchorlib.block import block_of
-from anchorlib.errors import CollectorError, OptionError
-from anchorlib.store import run_author, run_directory
-from anchorlib.wire import Credentials, KeeperClient, Kind, PushRequest, ReaderClient, sealed
+from anchorlib.errors import CollectorError, OptionError, RunNotFoundError
+from anchorlib.store import rename_run, run_author, run_directory
+from anchorlib.wire import (
+    Credentials,
+    KeeperClient,
+    Kind,
+    MeasureRequest,
+    PushRequest,
+    ReaderClient,
+    sealed,
+)
+from anchorlib.wire.services import keep_call
 from anchorlib.wire.v1.collector_pb2 import DESCRIPTOR, Close
 from tests.cli.made import anchor
 from tests.delivery.lines import sink_to, spools
@@ -80,6 +90,15 @@ def recorded(collector: Collector, token: str, run: str, **hello: object) -> Kin
 
 def reading(collector: Collector, token: str) -> ReaderClient:
     return ReaderClient(f"grpc://{collector.address}", Credentials(token=token), timeout=10)
+
+
+@contextmanager
+def keeping(collector: Collector, token: str) -> Iterator[KeeperClient]:
+    keeper = KeeperClient(f"grpc://{collector.address}", Credentials(token=token))
+    try:
+        yield keeper
+    finally:
+        keeper.close()
 
 
 def asked(collector: Collector, token: str, key: str) -> Kind | None:
@@ -192,17 +211,14 @@ def test_a_keeper_measures_removes_and_renames_its_runs_and_no_others(collector,
     collector.renew()
     for run in ("alice-1", "alice-2", "bob-1"):
         assert recorded(collector, tokens.of["bob" if run == "bob-1" else "alice"], run) is None
-    url = f"grpc://{collector.address}"
 
     def kind(token: str, call: str, *arguments: str) -> Kind | None:
-        keeper = KeeperClient(url, Credentials(token=tokens.of[token]))
-        try:
-            getattr(keeper, call)(*arguments)
-        except CollectorError as error:
-            return error.kind
-        finally:
-            keeper.close()
-        return None
+        with keeping(collector, tokens.of[token]) as keeper:
+            try:
+                getattr(keeper, call)(*arguments)
+            except CollectorError as error:
+                return error.kind
+            return None
 
     forbidden = [
         ("keeper", "measure", "bob-1"),
@@ -219,6 +235,67 @@ def test_a_keeper_measures_removes_and_renames_its_runs_and_no_others(collector,
     assert kind("keeper", "rename", "alice-1", "alice-3") is None
     assert kind("keeper", "remove", "alice-2") is None
     assert stored_runs(collector) == {"alice-3", "bob-1"}
+
+
+def test_a_keeper_takes_a_name_for_nothing_but_the_name_of_a_run(collector, tokens, monkeypatch):
+    tokens.add("keeper", "read delete", "alice-*")
+    collector.renew()
+    for run in ("alice-1", "shared"):
+        assert recorded(collector, tokens.of["alice"], run) is None
+    (collector.store / "alice-x.zarr").symlink_to("shared.zarr")
+    monkeypatch.chdir(collector.store)  # where a path would lead somewhere
+    before = sorted(collector.store.iterdir())
+    with keeping(collector, tokens.of["keeper"]) as keeper:
+        for name in ("alice-x.zarr", "alice-1.zarr", "alice-9"):
+            for call in (
+                keeper.measure,
+                keeper.remove,
+                lambda name: keeper.rename(name, "alice-2"),
+            ):
+                with pytest.raises(RunNotFoundError):
+                    call(name)
+        for name in ("../shared", "alice-1/../shared", "/etc", "", ".", "alice-\x1b[2J"):
+            for call in (
+                keeper.measure,
+                keeper.remove,
+                lambda name: keeper.rename("alice-1", name),
+            ):
+                with pytest.raises(CollectorError) as caught:
+                    call(name)
+                assert caught.value.kind is Kind.INVALID
+    assert sorted(collector.store.iterdir()) == before
+
+
+def test_who_asks_a_keeper_for_a_wrong_name_is_told_of_no_other(collector, tokens):
+    tokens.add("keeper", "read delete", "alice-*")
+    collector.renew()
+    assert recorded(collector, tokens.of["alice"], "shared") is None
+    message = sealed(MeasureRequest(run="alice-shared"))
+    metadata = (("authorization", f"Bearer {tokens.of['keeper']}"),)
+    with grpc.insecure_channel(collector.address) as channel:
+        call = keep_call(channel, "Measure")
+        with pytest.raises(grpc.RpcError) as told:
+            call(message, metadata=metadata, timeout=20)
+    assert told.value.details() == "there is no run 'alice-shared'"
+
+
+def test_a_link_gives_nobody_a_run_that_he_has_no_right_to(collector, tokens):
+    tokens.add("keeper", "read write replace delete", "alice-*")
+    collector.renew()
+    assert recorded(collector, tokens.of["bob"], "bobs") is None
+    (collector.store / "alice-x.zarr").symlink_to("bobs.zarr")
+    for name in ("alice", "keeper"):
+        for hello in ({"resume": True}, {"overwrite": True}, {"rank": 1}):
+            assert recorded(collector, tokens.of[name], "alice-x", **hello) is Kind.FORBIDDEN
+    assert recorded(collector, tokens.of["bob"], "alice-x", rank=1) is None
+    with keeping(collector, tokens.of["keeper"]) as keeper:
+        with pytest.raises(CollectorError) as caught:
+            keeper.measure("alice-x")
+        assert caught.value.kind is Kind.FORBIDDEN
+        keeper.rename("alice-x", "alice-y")
+        keeper.remove("alice-y")  # the link, and what it leads to stays
+    assert stored_runs(collector) == {"bobs"}
+    assert stored(collector.store, "bobs") == expected([record(0)])
 
 
 def stored_runs(collector: Collector) -> set[str]:
@@ -316,9 +393,37 @@ def test_runs_without_a_name_go_on_and_only_those_who_may_replace_record_them_an
         assert asked(collector, alice, "shared.zarr/zarr.json") is None
 
 
-def test_a_run_whose_maker_cannot_be_read_is_nobodys(collector, tokens):
+def test_a_renamed_run_is_still_of_the_token_that_made_it(collector, tokens):
+    tokens.add("keeper", "read write delete", "*")
+    collector.renew()
+    assert recorded(collector, tokens.of["alice"], "alice-1") is None
+    with keeping(collector, tokens.of["keeper"]) as keeper:
+        keeper.rename("alice-1", "shared")
+    assert run_author(run_directory(collector.store, "shared")) == "alice"
+    for name in ("bob", "keeper"):
+        assert recorded(collector, tokens.of[name], "shared", resume=True) is Kind.FORBIDDEN
+    assert recorded(collector, tokens.of["alice"], "shared", rank=1) is None
+
+
+def test_a_repaired_run_is_still_of_the_token_that_made_it(collector, tokens):
     assert recorded(collector, tokens.of["alice"], "shared") is None
-    (run_directory(collector.store, "shared") / "zarr.json").write_text("{")
+    path = run_directory(collector.store, "shared") / "zarr.json"
+    path.write_text(path.read_text().replace('"node_type":"group"', '"node_type":"array"'))
+    assert anchor("repair", "shared", "--store", collector.store).code == 0
+    assert '"node_type":"group"' in path.read_text()
+    assert run_author(path.parent) == "alice"
+
+
+@pytest.mark.parametrize("document", ["{", None])
+def test_a_run_whose_maker_cannot_be_read_is_nobodys(collector, tokens, document):
+    assert recorded(collector, tokens.of["alice"], "shared") is None
+    path = run_directory(collector.store, "shared") / "zarr.json"
+    if document is None:
+        path.unlink()
+    else:
+        path.write_text(document)
+    rename_run(collector.store, "shared", "alice-9")  # which invents no maker either
+    rename_run(collector.store, "alice-9", "shared")
     assert recorded(collector, tokens.of["alice"], "shared", resume=True) is Kind.STORE
     assert recorded(collector, tokens.of["chief"], "shared", writer_id=OTHER, resume=True) is None
 
@@ -372,7 +477,13 @@ def test_a_new_token_is_known_without_a_word(collector, tokens):
     until(lambda: asked(collector, late, "x.zarr/zarr.json") is None)
 
 
-@pytest.mark.parametrize("broken", ["", "[[token]]\nname = 3\n", "junk", "\xff", "group can read"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *("", "[[token]]\nname = 3\n", "junk", "\xff", "group can read", "gone"),
+        pytest.param(f"a = {'1' * 5000}", id="a number without end"),
+    ],
+)
 def test_a_broken_file_leaves_the_old_one_in_force_and_says_so_once(
     collector, tokens, caplog, broken
 ):
@@ -380,6 +491,8 @@ def test_a_broken_file_leaves_the_old_one_in_force_and_says_so_once(
         stream.push(record(0))
         if broken == "group can read":
             tokens.file.chmod(0o644)
+        elif broken == "gone":
+            tokens.file.unlink()
         else:
             tokens.file.write_bytes(broken.encode("latin-1"))
         until(lambda: "access stays as it was" in caplog.text)
