@@ -19,7 +19,7 @@ from anchorlib.record import Gap
 from anchorlib.wire import PushRequest, sealed
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
-from anchorlib.wire.v1.collector_pb2 import Close
+from anchorlib.wire.v1.collector_pb2 import Backlog, Close
 from tests.cli.made import anchor
 from tests.server.processes import served
 from tests.server.pushing import Pusher, record
@@ -45,6 +45,7 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
                     )
                 )
             )
+            stream.send(sealed(PushRequest(backlog=Backlog(end=9))))
             stream.acked(5)
             stream.encoder.sequence = 3
             stream.push(record(3, name="n4me"), record(4, name="n4me"))
@@ -52,6 +53,8 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
             now = scraped(port.address)
             assert now["anchor_streams"] == 1.0
             assert now['anchor_acked_seq{rank="0",run="run1"}'] == 5.0
+            assert now["anchor_lag_seconds"] > 1.0
+            assert now["anchor_backlog_records"] == 4.0
             body = frame.message[:-SEAL_BYTES]
             stream.send(sealed_bytes(body[:-1] + bytes([body[-1] ^ 1])))
             stream.refusal()
