@@ -128,7 +128,7 @@ class KeeperService:
         run = self._named(request.run, asked, Right.DELETE)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
         freed = remove_run(self._store, run, unless_after=after)
-        _log.info("run removed, %d bytes", freed, extra=_of(asked.caller, run))
+        _log.info("run removed, %d bytes", freed, extra=asked.caller.told)
         return RemoveReply(bytes=freed)
 
     def _rename(self, message: bytes, asked: Asked) -> RenameReply:
@@ -137,7 +137,7 @@ class KeeperService:
         run = self._named(request.run, asked, Right.DELETE)
         self._gate.check(asked.context, Right.DELETE, request.name)
         rename_run(self._store, run, request.name)
-        _log.info("run renamed to %s", request.name, extra=_of(asked.caller, run))
+        _log.info("run renamed to %s", request.name, extra=asked.caller.told)
         return RenameReply()
 
     def _named(self, run: str, asked: Asked, right: Right) -> str:
@@ -162,7 +162,3 @@ def _writing(one: Sight) -> Writing:
         lag=one.lag,
         backlog=one.backlog,
     )
-
-
-def _of(caller: Caller, run: str) -> dict[str, str]:
-    return {"run": run, "peer": caller.peer, "identity": caller.identity}
