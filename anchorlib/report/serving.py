@@ -1,6 +1,6 @@
 """The page served and kept fresh: `anchor ui`, over Starlette.
 
-    GET /                   the runs of the store, or straight to the runs that were asked for
+    GET /                   the runs there are and who writes, or straight to those asked for
     GET /view?run=a&run=b   their page
     GET /data?run=…&have=T  its data, newer than tag T; 204 where there is nothing newer
 
@@ -11,16 +11,14 @@ at this machine) is refused; runs are those of the store, never a path that a re
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from anchorlib.errors import AnchorError, CollectorError, MissingExtraError, RunNotFoundError
 from anchorlib.names import quoted
 from anchorlib.report.following import Followed
-from anchorlib.report.rendering import assembled, hashed, policy, style
+from anchorlib.report.listing import ago, amount, list_page, list_policy, query_of
+from anchorlib.report.rendering import assembled, policy
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
     from anchorlib.diagnosis import Comparison
     from anchorlib.reading import Run
+    from anchorlib.upkeep import Writing
 
 __all__ = ["application"]
 
@@ -50,6 +49,7 @@ def application(
     listed: Callable[[], Sequence[str]],
     opened: Opener,
     compared: Comparer,
+    writings: Callable[[], Sequence[Writing]],
     *,
     hosts: Sequence[str],
     shown: Sequence[str] = (),
@@ -57,6 +57,7 @@ def application(
     """The web application.
 
     listed: the runs there are; opened: one of them (or of `shown`); compared: the first with each.
+    writings: who writes now.
     hosts: what a Host header may say, with the port ("127.0.0.1:8787").
     shown: what `/` goes to; none: a list of all runs.
     Raises MissingExtraError where Starlette is not installed.
@@ -69,7 +70,7 @@ def application(
         raise MissingExtraError(
             "anchor ui needs starlette and uvicorn: pip install 'anchorlib[report]'"
         ) from error
-    site = _Site(listed, opened, compared, tuple(shown))
+    site = _Site(listed, opened, compared, writings, tuple(shown))
     return Starlette(
         routes=[Route("/", site.index), Route("/view", site.view), Route("/data", site.data)],
         middleware=[Middleware(_OwnHosts, hosts=hosts)],
@@ -103,9 +104,11 @@ class _Site:
         listed: Callable[[], Sequence[str]],
         opened: Opener,
         compared: Comparer,
+        writings: Callable[[], Sequence[Writing]],
         shown: tuple[str, ...],
     ) -> None:
         self._listed = listed
+        self._writings = writings
         self._opened = opened
         self._compared = compared
         self._shown = shown
@@ -116,18 +119,26 @@ class _Site:
         from starlette.responses import RedirectResponse
 
         if self._shown:
-            return RedirectResponse(f"/view?{_query(self._shown)}", 303, headers=SAFE)
+            return RedirectResponse(f"/view?{query_of(self._shown)}", 303, headers=SAFE)
         try:
             names = self._listed()
-            return _html(_list_page({name: self._about(name) for name in names}), _list_policy())
+            about = {name: self._about(name) for name in names}
+            return _html(list_page(about, self._written()), list_policy())
         except AnchorError as error:
             return _refused(error)
+
+    def _written(self) -> Sequence[Writing]:
+        """Who writes now; nobody where that cannot be asked: the list is worth showing without."""
+        try:
+            return self._writings()
+        except AnchorError:
+            return ()
 
     def _about(self, name: str) -> str:
         """How big a run is, and how old; nothing of one that cannot be read, which opening says."""
         try:
             run = self._opened(name)
-            return f"{_amount(run.bytes)}, last written {_ago(run.written_ns)}"
+            return f"{amount(run.bytes)}, last written {ago(run.written_ns)}"
         except AnchorError:
             return ""
 
@@ -163,16 +174,12 @@ class _Site:
                 what = quoted(unknown[0]) if unknown else "nothing"
                 raise RunNotFoundError(f"no run is named {what} here: go to / for those there are")
             page = self._pages.pop(names, None) or Followed(
-                [self._opened(name) for name in names], self._compared, f"data?{_query(names)}"
+                [self._opened(name) for name in names], self._compared, f"data?{query_of(names)}"
             )
             self._pages[names] = page
             for old in list(self._pages)[:-MOST_PAGES]:
                 del self._pages[old]
         return names, page
-
-
-def _query(names: Sequence[str]) -> str:
-    return urlencode([("run", name) for name in names])
 
 
 def _html(text: str, allowed: str) -> Response:
@@ -187,55 +194,3 @@ def _refused(error: AnchorError) -> Response:
     codes: Mapping[type, int] = {RunNotFoundError: 404, CollectorError: 503}
     code = next((code for kind, code in codes.items() if isinstance(error, kind)), 500)
     return PlainTextResponse(f"anchor: {error}", code, headers=SAFE)
-
-
-def _list_policy() -> str:
-    return (
-        f"default-src 'none'; style-src '{hashed(style())}'; img-src data:; base-uri 'none'; "
-        "form-action 'self'"
-    )
-
-
-def _amount(nbytes: int) -> str:
-    """As 12.3 MiB."""
-    amount = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
-def _ago(time_ns: int) -> str:
-    """As 3 days ago."""
-    seconds = max(time.time() - time_ns / 1e9, 0.0)
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'' if count == 1 else 's'} ago"
-    return "just now"
-
-
-def _list_page(names: Mapping[str, str]) -> str:
-    """The runs there are: one click shows one, ticking several compares them."""
-    rows = "\n".join(
-        f'<li><label><input type="checkbox" name="run" value="{escape(name)}"> '
-        f'<a href="/view?{escape(_query([name]))}"><code>{escape(name)}</code></a></label> '
-        f"{escape(about)}</li>"
-        for name, about in names.items()
-    )
-    body = (
-        f'<form action="/view"><ul class="list">{rows}</ul>'
-        "<p>The first that is ticked is the reference.</p>"
-        "<button>show the ticked runs on one page</button></form>"
-        if names
-        else "<p>No run has been recorded here yet.</p>"
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_list_policy()}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<link rel="icon" href="data:,">\n<title>anchor: runs</title>\n'
-        f"<style>{style()}</style>\n</head>\n<body>\n<header><h1>anchor</h1></header>\n<main>"
-        f'<section aria-label="Runs"><h2>Runs</h2>{body}</section></main>\n</body>\n</html>\n'
-    )

@@ -15,7 +15,7 @@ from anchorlib.spool.frames import SpoolFrames
 from anchorlib.spool.past import PastAttempt, heir_among
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.target import Target
-from anchorlib.wire import Hello, Link
+from anchorlib.wire import Hello, Link, writer_name
 
 __all__ = ["Delivered", "Load"]
 
@@ -81,6 +81,7 @@ class Load:
         hello = Hello()
         hello.CopyFrom(self._hello)
         hello.run = self.run
+        hello.writer = writer_name()  # not the process that recorded it, which has ended
         if self._target.run is not None:
             hello.resume, hello.overwrite = self._target.follows, False
         heir = heir_among(hello.writer_id, attempts)

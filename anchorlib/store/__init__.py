@@ -26,7 +26,7 @@ from anchorlib.store.finding import (
     list_runs,
     locate_store,
 )
-from anchorlib.store.holding import is_written
+from anchorlib.store.holding import HeldRank, held_ranks, is_written
 from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
@@ -53,6 +53,7 @@ __all__ = [
     "DEFAULT_STORE",
     "CollectorLocation",
     "FoundRun",
+    "HeldRank",
     "LocalLocation",
     "Location",
     "RankAudit",
@@ -75,6 +76,7 @@ __all__ = [
     "find_run",
     "finish_removals",
     "has_run",
+    "held_ranks",
     "holder",
     "is_locked",
     "is_written",

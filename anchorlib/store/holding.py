@@ -1,4 +1,4 @@
-"""A whole run, held so that no process writes any of its ranks, or begins to."""
+"""Who holds the ranks of runs; and a whole run held, so that no process writes it or begins to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +15,42 @@ from anchorlib.errors import RunBusyError, StoreError
 from anchorlib.names import escape
 from anchorlib.store.latch import shut
 from anchorlib.store.layout import hidden, rank_of, run_directory
-from anchorlib.store.lock import acquire, holder, is_locked
+from anchorlib.store.lock import acquire, holder, is_locked, signed
 
-__all__ = ["drop_locks", "is_written", "move_locks", "whole_run"]
+__all__ = ["HeldRank", "drop_locks", "held_ranks", "is_written", "move_locks", "whole_run"]
 
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+)\.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRank:
+    """A rank that a living process writes.
+
+    host, since_ns: on which machine, and since when (ns since the epoch), as it signed its lock;
+        None where it did not.
+    """
+
+    run: str
+    rank: int
+    host: str | None
+    since_ns: int | None
+
+
+def held_ranks(store: Path) -> list[HeldRank]:
+    """The ranks of a directory's runs that are being written, in the order of runs and ranks.
+
+    Raises StoreError where the lock files cannot be listed.
+    """
+    try:
+        locked = [one for one in _all_locks(store) if is_locked(one[2])]
+    except OSError as error:
+        raise _unasked(hidden(store) / "locks", error) from error
+    found = [
+        HeldRank(run, rank_of(name) or 0, *(signed(path) or (None, None)))
+        for run, name, path in locked
+    ]
+    return sorted(found, key=lambda one: (one.run, one.rank))
 
 
 @contextmanager
@@ -64,14 +95,19 @@ def move_locks(store: Path, run: str, name: str) -> None:
 
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
     """Each rank that was ever locked, and its lock file: also of ranks that are not made yet."""
-    folder = hidden(store) / "locks"
+    return sorted((rank, path) for name, rank, path in _all_locks(store) if name == run)
+
+
+def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
+    """The run, the name of the rank, and the lock file, of every rank that was ever locked."""
     try:
-        found = [(_LOCK.fullmatch(path.name), path) for path in folder.iterdir()]
+        paths = list((hidden(store) / "locks").iterdir())
     except FileNotFoundError:
-        return []
-    return sorted(
-        (m[2], path) for m, path in found if m and m[1] == run and rank_of(m[2]) is not None
-    )
+        return
+    for path in paths:
+        named = _LOCK.fullmatch(path.name)
+        if named and rank_of(named[2]) is not None:
+            yield named[1], named[2], path
 
 
 def _names(store: Path, run: str) -> list[str]:

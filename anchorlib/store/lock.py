@@ -20,7 +20,7 @@ from anchorlib.names import escape
 from anchorlib.store.latch import lifted
 from anchorlib.store.layout import hidden, rank_name
 
-__all__ = ["RankLock", "acquire", "holder", "is_locked", "lock_path"]
+__all__ = ["RankLock", "acquire", "holder", "is_locked", "lock_path", "signed"]
 
 _log = logging.getLogger("anchorlib")
 
@@ -166,6 +166,22 @@ def _sign(descriptor: int) -> None:
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+
+
+def signed(path: Path) -> tuple[str, int] | None:
+    """On which machine a lock file was signed, and when (ns since the epoch); None where unsaid."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
+        host, since = str(owner["host"]), int(owner["since_ns"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
+    return (host, since) if 0 <= since < 1 << 63 else None
 
 
 def holder(descriptor: int) -> str:

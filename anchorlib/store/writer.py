@@ -54,7 +54,12 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Writer:
-    """Writes one rank of one run; made by `Writer.open`."""
+    """Writes one rank of one run; made by `Writer.open`.
+
+    replaced: whether it removed what the rank had recorded before.
+    """
+
+    replaced = False
 
     @classmethod
     def open(  # noqa: PLR0913 - each is a choice of its own, by keyword
@@ -108,10 +113,12 @@ class Writer:
                 place = Place(store, run, rank, Tree(store, fsync=fsync), author)
                 claim = claim_of(writer_id)
                 budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
+                existed = place.path.exists()
                 reader = place.take(
                     claim, budget, resume=resume, overwrite=overwrite, acknowledged=acknowledged
                 )
                 writer = cls(place, lock, reader, budget)
+                writer.replaced = overwrite and existed and not reader.catalogue.attempts
             except BaseException:
                 lock.release()
                 raise

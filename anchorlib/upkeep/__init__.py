@@ -1,7 +1,8 @@
-"""Runs as things: measured, removed, renamed, chosen by age and size, and mended.
+"""Runs as things: who writes them; measured, removed, renamed, chosen by age and size, and mended.
 
 keeping    the keeper of a store: a directory's own, or a collector's
 choosing   which runs go, by age, number and size
+writing    who writes now
 mending    what of a damaged run is sound, recorded once more
 
     keeper_of(find_run("run1")) ─▶ keeper, "run1" ─▶ keeper.remove("run1")
@@ -12,12 +13,14 @@ from __future__ import annotations
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
 from anchorlib.upkeep.keeping import Keeper, keeper_at, keeper_of, local_run, read_facts
 from anchorlib.upkeep.mending import Examined, salvage
+from anchorlib.upkeep.writing import Writing
 
 __all__ = [
     "Examined",
     "Keeper",
     "Limits",
     "RunFacts",
+    "Writing",
     "chosen",
     "keeper_at",
     "keeper_of",

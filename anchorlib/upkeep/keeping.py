@@ -25,6 +25,7 @@ from anchorlib.store import (
     written_ns,
 )
 from anchorlib.upkeep.choosing import RunFacts
+from anchorlib.upkeep.writing import Writing, writings_at, writings_in
 
 if TYPE_CHECKING:
     from anchorlib.wire import KeeperClient
@@ -36,6 +37,10 @@ _SUFFIX = ".zarr"
 
 class Keeper(Protocol):
     """Does with whole runs what nobody may do while they are written."""
+
+    def writings(self) -> list[Writing]:
+        """The ranks that are being written now. Raises StoreError, CollectorError."""
+        ...
 
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it."""
@@ -64,6 +69,9 @@ class _LocalKeeper:
     def __init__(self, store: Path) -> None:
         self._store = store
 
+    def writings(self) -> list[Writing]:
+        return writings_in(self._store)
+
     def measure(self, run: str) -> tuple[int, bool]:
         return disk_bytes(run_directory(self._store, run)), is_written(self._store, run)
 
@@ -80,6 +88,9 @@ class _LocalKeeper:
 class _RemoteKeeper:
     def __init__(self, client: KeeperClient) -> None:
         self._client = client
+
+    def writings(self) -> list[Writing]:
+        return writings_at(self._client)
 
     def measure(self, run: str) -> tuple[int, bool]:
         return self._client.measure(run)

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from anchorlib.wire.numbering import Row, defined, first_of, renumbered
     from anchorlib.wire.outbox import Frames, MemoryFrames, Outbox, close_request, gap_requests
     from anchorlib.wire.private import check_private
-    from anchorlib.wire.push import PushStream, writer_name
+    from anchorlib.wire.push import PushStream, host_of, writer_name
     from anchorlib.wire.reader import ReaderClient
     from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
     from anchorlib.wire.services import keeper_handler, push_handler, reader_handler
@@ -110,6 +110,9 @@ if TYPE_CHECKING:
         RenameReply,
         RenameRequest,
         Resume,
+        StatusReply,
+        StatusRequest,
+        Writing,
     )
 
 __all__ = [
@@ -180,6 +183,9 @@ __all__ = [
     "RenameRequest",
     "Resume",
     "Row",
+    "StatusReply",
+    "StatusRequest",
+    "Writing",
     "ask_health",
     "check_credentials",
     "check_of",
@@ -194,6 +200,7 @@ __all__ = [
     "frame_weights",
     "gap_requests",
     "held_frame",
+    "host_of",
     "is_address",
     "is_loopback",
     "keeper_handler",
@@ -235,14 +242,15 @@ _MODULES = {
     "numbering": "Row defined first_of renumbered",
     "outbox": "Frames MemoryFrames Outbox close_request gap_requests",
     "private": "check_private",
-    "push": "PushStream writer_name",
+    "push": "PushStream host_of writer_name",
     "reader": "ReaderClient",
     "sealing": "DamagedError check_of check_seal sealed",
     "services": "keeper_handler push_handler reader_handler",
     "v1.collector_pb2": (
         "Ack Closed Confirm Confirmed DURABILITY_POWER DURABILITY_PROCESS Flushed GetReply "
         "GetRequest Hello Lineage ListReply ListRequest MeasureReply MeasureRequest PushReply "
-        "PushRequest RemoveReply RemoveRequest RenameReply RenameRequest Resume"
+        "PushRequest RemoveReply RemoveRequest RenameReply RenameRequest Resume StatusReply "
+        "StatusRequest Writing"
     ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

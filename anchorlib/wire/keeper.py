@@ -1,7 +1,8 @@
-"""Runs of a collector measured, removed and renamed from elsewhere."""
+"""Runs of a collector measured, removed and renamed from elsewhere, and who writes them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -18,10 +19,14 @@ from anchorlib.wire.v1.collector_pb2 import (
     RemoveRequest,
     RenameReply,
     RenameRequest,
+    StatusReply,
+    StatusRequest,
+    Writing,
 )
 
 __all__ = ["KeeperClient"]
 
+_STATUS_SECONDS: Final = 30.0
 _SECONDS: Final = 3600.0  # that an answer may take: a run of terabytes is deleted file by file
 
 R = TypeVar("R", bound=Message)
@@ -37,6 +42,14 @@ class KeeperClient:
     def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
         self._line = Line(address, credentials)
         self.address = self._line.address
+
+    def status(self) -> Sequence[Writing]:
+        """The ranks that are being written, of runs that may be read. Raises CollectorError."""
+        method = keep_call(self._line.channel, "Status")
+        seconds = _STATUS_SECONDS
+        return self._line.ask(
+            method, StatusRequest(), StatusReply, timeout=seconds, again=True
+        ).writings
 
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it.

@@ -26,6 +26,7 @@ from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.sealing import sealed
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,
+    Backlog,
     Close,
     Flush,
     PushReply,
@@ -36,6 +37,7 @@ from anchorlib.wire.v1.collector_pb2 import (
 __all__ = ["Frames", "MemoryFrames", "Outbox", "close_request", "gap_requests"]
 
 _GAPS_A_MESSAGE = 512
+_FRAMES_A_BACKLOG = 8  # sent between two words about how many there are
 
 
 class Frames(Protocol):
@@ -253,6 +255,8 @@ class Outbox:
         self._questions = Questions(iter(()))
         self._frames.rewind()
         self._frames_sent = self._frames_told = 0
+        self._asks_backlog = False
+        self._backlog_due = 0  # when so many frames were sent
         self._defined = 0
         self._untold = dict(self._gaps)
         self._lineage_sent = 0
@@ -336,6 +340,9 @@ class Outbox:
         if self._defined < frame.definitions:
             self._defined += 1
             return self._definitions[self._defined - 1]
+        if self._asks_backlog and self._frames_sent >= self._backlog_due:
+            self._backlog_due = self._frames_sent + _FRAMES_A_BACKLOG
+            return sealed(PushRequest(backlog=Backlog(end=self._frames.end)))
         self._frames.advance()
         self._frames_sent += 1
         return frame.message
@@ -364,6 +371,7 @@ class Outbox:
         start = min([self.committed, *(link.first for link in self._earlier)])
         self._questions = Questions(doubts(self._frames.held(start), links))
         self._resume_at = resume.committed
+        self._asks_backlog = resume.asks_backlog
         self._go_on()
 
     def _go_on(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -19,8 +20,9 @@ from anchorlib.wire.v1.collector_pb2 import Hello, PushRequest
 if TYPE_CHECKING:
     from anchorlib.wire.credentials import Metadata
 
-__all__ = ["PushStream", "writer_name"]
+__all__ = ["PushStream", "host_of", "writer_name"]
 
+_WRITER = re.compile(r"process [0-9]+ on (\S{1,255})")
 _ENDS_WITHIN = 5.0  # seconds that gRPC may take to let go of an ended stream's requests
 
 
@@ -127,3 +129,9 @@ class PushStream:
 def writer_name() -> str:
     """How a collector names this process to others."""
     return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def host_of(writer: str) -> str:
+    """The machine in such a name, "" where it is another kind of name."""
+    found = _WRITER.fullmatch(writer)
+    return "" if found is None else found[1]

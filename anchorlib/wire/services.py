@@ -66,7 +66,7 @@ def read_calls(channel: grpc.Channel) -> tuple[ReadCall, ReadCall]:
 
 
 def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
-    """A call of the Keeper, "Measure", "Remove" or "Rename"; messages as those of `read_calls`."""
+    """A call of the Keeper, as "Measure"; messages as those of `read_calls`."""
     return channel.unary_unary(
         f"/{_KEEPER}/{name}", request_serializer=None, response_deserializer=None
     )

@@ -45,6 +45,7 @@ from anchor_cli import (
     runs,
     serve,
     stats,
+    status,
     tail,
     ui,
     verify,
@@ -73,6 +74,7 @@ app.command("serve", epilog=serve.EXAMPLES)(serve.run_collector)
 app.command("token", epilog=access.EXAMPLES)(access.make_token)
 app.command("run", epilog=run.EXAMPLES, context_settings=run.SETTINGS)(run.run_command)
 app.command("runs", epilog=runs.EXAMPLES)(runs.show_runs)
+app.command("status", epilog=status.EXAMPLES)(status.show_status)
 app.command("names", epilog=names.EXAMPLES)(names.show_names)
 app.command("pull", epilog=pull.EXAMPLES)(pull.pull_tensor)
 app.command("hist", epilog=hist.EXAMPLES)(hist.show_histogram)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import sys
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -61,6 +62,7 @@ def serve_page(
     from anchorlib.reading import open_run
     from anchorlib.report import application
     from anchorlib.store import list_runs, locate_store
+    from anchorlib.upkeep import keeper_at
 
     try:
         import uvicorn
@@ -71,12 +73,14 @@ def serve_page(
     shown = [without_slash(run) for run in runs or ()]
     for run in shown:
         open_run(run, store=store)  # an unknown one is told here, not in the browser
+    keeper = cache(lambda: keeper_at(store))  # one connection for as long as the page is served
     listener = _listening(bind, insecure=insecure)
     host, port = listener.getsockname()[:2]
     site = application(
         lambda: list_runs(locate_store(store)),
         lambda run: open_run(run, store=store),
         lambda opened: comparisons(opened, (), store),
+        lambda: keeper().writings(),
         hosts=_hosts(bind, host, port, allow_host or ()),
         shown=shown,
     )

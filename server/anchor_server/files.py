@@ -69,7 +69,7 @@ class ReaderService:
             request = self._parsed(GetRequest, message)
             return sealed(self._get(request, context), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
-            self._refuse(context, error)
+            self._refuse(context, error, message)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
         """The names in a folder, as many as one reply carries; none where there is no folder."""
@@ -77,12 +77,13 @@ class ReaderService:
             request = self._parsed(ListRequest, message)
             return sealed(self._list(request, context), check_of(message))
         except Exception as error:  # noqa: BLE001  # every fault is answered
-            self._refuse(context, error)
+            self._refuse(context, error, message)
 
-    def _refuse(self, context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    def _refuse(self, context: grpc.ServicerContext, error: Exception, message: bytes) -> NoReturn:
         if isinstance(error, Refusal) and error.kind is Kind.MISSING:
             abort(context, error)  # readers ask for what may be there: it is an answer like others
-        caller = Caller(context.peer(), identity=self._gate.name(context))
+        run = _run_asked_for(message)
+        caller = Caller(context.peer(), run, identity=self._gate.name(context))
         self._trouble.refuse(context, error, caller)
 
     def _get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:
@@ -173,6 +174,15 @@ def _words(key: str) -> Iterator[None]:
 def _run_of(folder: str) -> str | None:
     """The run of a folder of the store; None for what is no run's."""
     return folder.removesuffix(_SUFFIX) if folder.endswith(_SUFFIX) else None
+
+
+def _run_asked_for(message: bytes) -> str:
+    """The run in a question that was refused, as the log has it; "" where it names none."""
+    with contextlib.suppress(DecodeError):
+        # The first field of either question is its key.
+        top = GetRequest.FromString(message).key.split("/")[0]
+        return (_run_of(top) or "")[:200]
+    return ""
 
 
 def _missing(key: str) -> Refusal:

@@ -37,6 +37,7 @@ CALLS: Final[Mapping[str, Right | Open]] = {
     "/anchorlib.wire.v1.Reader/Get": Right.READ,
     "/anchorlib.wire.v1.Reader/List": Right.READ,
     "/anchorlib.wire.v1.Collector/Push": Right.WRITE,
+    "/anchorlib.wire.v1.Keeper/Status": Right.READ,  # of the runs that may be read
     "/anchorlib.wire.v1.Keeper/Measure": Right.READ,
     "/anchorlib.wire.v1.Keeper/Remove": Right.DELETE,
     "/anchorlib.wire.v1.Keeper/Rename": Right.DELETE,

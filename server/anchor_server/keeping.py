@@ -1,4 +1,4 @@
-"""The keeper's service: runs measured, removed and renamed, and never while they are written."""
+"""The keeper's service: who writes; runs measured, removed and renamed, never while written."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from anchor_server.access import Right
 from anchor_server.authors import linked_run
 from anchor_server.gate import Gate
 from anchor_server.refusals import Refusal
+from anchor_server.roster import Sight
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.errors import RunNotFoundError
@@ -37,6 +38,9 @@ from anchorlib.wire import (
     RemoveRequest,
     RenameReply,
     RenameRequest,
+    StatusReply,
+    StatusRequest,
+    Writing,
     check_of,
     check_seal,
     keeper_handler,
@@ -60,7 +64,7 @@ Answer: TypeAlias = Callable[[bytes, Asked], Message]
 
 
 class KeeperService:
-    """Serves Measure, Remove and Rename over a directory.
+    """Serves Status of a collector, and Measure, Remove and Rename over its directory.
 
     What the collector itself writes is held by its writers' locks, as that of any other process.
     gate: knows who may read and who may delete which run.
@@ -75,7 +79,12 @@ class KeeperService:
     @property
     def handler(self) -> grpc.GenericRpcHandler:
         """All calls, for the server; requests come as bytes, and are looked at here."""
-        calls = {"Measure": self._measure, "Remove": self._remove, "Rename": self._rename}
+        calls = {
+            "Status": self._status,
+            "Measure": self._measure,
+            "Remove": self._remove,
+            "Rename": self._rename,
+        }
         return keeper_handler({name: self._answered(call) for name, call in calls.items()})
 
     def _answered(self, call: Answer) -> Callable[[bytes, grpc.ServicerContext], bytes]:
@@ -101,6 +110,15 @@ class KeeperService:
             self._tally.damage()
             raise
 
+    def _status(self, message: bytes, asked: Asked) -> StatusReply:
+        """Who writes now, as far as the caller may read what is written."""
+        StatusRequest.FromString(message)
+        grant = self._gate.grant(asked.context)
+        seats = self._tally.roster.seats()
+        return StatusReply(
+            writings=[_writing(one) for one in seats if grant.may(Right.READ, one.run)]
+        )
+
     def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
         run = self._named(MeasureRequest.FromString(message).run, asked, Right.READ)
         taken = disk_bytes(run_directory(self._store, run))
@@ -111,7 +129,7 @@ class KeeperService:
         run = self._named(request.run, asked, Right.DELETE)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
         freed = remove_run(self._store, run, unless_after=after)
-        _log.info("run removed, %d bytes", freed, extra=_of(asked.caller, run))
+        _log.info("run removed, %d bytes", freed, extra=asked.caller.told)
         return RemoveReply(bytes=freed)
 
     def _rename(self, message: bytes, asked: Asked) -> RenameReply:
@@ -120,7 +138,7 @@ class KeeperService:
         run = self._named(request.run, asked, Right.DELETE)
         self._gate.check(asked.context, Right.DELETE, check_run_name(request.name))
         rename_run(self._store, run, request.name)
-        _log.info("run renamed to %s", request.name, extra=_of(asked.caller, run))
+        _log.info("run renamed to %s", request.name, extra=asked.caller.told)
         return RenameReply()
 
     def _named(self, run: str, asked: Asked, right: Right) -> str:
@@ -139,5 +157,15 @@ class KeeperService:
         return run
 
 
-def _of(caller: Caller, run: str) -> dict[str, str]:
-    return {"run": run, "peer": caller.peer, "identity": caller.identity}
+def _writing(one: Sight) -> Writing:
+    return Writing(
+        run=one.run,
+        rank=one.rank,
+        host=one.host,
+        since_ns=one.since_ns,
+        last_seen_ns=one.last_seen_ns,
+        records_per_second=one.records_per_second,
+        bytes_per_second=one.bytes_per_second,
+        lag=one.lag,
+        backlog=one.backlog,
+    )

@@ -6,7 +6,7 @@ No label bears a tensor's name: a run has as many as it likes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -73,8 +73,14 @@ class _Families:
         yield _counter("refusals", "calls refused", "reason", dict(tally.refused))
         yield _counter("dropped", "observations left out", "reason", dict(tally.dropped))
         yield _gauge("streams", "streams being written", {(): tally.streams}, ())
-        acked = {(run, str(rank)): mark for (run, rank), mark in list(tally.acked.items())}
+        seats = tally.roster.seats()
+        acked = {(one.run, str(one.rank)): one.committed for one in seats}
         yield _gauge("acked_seq", "records in the store", acked, ("run", "rank"))
+        # Of all streams together: labels by run would grow without end.
+        lag = max((one.lag or 0.0 for one in seats), default=0.0)
+        yield _gauge("lag_seconds", "longest from a record to its commit", {(): lag}, ())
+        backlog = sum(one.backlog or 0 for one in seats)
+        yield _gauge("backlog_records", "records that wait with their writers", {(): backlog}, ())
         with suppress(OSError):
             free = shutil.disk_usage(self._store).free
             yield _gauge("disk_free_bytes", "free on the store's disk", {(): free}, ())
@@ -90,7 +96,7 @@ def _counter(name: str, text: str, label: str, values: dict[str, int]) -> Metric
     return family
 
 
-def _gauge(name: str, text: str, values: dict[Any, int], labels: tuple[str, ...]) -> Metric:
+def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str, ...]) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(f"anchor_{name}", text, labels=labels)

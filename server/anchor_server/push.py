@@ -47,6 +47,7 @@ from anchorlib.wire import (
     PushRequest,
     Resume,
     check_seal,
+    host_of,
     parse_request,
 )
 
@@ -213,15 +214,16 @@ class PushService:
             self._meter.check(whose, rate)
         with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
             writer = tenancy.writer
-            told = Resume(committed=writer.committed, attempt=writer.attempt)
-            yield PushReply(resume=told)
-            decoder = Decoder(record_bytes=self._limits.record_bytes)
-            stream = Stream(tenancy, decoder, self._room, self._tally)
-            try:
-                yield from self._answers(inbox, stream, guest)
-            finally:
-                stream.leave()
-                self._tally.forget(caller.run, hello.rank)
+            host = host_of(hello.writer) or caller.machine
+            with self._tally.roster.seat(hello.run, hello.rank, host, writer.committed) as seat:
+                told = Resume(committed=writer.committed, attempt=writer.attempt, asks_backlog=True)
+                yield PushReply(resume=told)
+                decoder = Decoder(record_bytes=self._limits.record_bytes)
+                stream = Stream(tenancy, decoder, self._room, self._tally, seat)
+                try:
+                    yield from self._answers(inbox, stream, guest)
+                finally:
+                    stream.leave()
 
     def _rates(self, grant: Grant) -> Iterator[tuple[str, int | None]]:
         """Whose bytes they are, and how many may come in a second."""
@@ -238,7 +240,6 @@ class PushService:
             if committed > stored:
                 stored = committed
                 self._trouble.passed(caller)
-            self._tally.ack(caller.run, caller.rank or 0, committed)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
             for whose, rate in self._rates(self._gate.grant(guest.context)):

@@ -117,7 +117,7 @@ class Ranks:
         try:
             tenancy = Tenancy(self._admit(hello, header, grant))
             said = {**caller.told, "writer": claim_of(hello.writer_id).hex()[:32]}
-            _log.info("stream begins", extra={**said, "seq": tenancy.writer.committed})
+            self._tell_begin(tenancy.writer, said)
             try:
                 yield tenancy
             finally:
@@ -130,6 +130,11 @@ class Ranks:
                 if not any(run == hello.run for run, _ in self._claims):
                     self._rooms.pop(hello.run, None)
                 self._changed.notify_all()
+
+    def _tell_begin(self, writer: Writer, said: dict[str, object]) -> None:
+        if writer.replaced:
+            _log.info("rank replaced: what it held before is removed", extra=said)
+        _log.info("stream begins", extra={**said, "seq": writer.committed})
 
     def _tell_unpublished(self, key: tuple[str, int], error: AnchorError | None) -> None:
         """Its records are committed all the same: only foreign readers see fewer of them."""

@@ -2,7 +2,7 @@
 
 Confirm ─▶ Confirmed   what records in the store are
 Define, Frame …        written in one go with all that arrived together
-Gaps, Lineage
+Gaps, Lineage, Backlog
 Flush ─▶ Flushed       after everything before it was published
 Close ─▶ Closed        the rank is closed; the stream ends
 """
@@ -15,6 +15,7 @@ from anchor_server.inbox import Patience
 from anchor_server.ranks import Tenancy
 from anchor_server.refusals import Refusal
 from anchor_server.room import Room
+from anchor_server.roster import Seat
 from anchor_server.tally import Tally
 from anchorlib.block import RowBlock, joined_blocks
 from anchorlib.errors import AnchorError
@@ -55,13 +56,16 @@ class Stream:
     frames: dealt with so far.
     """
 
-    def __init__(self, tenancy: Tenancy, decoder: Decoder, room: Room, tally: Tally) -> None:
+    def __init__(
+        self, tenancy: Tenancy, decoder: Decoder, room: Room, tally: Tally, seat: Seat
+    ) -> None:
         self.frames = 0
         self._tenancy = tenancy
         self._writer = tenancy.writer
         self._decoder = decoder
         self._room = room
         self._tally = tally
+        self._seat = seat
         self._next = self._writer.committed
         self._blocks: list[RowBlock] = []
         self._defined = 0
@@ -91,6 +95,7 @@ class Stream:
 
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
         """Deals with requests that arrived together; their records are written in one go."""
+        self._seat.hear()
         for message in batch:
             request = self._parsed(message)
             if isinstance(request, Framed):
@@ -115,6 +120,8 @@ class Stream:
             self._gap(read_gaps(request.gaps))
         elif said == "lineage":
             self._lineage(request.lineage)
+        elif said == "backlog":
+            self._seat.tell_end(request.backlog.end)
         elif said == "flush":
             self._write()
             self._writer.publish()
@@ -207,7 +214,10 @@ class Stream:
         except AnchorError:
             self._tally.add("rejected", len(block))
             raise
-        self._tally.add("stored", len(block), int(block.sizes.sum()))
+        nbytes = int(block.sizes.sum())
+        self._tally.add("stored", len(block), nbytes)
+        if len(block):
+            self._seat.store(len(block), nbytes, int(block.columns["time_ns"][-1]))
         left_out, self._left_out = self._left_out, self._writer.left_out.records
         if self._left_out > left_out:
             self._tally.drop("no room in the store", self._left_out - left_out)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from anchor_server.roster import Roster
+
 __all__ = ["SECONDS", "Tally"]
 
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -25,7 +27,7 @@ class Tally:
     nbytes: of values stored. damaged: values and messages that did not fit their checksum.
     refused: calls that were refused, by the kind of the refusal.
     dropped: observations that clients, or the store for want of room, left out, by reason.
-    acked: the number of records that each open stream's writer has in the store.
+    roster: the streams that are open.
     commits: how many took how long, one entry for each of `SECONDS` and one beyond.
     """
 
@@ -36,7 +38,7 @@ class Tally:
         self.damaged = 0
         self.refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
-        self.acked: dict[tuple[str, int], int] = {}
+        self.roster = Roster()
         self.streams = 0
         self.commits = [0] * (len(SECONDS) + 1)
         self.commit_seconds = 0.0
@@ -62,16 +64,6 @@ class Tally:
         with self._lock:
             known = reason in self.dropped or len(self.dropped) < _REASONS
             self.dropped[reason if known else "other"] += observations
-
-    def ack(self, run: str, rank: int, committed: int) -> None:
-        """Keep how far an open stream has come."""
-        with self._lock:
-            self.acked[run, rank] = committed
-
-    def forget(self, run: str, rank: int) -> None:
-        """A stream is over."""
-        with self._lock:
-            self.acked.pop((run, rank), None)
 
     @contextmanager
     def commit(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 
@@ -45,7 +46,16 @@ class Caller:
         told: dict[str, object] = {"peer": self.peer}
         if self.identity:
             told["identity"] = self.identity
-        return told | ({"run": self.run, "rank": self.rank} if self.run else {})
+        if self.run:
+            told["run"] = self.run
+        if self.run and self.rank is not None:
+            told["rank"] = self.rank
+        return told
+
+    @property
+    def machine(self) -> str:
+        """The address in gRPC's name of the other end, "ipv4:127.0.0.1:4242"."""
+        return unquote(self.peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
     @property
     def key(self) -> tuple[str, str]:

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "ops": "it takes a run that was traced: cli/test_ops.py",
     "graph": "it takes runs that were traced: cli/test_graph.py",
     "import": "it takes folders of dumps: cli/test_import.py",
+    "status": "it takes runs that are being written: cli/test_status.py",
     "rm": "it removes what other examples take: cli/test_retention.py",
     "mv": "it renames what other examples take: cli/test_retention.py",
     "gc": "it removes what other examples take: cli/test_retention.py",

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from anchorlib.report import page
+from anchorlib.store import Writer
 from tests.anchorlib.report.compared import compared
 from tests.page.runs import small_run
 from tests.page.test_served import served
@@ -72,9 +73,11 @@ def objections(axe, shown):
 def test_axe_finds_nothing_wrong_with_the_list_of_runs(browser, axe, tmp_path, scheme):
     for name in ("a", "another", "b"):
         small_run(tmp_path, name, steps=1)
-    with served(tmp_path) as address:
-        shown = browser.new_page(color_scheme=scheme)
+    with served(tmp_path) as address, Writer.open(tmp_path, "b", 1):
+        shown = browser.new_page(color_scheme=scheme, viewport={"width": 480, "height": 600})
         shown.goto(address)
+        expect(shown.get_by_role("region", name="Who writes now")).to_contain_text("b")
+        assert shown.evaluate("document.documentElement.scrollWidth") <= 480
         assert objections(axe, shown) == []
         shown.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import signal
+import socket
 import subprocess
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -115,6 +116,17 @@ def test_the_list_says_how_big_and_how_old_each_run_is(address):
     assert (
         len(re.findall(r"</label> [0-9.]+ (B|KiB), last written (just now|\d+ \w+ ago)", text)) == 2
     )
+
+
+def test_the_list_says_who_writes_now(store, address):
+    assert "Who writes now" not in asked(address, "/")[2]
+    with Writer.open(store, "a", 5):
+        status, _, text = asked(address, "/")
+    assert status == 200
+    (row,) = re.findall(r"<tbody><tr>(.*)</tr></tbody>", text)
+    assert re.findall(r"<td>(.*?)</td>", row) == [
+        "a", "5", socket.gethostname(), "just now", *["–"] * 5
+    ]  # fmt: skip
 
 
 def test_the_list_leads_to_the_page_of_several_runs(browser, address):

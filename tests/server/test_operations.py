@@ -10,16 +10,16 @@ import urllib.request
 
 import pytest
 
-from anchor_server import MetricsPort, serve
+from anchor_server import MetricsPort, issue_token, serve
 from anchor_server.tally import SECONDS, Tally
 from anchorlib.block import block_of
 from anchorlib.claims import claim_of
-from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.errors import CollectorError, MissingExtraError, OptionError
 from anchorlib.record import Gap
-from anchorlib.wire import PushRequest, sealed
+from anchorlib.wire import Credentials, KeeperClient, PushRequest, ReaderClient, sealed
 from anchorlib.wire.gaps import gaps_message
 from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
-from anchorlib.wire.v1.collector_pb2 import Close
+from anchorlib.wire.v1.collector_pb2 import Backlog, Close
 from tests.cli.made import anchor
 from tests.server.processes import served
 from tests.server.pushing import Pusher, record
@@ -45,6 +45,7 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
                     )
                 )
             )
+            stream.send(sealed(PushRequest(backlog=Backlog(end=9))))
             stream.acked(5)
             stream.encoder.sequence = 3
             stream.push(record(3, name="n4me"), record(4, name="n4me"))
@@ -52,6 +53,8 @@ def test_metrics_count_what_happened_without_naming_a_tensor(tmp_path):
             now = scraped(port.address)
             assert now["anchor_streams"] == 1.0
             assert now['anchor_acked_seq{rank="0",run="run1"}'] == 5.0
+            assert now["anchor_lag_seconds"] > 1.0
+            assert now["anchor_backlog_records"] == 4.0
             body = frame.message[:-SEAL_BYTES]
             stream.send(sealed_bytes(body[:-1] + bytes([body[-1] ^ 1])))
             stream.refusal()
@@ -179,3 +182,43 @@ def test_a_defect_in_the_log_says_where_but_not_with_which_values(tmp_path, caps
         True,
     )
     assert len(said.splitlines()) == 2
+
+
+def test_what_is_refused_replaced_and_removed_is_a_line_with_time_peer_identity_and_run(tmp_path):
+    file = tmp_path / "access.toml"
+    chief = issue_token(file, "chief", ["read", "write", "replace", "delete"], ["*"])
+    guest = issue_token(file, "guest", ["read", "write"], ["g-*"])
+    options = ("--access", str(file), "--log-format", "json")
+    with served(tmp_path / "store", *options) as collector:
+        url = f"grpc://{collector.address}"
+        for writer_id in (
+            b"w" * 16,
+            b"w" * 16,
+            b"o" * 16,
+        ):  # the second goes on, the third replaces
+            with Pusher(collector.address, token=chief, writer_id=writer_id, overwrite=True) as one:
+                one.push(record(0))
+                one.send(sealed(PushRequest(close=Close())))
+                one.refusal()
+        with Pusher(collector.address, token=guest) as one:
+            one.refusal()
+        with pytest.raises(CollectorError):
+            ReaderClient(url, Credentials(token=guest)).get("run1.zarr/zarr.json")
+        with pytest.raises(CollectorError):
+            KeeperClient(url, Credentials(token=guest)).measure("run1")
+        keeper = KeeperClient(url, Credentials(token=chief))
+        keeper.rename("run1", "run2")
+        keeper.remove("run2")
+        _, _, err = collector.end()
+    said = [json.loads(line) for line in err.splitlines()]
+    audit = [one for one in said if one["message"].startswith(("refused", "rank repl", "run re"))]
+    assert [(one["message"].split(":")[0], one["identity"], one["run"]) for one in audit] == [
+        ("rank replaced", "chief", "run1"),
+        ("refused", "guest", "run1"),
+        ("refused", "guest", "run1"),
+        ("refused", "guest", "run1"),
+        ("run renamed to run2", "chief", "run1"),
+        (audit[-1]["message"], "chief", "run2"),
+    ]
+    assert audit[-1]["message"].startswith("run removed, ")
+    assert all(one["time"] and one["peer"].startswith("ipv4:127.0.0.1:") for one in audit)

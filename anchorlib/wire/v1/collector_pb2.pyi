@@ -60,6 +60,7 @@ class PushRequest(_message.Message):
     CLOSE_FIELD_NUMBER: _builtins.int
     LINEAGE_FIELD_NUMBER: _builtins.int
     CONFIRM_FIELD_NUMBER: _builtins.int
+    BACKLOG_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     check: _builtins.int
     @_builtins.property
@@ -78,6 +79,8 @@ class PushRequest(_message.Message):
     def lineage(self) -> Global___Lineage: ...
     @_builtins.property
     def confirm(self) -> Global___Confirm: ...
+    @_builtins.property
+    def backlog(self) -> Global___Backlog: ...
     def __init__(
         self,
         *,
@@ -89,13 +92,14 @@ class PushRequest(_message.Message):
         close: Global___Close | None = ...,
         lineage: Global___Lineage | None = ...,
         confirm: Global___Confirm | None = ...,
+        backlog: Global___Backlog | None = ...,
         check: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "confirm", b"confirm", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "close", b"close", "confirm", b"confirm", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "close", b"close", "confirm", b"confirm", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog", b"backlog", "check", b"check", "close", b"close", "confirm", b"confirm", "define", b"define", "flush", b"flush", "frame", b"frame", "gaps", b"gaps", "hello", b"hello", "lineage", b"lineage", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close", "lineage", "confirm"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "define", "frame", "gaps", "flush", "close", "lineage", "confirm", "backlog"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -207,22 +211,48 @@ class Resume(_message.Message):
 
     COMMITTED_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    ASKS_BACKLOG_FIELD_NUMBER: _builtins.int
     committed: _builtins.int
     """records of this writer in the store: the number of the next one"""
     attempt: _builtins.int
+    asks_backlog: _builtins.bool
+    """Backlog is understood; a collector that does not say so is never told"""
     def __init__(
         self,
         *,
         committed: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        asks_backlog: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "committed", b"committed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_backlog", b"asks_backlog", "attempt", b"attempt", "committed", b"committed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Resume: _TypeAlias = Resume  # noqa: Y015
+
+@_typing.final
+class Backlog(_message.Message):
+    """How far the writer's own records go: what is not committed of them waits with the writer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    END_FIELD_NUMBER: _builtins.int
+    end: _builtins.int
+    """the number after the last record that it has"""
+    def __init__(
+        self,
+        *,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Backlog: _TypeAlias = Backlog  # noqa: Y015
 
 @_typing.final
 class Confirm(_message.Message):
@@ -962,6 +992,108 @@ class ListReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReply: _TypeAlias = ListReply  # noqa: Y015
+
+@_typing.final
+class StatusRequest(_message.Message):
+    """Who writes now: the open streams whose runs the caller may read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECK_FIELD_NUMBER: _builtins.int
+    check: _builtins.int
+    def __init__(
+        self,
+        *,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+
+@_typing.final
+class StatusReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITINGS_FIELD_NUMBER: _builtins.int
+    CHECK_FIELD_NUMBER: _builtins.int
+    check: _builtins.int
+    @_builtins.property
+    def writings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Writing]: ...
+    def __init__(
+        self,
+        *,
+        writings: _abc.Iterable[Global___Writing] | None = ...,
+        check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "writings", b"writings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class Writing(_message.Message):
+    """One rank that is being written."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SINCE_NS_FIELD_NUMBER: _builtins.int
+    LAST_SEEN_NS_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    BACKLOG_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    rank: _builtins.int
+    host: _builtins.str
+    since_ns: _builtins.int
+    """when its stream began"""
+    last_seen_ns: _builtins.int
+    """when it last said something"""
+    records_per_second: _builtins.float
+    """both over the last seconds: server/anchor_server/roster.py"""
+    bytes_per_second: _builtins.float
+    """of values"""
+    lag: _builtins.float
+    """seconds from the time stamp of the last record to its commit"""
+    backlog: _builtins.int
+    """records that wait with the writer, as far as it told"""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        host: _builtins.str = ...,
+        since_ns: _builtins.int = ...,
+        last_seen_ns: _builtins.int = ...,
+        records_per_second: _builtins.float = ...,
+        bytes_per_second: _builtins.float = ...,
+        lag: _builtins.float | None = ...,
+        backlog: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_backlog", b"_backlog", "_lag", b"_lag", "backlog", b"backlog", "lag", b"lag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_backlog", b"_backlog", "_lag", b"_lag", "backlog", b"backlog", "bytes_per_second", b"bytes_per_second", "host", b"host", "lag", b"lag", "last_seen_ns", b"last_seen_ns", "rank", b"rank", "records_per_second", b"records_per_second", "run", b"run", "since_ns", b"since_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__backlog: _TypeAlias = _typing.Literal["backlog"]  # noqa: Y015
+    _WhichOneofArgType__backlog: _TypeAlias = _typing.Literal["_backlog", b"_backlog"]  # noqa: Y015
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__backlog) -> _WhichOneofReturnType__backlog | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___Writing: _TypeAlias = Writing  # noqa: Y015
 
 @_typing.final
 class MeasureRequest(_message.Message):

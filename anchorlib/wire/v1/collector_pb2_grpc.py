@@ -222,7 +222,7 @@ class Reader(object):
 
 
 class KeeperStub(object):
-    """Runs as things. None of its calls touches a run that a living process writes.
+    """Runs as things, and who writes them. None of its calls touches a run that a living process writes.
     """
 
     def __init__(self, channel):
@@ -231,6 +231,11 @@ class KeeperStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.Status = channel.unary_unary(
+                '/anchorlib.wire.v1.Keeper/Status',
+                request_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.StatusRequest.SerializeToString,
+                response_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.StatusReply.FromString,
+                _registered_method=True)
         self.Measure = channel.unary_unary(
                 '/anchorlib.wire.v1.Keeper/Measure',
                 request_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureRequest.SerializeToString,
@@ -249,8 +254,14 @@ class KeeperStub(object):
 
 
 class KeeperServicer(object):
-    """Runs as things. None of its calls touches a run that a living process writes.
+    """Runs as things, and who writes them. None of its calls touches a run that a living process writes.
     """
+
+    def Status(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Measure(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -273,6 +284,11 @@ class KeeperServicer(object):
 
 def add_KeeperServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.StatusRequest.FromString,
+                    response_serializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.StatusReply.SerializeToString,
+            ),
             'Measure': grpc.unary_unary_rpc_method_handler(
                     servicer.Measure,
                     request_deserializer=anchorlib_dot_wire_dot_v1_dot_collector__pb2.MeasureRequest.FromString,
@@ -297,8 +313,35 @@ def add_KeeperServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Keeper(object):
-    """Runs as things. None of its calls touches a run that a living process writes.
+    """Runs as things, and who writes them. None of its calls touches a run that a living process writes.
     """
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/anchorlib.wire.v1.Keeper/Status',
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.StatusRequest.SerializeToString,
+            anchorlib_dot_wire_dot_v1_dot_collector__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Measure(request,

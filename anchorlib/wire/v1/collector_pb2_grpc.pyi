@@ -112,27 +112,36 @@ class ReaderServicer(metaclass=_abc_1.ABCMeta):
 def add_ReaderServicer_to_server(servicer: ReaderServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class KeeperStub:
-    """Runs as things. None of its calls touches a run that a living process writes."""
+    """Runs as things, and who writes them. None of its calls touches a run that a living process writes."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KeeperAsyncStub: ...
+    Status: _grpc.UnaryUnaryMultiCallable[_collector_pb2.StatusRequest, _collector_pb2.StatusReply]
     Measure: _grpc.UnaryUnaryMultiCallable[_collector_pb2.MeasureRequest, _collector_pb2.MeasureReply]
     Remove: _grpc.UnaryUnaryMultiCallable[_collector_pb2.RemoveRequest, _collector_pb2.RemoveReply]
     Rename: _grpc.UnaryUnaryMultiCallable[_collector_pb2.RenameRequest, _collector_pb2.RenameReply]
 
 @_typing.type_check_only
 class KeeperAsyncStub(KeeperStub):
-    """Runs as things. None of its calls touches a run that a living process writes."""
+    """Runs as things, and who writes them. None of its calls touches a run that a living process writes."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    Status: _aio.UnaryUnaryMultiCallable[_collector_pb2.StatusRequest, _collector_pb2.StatusReply]  # type: ignore[assignment]
     Measure: _aio.UnaryUnaryMultiCallable[_collector_pb2.MeasureRequest, _collector_pb2.MeasureReply]  # type: ignore[assignment]
     Remove: _aio.UnaryUnaryMultiCallable[_collector_pb2.RemoveRequest, _collector_pb2.RemoveReply]  # type: ignore[assignment]
     Rename: _aio.UnaryUnaryMultiCallable[_collector_pb2.RenameRequest, _collector_pb2.RenameReply]  # type: ignore[assignment]
 
 class KeeperServicer(metaclass=_abc_1.ABCMeta):
-    """Runs as things. None of its calls touches a run that a living process writes."""
+    """Runs as things, and who writes them. None of its calls touches a run that a living process writes."""
+
+    @_abc_1.abstractmethod
+    def Status(
+        self,
+        request: _collector_pb2.StatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_collector_pb2.StatusReply, _abc.Awaitable[_collector_pb2.StatusReply]]: ...
 
     @_abc_1.abstractmethod
     def Measure(

@@ -253,3 +253,22 @@ def test_a_record_that_differs_in_anything_is_not_the_record(number, field):
     with pytest.raises(RunExistsError):
         Line(outbox, collector).settle()
     assert outbox.waiting == 10
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_collector_that_asks_is_told_how_far_the_records_go(asks):
+    outbox = Outbox()
+    for step in range(20):
+        add(outbox, [record(step)])
+    assert outbox.next() is None
+    outbox.take(PushReply(resume=Resume(committed=0, asks_backlog=asks)))
+    said = []
+    while (message := outbox.next()) is not None:
+        request = parse_request(message)
+        said.append("frame" if isinstance(request, Framed) else request.WhichOneof("message"))
+        if said[-1] == "backlog":
+            assert request.backlog.end == 20
+    assert said.count("frame") == 20
+    assert said.count("backlog") == (3 if asks else 0)
+    if asks:
+        assert said.index("backlog") < said.index("frame")

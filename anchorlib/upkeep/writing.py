@@ -1,0 +1,97 @@
+"""Who writes now: the ranks that living processes hold, as a directory or a collector knows it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anchorlib.errors import AnchorError
+from anchorlib.store import (
+    HeldRank,
+    LocalLocation,
+    RankReader,
+    held_ranks,
+    run_directory,
+)
+
+if TYPE_CHECKING:
+    from anchorlib.wire import KeeperClient
+    from anchorlib.wire import Writing as Told
+
+__all__ = ["Writing", "writings_at", "writings_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A rank that is being written; None stands for what cannot be known.
+
+    host: the machine that writes it; of a directory that a collector serves, the collector's.
+    since_ns: when that began; of a collector, when its stream began. Both since the epoch.
+    records_per_second, bytes_per_second: of values, in the last minute.
+    lag: seconds from the time stamp of the last record to its commit.
+    backlog: records that wait with who writes.
+    last_seen_ns: when it last said something; of a directory, the time stamp of its last record.
+    """
+
+    run: str
+    rank: int
+    host: str | None
+    since_ns: int | None
+    records_per_second: float | None = None
+    bytes_per_second: float | None = None
+    lag: float | None = None
+    backlog: int | None = None
+    last_seen_ns: int | None = None
+
+
+def writings_in(store: Path) -> list[Writing]:
+    """The ranks of a directory that are written; what only their writers know is None.
+
+    Raises StoreError where that cannot be asked.
+    """
+    return [_local(store, held) for held in held_ranks(store)]
+
+
+def writings_at(client: KeeperClient) -> list[Writing]:
+    """The ranks that a collector's streams write, of runs that may be read.
+
+    Raises CollectorError.
+    """
+    return [_told(one) for one in client.status()]
+
+
+def _local(store: Path, held: HeldRank) -> Writing:
+    seen = _last_record_ns(store, held)
+    return Writing(held.run, held.rank, held.host, held.since_ns, last_seen_ns=seen)
+
+
+def _last_record_ns(store: Path, held: HeldRank) -> int | None:
+    try:
+        reader = RankReader(LocalLocation(run_directory(store, held.run)), held.rank)
+        if not reader.committed:
+            return None
+        last = reader.span("time_ns", reader.committed - 1, reader.committed)
+    except AnchorError:  # it is being made, or is damaged: it is written all the same
+        return None
+    return min(int(last[0]), time.time_ns())
+
+
+def _told(one: Told) -> Writing:
+    return Writing(
+        run=one.run,
+        rank=one.rank,
+        host=one.host or None,
+        since_ns=one.since_ns,
+        records_per_second=_finite(one.records_per_second),
+        bytes_per_second=_finite(one.bytes_per_second),
+        lag=_finite(one.lag) if one.HasField("lag") else None,
+        backlog=one.backlog if one.HasField("backlog") else None,
+        last_seen_ns=one.last_seen_ns,
+    )
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

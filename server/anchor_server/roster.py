@@ -1,0 +1,139 @@
+"""Who writes now: a seat for each stream that holds a rank, with what its last minute was like.
+
+with roster.seat("run1", 0, "node7", committed=0) as seat:
+    seat.hear(), seat.store(records=5, nbytes=80, newest_ns=…), seat.tell_end(9)
+roster.seats()  ─▶ [Sight(run="run1", rank=0, …)]
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["PACE_SECONDS", "Roster", "Seat", "Sight"]
+
+PACE_SECONDS: Final = 60
+"""Over how many seconds records and bytes a second are averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One stream as it is at this moment.
+
+    since_ns: when it began; last_seen_ns: when it last said something; since the epoch.
+    records_per_second, bytes_per_second: stored in the last minute, or since it began.
+    lag: seconds from the time stamp of the record that was stored last to its commit; None before
+        the first.
+    backlog: records that wait with the writer, as far as it told; None where it never did.
+    """
+
+    run: str
+    rank: int
+    host: str
+    since_ns: int
+    last_seen_ns: int
+    records_per_second: float
+    bytes_per_second: float
+    lag: float | None
+    backlog: int | None
+    committed: int
+
+
+class _Pace:
+    """What was stored in the last minute, a sum for each second in which something was."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._sums: deque[tuple[int, int, int]] = deque()
+
+    def add(self, records: int, nbytes: int) -> None:
+        second = int(time.monotonic())
+        if self._sums and self._sums[-1][0] == second:
+            _, more, larger = self._sums.pop()
+            records, nbytes = records + more, nbytes + larger
+        self._sums.append((second, records, nbytes))
+        self._forget()
+
+    def rates(self) -> tuple[float, float]:
+        """Records and bytes a second; over one second at least, so that a beginning is no peak."""
+        self._forget()
+        seconds = min(max(time.monotonic() - self._began, 1.0), float(PACE_SECONDS))
+        records = sum(one for _, one, _ in self._sums)
+        nbytes = sum(one for _, _, one in self._sums)
+        return records / seconds, nbytes / seconds
+
+    def _forget(self) -> None:
+        oldest = time.monotonic() - PACE_SECONDS
+        while self._sums and self._sums[0][0] < oldest:
+            self._sums.popleft()
+
+
+class Seat:
+    """One stream's place; its own thread writes it, any other may look."""
+
+    def __init__(self, run: str, rank: int, host: str, committed: int) -> None:
+        self._run, self._rank, self._host = run, rank, host
+        self._since = self._seen = time.time_ns()
+        self._lock = threading.Lock()
+        self._pace = _Pace()
+        self._committed = committed
+        self._lag: float | None = None
+        self._end: int | None = None
+
+    def hear(self) -> None:
+        """The client said something."""
+        self._seen = time.time_ns()
+
+    def tell_end(self, end: int) -> None:
+        """The client's own records go so far."""
+        self._end = end
+
+    def store(self, records: int, nbytes: int, newest_ns: int) -> None:
+        """Records were committed, the last of which bears this time."""
+        lag = max(time.time_ns() - newest_ns, 0) / 1e9  # the clock of a trainer may be ahead
+        with self._lock:
+            self._committed += records
+            self._lag = lag
+            self._pace.add(records, nbytes)
+
+    def sight(self) -> Sight:
+        """How it is now."""
+        with self._lock:
+            rates, committed, lag = self._pace.rates(), self._committed, self._lag
+        backlog = None if self._end is None else max(self._end - committed, 0)
+        where = (self._run, self._rank, self._host, self._since, self._seen)
+        return Sight(*where, *rates, lag, backlog, committed)
+
+
+class Roster:
+    """The seats that are taken; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seats: set[Seat] = set()
+
+    @contextmanager
+    def seat(self, run: str, rank: int, host: str, committed: int) -> Iterator[Seat]:
+        """A seat for as long as the context lasts.
+
+        host: who writes. committed: its records in the store.
+        """
+        seat = Seat(run, rank, host, committed)
+        with self._lock:
+            self._seats.add(seat)
+        try:
+            yield seat
+        finally:
+            with self._lock:
+                self._seats.discard(seat)
+
+    def seats(self) -> list[Sight]:
+        """All of them, in the order of runs and ranks."""
+        with self._lock:
+            seats = list(self._seats)
+        return sorted((seat.sight() for seat in seats), key=lambda one: (one.run, one.rank))
