@@ -39,7 +39,7 @@ EXAMPLES = [
     for line in (command.epilog or "").splitlines()
     if line.strip().startswith("anchor ")
 ]
-RUNS = ["run1", "eager", "compiled", "noise0", "noise1", "noise2"]
+RUNS = ["run1", "float64", "eager", "compiled", "noise0", "noise1", "noise2"]
 NOISE = [f"eager-noise{number}" for number in (1, 2, 3)]
 
 

@@ -152,6 +152,7 @@ def test_columns_of_a_pipe_are_honoured(tmp_path, monkeypatch, columns):
         traced("aten.native_layer_norm_backward.default", "accumulate", "a" * 30, args="x" * 99)
     ]
     make_traced(tmp_path, ops=wide)
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert max(map(len, listed(store=tmp_path).out.splitlines())) > 120
     monkeypatch.setenv("COLUMNS", str(columns))
     assert max(map(len, listed(store=tmp_path).out.splitlines())) <= columns

@@ -244,7 +244,7 @@ def test_gaps_where_the_answer_depends_on_them_are_exit_3(tmp_path):
     ("words", "said"),
     [
         (["eager", "fusde"], "did you mean 'fused'"),
-        (["eager"], "missing argument 'B'"),
+        (["eager"], "compare takes two, as `anchor compare A B`"),
         (["eager", "fused", "--noise", "n9"], "no run 'n9'"),
         (["eager", "fused", "--fail-on", "expected"], "'--fail-on'"),
     ],

@@ -50,7 +50,7 @@ def soak():
                 gc.collect()
                 marks.append(resident_bytes())
         streams = len(session._recorder._streams)
-        handles = len(session._observer._handles)
+        handles = len(session._observer._hung)
     return {
         "resident": marks,
         "steps_between": _STEPS_BETWEEN,
