@@ -95,9 +95,12 @@ class Doors:
     def close(self) -> None:
         """End: all is as it was."""
         self._arrivals.end()
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
+        undone, self._undo = self._undo, []
+        for undo in reversed(undone):
+            try:
+                undo()
+            except Exception as fault:  # noqa: BLE001  # at the end of a user's step
+                self._unread(fault)
 
     def _safe(self, meet: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         """The same, but what fails in it is said: it runs while torch is being imported."""

@@ -76,3 +76,29 @@ def test_what_torch_has_otherwise_harms_no_import_of_it(monkeypatch):
     doors.open()
     doors.close()
     assert ["has no attribute 'patch'" in one for one in said] == [True]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
+def test_what_cannot_be_put_back_keeps_nothing_else_from_it(monkeypatch):
+    class Stubborn:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            raise RuntimeError("the settings are gone")
+
+    said = []
+    debug = importlib.import_module("torch._inductor.debug")
+    logged = debug.log_ir_post_fusion
+    config = SimpleNamespace(
+        __name__="torch._functorch.config",
+        enable_autograd_cache=True,
+        patch=lambda _: Stubborn(),
+    )
+    monkeypatch.setitem(sys.modules, "torch._functorch.config", config)
+    doors = Doors(lambda *_: None, lambda _: None, lambda *_: None, said.append)
+    doors.open()
+    assert debug.log_ir_post_fusion is not logged
+    doors.close()
+    assert debug.log_ir_post_fusion is logged
+    assert ["the settings are gone" in one for one in said] == [True]
