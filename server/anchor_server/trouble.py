@@ -45,7 +45,11 @@ class Caller:
         told: dict[str, object] = {"peer": self.peer}
         if self.identity:
             told["identity"] = self.identity
-        return told | ({"run": self.run, "rank": self.rank} if self.run else {})
+        if self.run:
+            told["run"] = self.run
+        if self.rank is not None:
+            told["rank"] = self.rank
+        return told
 
     @property
     def key(self) -> tuple[str, str]:
