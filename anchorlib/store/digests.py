@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from anchorlib.errors import DamagedError
+from anchorlib.errors import AnchorError, DamagedError, RunNotFoundError
 from anchorlib.names import escape, join
 
 if TYPE_CHECKING:
@@ -45,11 +45,20 @@ def _parts(values: Array) -> Iterable[bytes | memoryview]:
     return (data[at * size : (at + 1) * size] for at in range(len(values)))
 
 
-def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> DamagedError:
-    """The error that says of which record something is damaged."""
+def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> AnchorError:
+    """The error that says of which record something is damaged: DamagedError.
+
+    What is not there reads as zeros, which fit nothing: of a rank that was removed since it was
+    opened it is a RunNotFoundError.
+    """
+    run = f"{escape(reader.run)}: " if reader.run else ""
+    if not reader.is_current:
+        return RunNotFoundError(
+            f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "
+            "recorded anew while it was read"
+        )
     series = reader.catalogue.series[int(reader.series_ids[row])]
     step, pass_index, call = (int(reader.cell(n, row)) for n in ("step", "pass_index", "call"))
-    run = f"{escape(reader.run)}: " if reader.run else ""
     return DamagedError(
         f"{run}{what} of {escape(join(series.name, series.kind))} at step {step}, pass "
         f"{pass_index}, call {call}, rank {reader.rank} are damaged: {why}; anchor verify names "

@@ -131,7 +131,7 @@ class Report:
         for rank, rows in self.copied.items():
             yield (
                 f"rank {rank}: a copy of a run that was being written, up to its last commit; "
-                f"{counted(rows, 'row')} that came while it was copied are left out"
+                f"{counted(rows, 'row')} that came while it was copied left out"
             )
         if self.unchecked:
             yield f"{self.unchecked} rows were made without checksums: only their values were read"

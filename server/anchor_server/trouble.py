@@ -48,7 +48,7 @@ class Caller:
             told["identity"] = self.identity
         if self.run:
             told["run"] = self.run
-        if self.run and self.rank is not None:
+        if self.rank is not None:
             told["rank"] = self.rank
         return told
 

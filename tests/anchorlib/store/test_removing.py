@@ -260,6 +260,18 @@ def test_a_renamed_run_has_its_new_name_wherever_it_is_read(store: Path) -> None
     assert anchor("verify", "baseline", "--store", store).code == 0
 
 
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_who_reads_a_run_that_goes_is_told_so_and_not_of_damage(store: Path, how: str) -> None:
+    (info,) = open_run("run1", store).tensors()
+    series = open_run("run1", store)[f"{info.name}@{info.kind}"]
+    if how == "removed":
+        remove_run(store, "run1")
+    else:
+        rename_run(store, "run1", "baseline")
+    with pytest.raises(RunNotFoundError, match="run1: rank 0 is not there any more: the run was"):
+        series.values()
+
+
 def test_a_name_that_is_taken_is_refused_whatever_has_it(store: Path) -> None:
     (store / "dangling.zarr").symlink_to("nowhere")
     for name in ("other", "dangling", "run1"):
