@@ -18,11 +18,11 @@ from anchor_server import Collector, issue_token, serve
 from anchorlib.block import block_of
 from anchorlib.store import Writer
 from anchorlib.upkeep import Writing
-from anchorlib.wire import PushRequest, sealed
+from anchorlib.wire import PushRequest, sealed, writer_name
 from anchorlib.wire.v1.collector_pb2 import Backlog
 from tests.cli.made import HOSTILE, Outcome, anchor, make_run
 from tests.cli.made import record as stored_record
-from tests.delivery.lines import sink_to
+from tests.delivery.lines import push, sink_to
 from tests.server.pushing import Pusher, record
 from tests.waiting import until
 
@@ -80,6 +80,19 @@ def test_a_trainer_tells_what_waits_in_its_spool(tmp_path, collector):
     (one,) = asked(collector, "--json").json
     sink.close(20)
     assert (one["backlog"], one["host"]) == (0, socket.gethostname())
+
+
+def test_a_spool_is_shown_as_of_the_machine_that_pushes_it(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("anchorlib.sinks.remote.writer_name", lambda: "process 1 on gone")
+        sink = sink_to("127.0.0.1:1", tmp_path / "spools")
+        sink.put(block_of([record(0)]))
+        sink.close(0)
+    seen = []
+    monkeypatch.setattr("anchor_server.push.host_of", lambda writer: seen.append(writer) or "")
+    with serve(tmp_path / "store") as collector:
+        push(sink.spool, f"grpc://{collector.address}")
+    assert seen == [writer_name()]
 
 
 def test_a_directory_says_who_holds_its_ranks(tmp_path):
