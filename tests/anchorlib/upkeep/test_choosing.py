@@ -14,7 +14,7 @@ FACTS = st.builds(
     run=st.integers(0, 10_000).map(str),
     closed=st.booleans(),
     written=st.booleans(),
-    bytes=st.integers(0, 100),
+    bytes=st.integers(1, 100),
     written_ns=st.integers(1, 50),
 )
 RUNS = st.lists(FACTS, max_size=12, unique_by=lambda one: one.run)
@@ -31,6 +31,14 @@ def test_what_is_written_neither_goes_nor_counts(runs: list[RunFacts], limits: L
     going = chosen(runs, limits)
     assert not [run for run in going if run.written]
     assert going == chosen([run for run in runs if not run.written], limits)
+
+
+@given(RUNS, RUNS, LIMITS)
+def test_links_neither_go_nor_count(
+    runs: list[RunFacts], links: list[RunFacts], limits: Limits
+) -> None:
+    beside = [replace(one, run=f"link{one.run}", bytes=0) for one in links]
+    assert chosen([*runs, *beside], limits) == chosen(runs, limits)
 
 
 @given(RUNS, LIMITS, st.integers(0, 5))
