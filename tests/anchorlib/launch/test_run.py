@@ -354,7 +354,7 @@ def main(rank, place):
         optimizer.zero_grad()
         model(torch.full((2, 3), rank + 1.0)).sum().backward()
         optimizer.step()
-    os.write(1, f"{model.module.weight.double().sum().item()!r}\n".encode())  # in one piece
+    os.write(1, f"{model.module.weight.double().sum().item()!r}\\n".encode())  # in one piece
     dist.destroy_process_group()
 
 if __name__ == "__main__":
@@ -406,7 +406,7 @@ for step in range(3):
     optimizer.zero_grad()
     accelerator.backward(loss)
     optimizer.step()
-os.write(1, f"{next(model.parameters()).double().sum().item()!r}\n".encode())  # in one piece
+os.write(1, f"{next(model.parameters()).double().sum().item()!r}\\n".encode())  # in one piece
 accelerator.end_training()
 """
 
