@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from anchorlib.amounts import in_units
 from anchorlib.errors import AnchorError
 from anchorlib.names import escape
 from anchorlib.reading.tables import html_table, html_text
@@ -42,7 +43,7 @@ def run_html(run: Run) -> str:
     rows = [
         (
             *(info.name, info.kind, info.mode, info.dtype, _shape(info.shape), info.records),
-            *(_span(info.first_step, info.last_step), _size(info.bytes), info.gaps or ""),
+            *(_span(info.first_step, info.last_step), in_units(info.bytes), info.gaps or ""),
         )
         for info in infos[:ROWS]
     ]
@@ -99,7 +100,7 @@ def _holdings(run: Run) -> str:
         parts.append(
             _steps(min(i.first_step for i in infos), max(i.last_step for i in infos)),
         )
-    parts.append(_size(sum(info.bytes for info in infos)))
+    parts.append(in_units(sum(info.bytes for info in infos)))
     if missing := sum(gap.count for gap in run.gaps()):
         parts.append(f"{missing:,} not recorded or without values")
     return ", ".join(parts)
@@ -133,12 +134,3 @@ def _span(first: int, last: int) -> str:
 
 def _counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def _size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"

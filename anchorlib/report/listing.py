@@ -8,13 +8,14 @@ from html import escape
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from anchorlib.amounts import in_units
 from anchorlib.names import escape as visible
 from anchorlib.report.rendering import hashed, style
 
 if TYPE_CHECKING:
     from anchorlib.upkeep import Writing
 
-__all__ = ["ago", "amount", "list_page", "list_policy", "query_of"]
+__all__ = ["ago", "list_page", "list_policy", "query_of"]
 
 
 def query_of(names: Sequence[str]) -> str:
@@ -28,16 +29,6 @@ def list_policy() -> str:
         f"default-src 'none'; style-src '{hashed(style())}'; img-src data:; base-uri 'none'; "
         "form-action 'self'"
     )
-
-
-def amount(nbytes: int) -> str:
-    """As 12.3 MiB."""
-    amount = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def ago(time_ns: int) -> str:
@@ -107,7 +98,7 @@ def _cells(one: Writing) -> list[str]:
         "–" if one.host is None else visible(one.host),
         "–" if one.since_ns is None else ago(one.since_ns),
         "–" if rates[0] is None else f"{rates[0]:.1f}",
-        "–" if rates[1] is None else amount(round(rates[1])),
+        "–" if rates[1] is None else in_units(round(rates[1])),
         "–" if one.lag is None else f"{one.lag:.1f} s",
         "–" if one.backlog is None else str(one.backlog),
         "–" if one.last_seen_ns is None else ago(one.last_seen_ns),

@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from anchorlib.amounts import in_units
 from anchorlib.errors import AnchorError, CollectorError, MissingExtraError, RunNotFoundError
 from anchorlib.names import quoted
 from anchorlib.report.following import Followed
-from anchorlib.report.listing import ago, amount, list_page, list_policy, query_of
+from anchorlib.report.listing import ago, list_page, list_policy, query_of
 from anchorlib.report.rendering import assembled, policy
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class _Site:
         """How big a run is, and how old; nothing of one that cannot be read, which opening says."""
         try:
             run = self._opened(name)
-            return f"{amount(run.bytes)}, last written {ago(run.written_ns)}"
+            return f"{in_units(run.bytes)}, last written {ago(run.written_ns)}"
         except AnchorError:
             return ""
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from anchorlib.amounts import in_units
+
 __all__ = ["Screen", "age", "document", "emit", "moment", "note", "plain", "size", "this_screen"]
 
 _NEEDED_GLYPHS = "█▏─…"
@@ -110,12 +112,7 @@ def size(count: int, screen: Screen) -> str:
     """A number of bytes: rounded for people, exact for programs."""
     if not screen.human:
         return str(count)
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
+    return in_units(count)
 
 
 def moment(time_ns: int | None, screen: Screen) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import nn
@@ -18,34 +18,18 @@ from torch.nn import functional
 
 from anchorlib.operations import Op, OpAlignment, align_ops, read_entries
 from anchorlib.record import Record
+from tests.by_hand import TanhByHand
 from tests.recording import recording
 
-__all__ = ["Decomposed", "Outcome", "Rewriting", "Traced", "judged", "layers", "plant", "traced"]
+__all__ = ["Outcome", "Rewriting", "Traced", "judged", "layers", "plant", "traced"]
 
 Tensor = torch.Tensor
 FILE: Final = "net.py"
 
 
-class Decomposed(torch.autograd.Function):
-    """tanh; its backward in three operations, as a compiler's table of decompositions has it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        """tanh(x)."""
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        """g (1 - y²), each step rounded."""
-        (y,) = ctx.saved_tensors
-        return g * (1 - y * y)
-
-
 FORMULAS: Final[dict[str, list[tuple[str, str]]]] = {
     "torch.tanh(x)": [
-        ("Decomposed.apply(x)", "tanh_backward"),
+        ("TanhByHand.apply(x)", "tanh_backward"),
         ("2 * torch.sigmoid(2 * x) - 1", "sigmoid"),
         ("1 - 2 / (torch.exp(2 * x) + 1)", "exp"),
     ],
@@ -125,7 +109,7 @@ class Net(nn.Module):
 
 def _value(code: CodeType, layer: Layer, x: Tensor, h: Tensor) -> Tensor:
     known = {"x": x, "h": h, "w": layer.w, "b": layer.b, "g": layer.g, "s": layer.s}
-    made: Tensor = eval(code, {"torch": torch, "F": functional, "Decomposed": Decomposed}, known)
+    made: Tensor = eval(code, {"torch": torch, "F": functional, "TanhByHand": TanhByHand}, known)
     return made
 
 

@@ -9,28 +9,9 @@ from torch import nn
 import anchorlib
 from anchorlib.names import escape
 from anchorlib.report import page
+from tests.by_hand import tanh_by_hand
 from tests.cli.made import HOSTILE
 from tests.page.test_accessible import axe, objections  # noqa: F401  # a fixture
-
-
-class Written(torch.autograd.Function):
-    """tanh whose backward is written by hand."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.tanh(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (y,) = ctx.saved_tensors
-        return gradient * (1 - y * y)
-
-
-class ByHand(nn.Module):
-    def forward(self, x):
-        return Written.apply(x)
 
 
 def trained(store, name, activation, *, trace):
@@ -56,8 +37,8 @@ def runs(tmp_path_factory):
     torch.manual_seed(0)
     return (
         trained(store, "a", nn.Tanh(), trace=True),
-        trained(store, "b", ByHand(), trace=True),
-        trained(store, "untraced", ByHand(), trace=False),
+        trained(store, "b", tanh_by_hand(), trace=True),
+        trained(store, "untraced", tanh_by_hand(), trace=False),
     )
 
 

@@ -13,12 +13,11 @@ import anchorlib
 from anchorlib.errors import DamagedError, OptionError
 from anchorlib.operations import gap_entry
 from anchorlib.store import Writer
-from tests.by_hand import Applied
-from tests.diagnosis.rewriting import Decomposed
+from tests.by_hand import Applied, TanhByHand
 
 FORMULAS = {
     "plain": torch.tanh,
-    "decomposed": Decomposed.apply,
+    "decomposed": TanhByHand.apply,
     "sigmoid": lambda x: 2 * torch.sigmoid(2 * x) - 1,
     "idle": lambda x: torch.tanh(x) * 1.0,
     "gelu": functional.gelu,
