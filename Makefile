@@ -1,4 +1,5 @@
-# One environment in .venv, made from pyproject.toml and constraints.txt by the first target run.
+# One environment in .venv, made from pyproject.toml and constraints.txt by the first target run. What the
+# demo needs is installed first (.demo): a newcomer does not wait for what tests and checks want.
 PYTHON ?= python3.11
 BIN := .venv/bin
 GPU_PYTHON ?= $(BIN)/python
@@ -6,7 +7,7 @@ GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
 .PHONY: demo check check-style test chaos diagnosis bench gpu profile screenshots docs fix proto clean
 
-demo: .venv/.ready  ## train on real digits, print names and a histogram, write the PNG
+demo: .venv/.demo  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
 	@echo; $(BIN)/anchor names demo --store anchors
 	@echo; $(BIN)/anchor hist demo --store anchors --tensor '$(GRADIENTS)' --as fp16
@@ -64,10 +65,14 @@ proto: .proto-venv/.ready  ## rewrite anchorlib/wire/v1 from proto/
 clean:
 	rm -rf .venv .proto-venv anchors gradients.png demo.html docs/_build dist anchorlib/recorder/*.so
 
-.venv/.ready: pyproject.toml constraints.txt hatch_build.py anchorlib/recorder/_put.c
+.venv/.demo: pyproject.toml constraints.txt hatch_build.py anchorlib/recorder/_put.c
 	@command -v $(PYTHON) >/dev/null || { echo "anchorlib: $(PYTHON) is not installed; say which Python to use: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --upgrade pip
+	$(BIN)/python -m pip install -q -c constraints.txt -e . --group demo
+	@touch $@
+
+.venv/.ready: .venv/.demo
 	$(BIN)/python -m pip install -q -c constraints.txt -e . --group dev
 	@touch $@
 
