@@ -17,6 +17,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.severity import severity
+from anchorlib.diagnosis.judgement.shaken import steady_error
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Jump", "jump"]
@@ -63,6 +64,8 @@ def jump(found: Frontier, measures: Measures) -> Jump | None:
         far = error > TIMES * max(largest, LEAST)
         if far and (_is_handed_on(found, row, errors) or _is_rounding(found, measures, place)):
             continue
+        if far and _is_shaken(found, measures, place, TIMES * max(largest, LEAST)):
+            continue
         if far and largest > 0:
             if measures["numel"][place] >= ELEMENTS:
                 return Jump(row, error / largest)
@@ -95,7 +98,19 @@ def _is_rounding(found: Frontier, measures: Measures, place: int) -> bool:
 
     Where a float32 record goes on in bfloat16, one rounding of that is a leap of a thousand.
     """
-    pair = int(measures.pair[place])
-    row_a, row_b = (int(rows[pair]) for rows in (found.alignment.a_row, found.alignment.b_row))
+    row_a, row_b = _rows(found, measures, place)
     told = severity(found, row_a, row_b, measures.at(place))
     return told.rounding or (told.note != "" and told.error <= TIMES)
+
+
+def _is_shaken(found: Frontier, measures: Measures, place: int, limit: float) -> bool:
+    """Whether it is an update that is far off only where its gradient is rounding alone."""
+    row_a, row_b = _rows(found, measures, place)
+    kind = found.alignment.a.tensors[found.alignment.a.tensor[row_a]].kind
+    return kind == "updated" and steady_error(found, row_a, row_b) <= limit
+
+
+def _rows(found: Frontier, measures: Measures, place: int) -> tuple[int, int]:
+    """A's row and B's of a pair that was measured."""
+    pair = int(measures.pair[place])
+    return int(found.alignment.a_row[pair]), int(found.alignment.b_row[pair])

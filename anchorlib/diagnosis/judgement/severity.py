@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.judgement.conditioning import conditioning
 from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError
@@ -80,6 +81,7 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
         measure.eps,
         _computed_in((a, row), (b, row_b)),
         _of_parents(found, row),
+        min(_of_autocast(_header(*side), ops) for side in ((a, row), (b, row_b))),
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
@@ -87,6 +89,7 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
     scale, note = _scale(found, row, norm, eps)
     low = _low_sum(found, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
     limit = (TOLERANCE if eps <= EPS32 else low) * _growth(found, row, ops)
+    limit *= conditioning(found, row)
     error = absolute / (eps * scale) if scale else math.inf
     if _kind(found, row) in UPDATES:
         usual, limit = limit, _of_update(found, row, scale, limit)
@@ -250,6 +253,18 @@ def _of_parents(found: Frontier, row: int) -> float:
         return 0.0
     names = {a.dtypes[a.dtype[one]] for one in found.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
+
+
+def _of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
+    """The eps of the products inside a stretch that casts on its way, as autocast has it do."""
+    names = str(header.get("amp.autocast") or "").split("|")
+    low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
+    casts = any(op.startswith(CAST) for op in ops)
+    return max(low, default=0.0) if casts and any(_multiplies(op) for op in ops) else 0.0
+
+
+def _multiplies(op: str) -> bool:
+    return bool(MATMUL.search(op) or CONVOLUTION.search(op))
 
 
 def _of_hardware(header: Mapping[str, Any], ops: Iterable[str]) -> float:

@@ -130,3 +130,21 @@ def test_a_sum_of_one_sign_that_is_added_up_term_by_term_rounds_as_its_total(ter
     error = np.linalg.norm(one_by_one - told.total)
     assert error <= told.rounding(EPS)
     assert told.rounding(EPS) <= 0.51 * EPS * (math.sqrt(terms) + 1) * np.linalg.norm(told.total)
+
+
+@pytest.mark.parametrize("terms", [512, 4096])
+def test_terms_of_one_sign_beside_each_other_round_as_the_sums_so_far(terms):
+    """A bias before a batch norm: sample by sample of one sign, and all of them cancel."""
+    gradient = np.abs(random(terms, 16))
+    gradient[terms // 2 :] *= -1
+    gradient -= gradient.mean(axis=0)
+    gradient = gradient.astype(np.float32)
+    one_by_one = np.zeros(16, np.float32)
+    for row in gradient:
+        one_by_one += row
+    (task,) = plain_sums(gradient.astype(np.float64), (16,))
+    told = task.compute()
+    error = np.linalg.norm(one_by_one - told.total)
+    assert error <= told.rounding(EPS) <= 50 * error
+    in_any_order = 0.5 * EPS * math.sqrt(terms) * np.linalg.norm(gradient.astype(np.float64))
+    assert error > in_any_order, "the terms' sizes alone do not explain it"

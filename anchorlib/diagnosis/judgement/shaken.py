@@ -1,0 +1,56 @@
+"""Elements of a parameter whose gradient is rounding alone, and what an optimizer makes of them.
+
+Adam and its kind divide each element of a gradient by its own size. Where a gradient is zero but
+for rounding, an element's update is a whole step in a direction that rounding chose: the bias of
+attention's keys, which the softmax takes out again, is a third of `in_proj_bias`, and a difference
+of 1 eps in that bias's gradient was one of 82,000 eps in the updated parameter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.sizes import read
+from anchorlib.errors import StoreError
+
+__all__ = ["steady_error"]
+
+Array = np.ndarray[Any, Any]
+STEADY = 2.0**-12
+"""How far apart the two gradients of an element may be, beside their size. What is left of it in an
+updated parameter is a fraction of the step; leaps begin at a thousand eps of the parameter."""
+
+
+def steady_error(found: Frontier, row: int, row_b: int) -> float:
+    """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree to `STEADY`.
+
+    row, row_b: of the parameter after the step, in A's table and B's. nan where the values of it or
+    of its gradient were not kept; 0.0 where no element's gradient agrees.
+    """
+    a, b = found.alignment.a, found.alignment.b
+    gradients = [one for one in found.parents(row) if a.tensors[a.tensor[one]].kind == "grad"]
+    if not gradients:
+        return float("nan")
+    at = int(np.searchsorted(found.alignment.a_row, gradients[-1]))
+    if at == len(found.alignment) or found.alignment.a_row[at] != gradients[-1]:
+        return float("nan")
+    pairs = ((gradients[-1], int(found.alignment.b_row[at])), (row, row_b))
+    if not all(a.kept[one] and b.kept[two] for one, two in pairs):
+        return float("nan")
+    try:
+        (g_a, g_b), (p_a, p_b) = (
+            (read(a, one).astype(np.float64), read(b, two).astype(np.float64)) for one, two in pairs
+        )
+    except StoreError:
+        return float("nan")
+    if not g_a.shape == g_b.shape == p_a.shape == p_b.shape:
+        return float("nan")
+    return _relative(p_a, p_b, np.abs(g_b - g_a) <= STEADY * np.maximum(np.abs(g_a), np.abs(g_b)))
+
+
+def _relative(a: Array, b: Array, of: Array) -> float:
+    off, norm = float(np.linalg.norm((b - a)[of])), float(np.linalg.norm(a[of]))
+    return off / norm if norm else float("inf") if off else 0.0
