@@ -8,6 +8,11 @@ from tests.anchorlib.launch.launching import Bench
 from tests.warm import warm_python
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Programs run as processes of their own."""
+    item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def bench(tmp_path):
     return Bench(tmp_path)

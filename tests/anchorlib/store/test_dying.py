@@ -25,6 +25,8 @@ from tests.anchorlib.store.test_crash import check_foreign, check_rows
 from tests.seeds import seeds
 from tests.writing import put
 
+pytestmark = pytest.mark.slow
+
 EFFECTS = ("open", "pwritev", "pwrite", "write", "mkdir", "rename", "ftruncate", "unlink")
 
 
