@@ -31,7 +31,10 @@ def warm_python() -> str:
     """The path of the command, which is called like Python; its parent ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="anchorlib-warm-"))
     address = folder / "parent"
-    alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # what has threads cannot fork
+    # What has threads cannot fork; and a pool of compilers takes longer to start than it saves.
+    alone = dict.fromkeys(
+        ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"], "1"
+    )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ANCHOR_")}
     parent = subprocess.Popen(
         [sys.executable, str(_HERE / "parent.py"), str(address)],
