@@ -3,6 +3,9 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 GPU_PYTHON ?= $(BIN)/python
+# Two at a time, each its own half of the files: what a file prepares is prepared once. How long each
+# test took is in .pytest_cache/TARGET.xml, the slowest are told at the end.
+PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal --durations 20 --durations-min 2
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
 .PHONY: demo check check-style test chaos diagnosis bench gpu profile screenshots docs fix proto clean
@@ -17,7 +20,7 @@ demo: .venv/.demo  ## train on real digits, print names and a histogram, write t
 	@echo "Look around: .venv/bin/anchor stats demo --tensor loss"
 
 check: check-style  ## what must pass before every commit
-	$(BIN)/pytest -q -n 2 -m "not slow and not wide"
+	$(PYTEST) -m "not slow and not wide" --junit-xml .pytest_cache/$@.xml
 
 check-style: .venv/.ready
 	$(BIN)/ruff format --check .
@@ -26,13 +29,13 @@ check-style: .venv/.ready
 	$(BIN)/lint-imports
 
 test: .venv/.ready  ## every test; those of the page want chromium, firefox-esr; of power loss libfuse2
-	$(BIN)/pytest -q -n 2 -m "not wide"
+	$(PYTEST) -m "not wide" --junit-xml .pytest_cache/$@.xml
 
 chaos: .venv/.ready  ## 20 seeds of killed trainers, recorders and collectors on a line that breaks
 	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
-	$(BIN)/pytest -q -n 2 -m wide
+	$(PYTEST) -m wide --junit-xml .pytest_cache/$@.xml
 	$(BIN)/python -m tests.diagnosis
 
 bench: .venv/.ready  ## what observing costs, against targets: the table (BENCH=calls: a part of it)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import warm_python
+
 # A door holds the functions, some of which bear the name of their file.
 classes, covering, envelope, severity, verdict = (
     import_module(f"anchorlib.diagnosis.judgement.{name}")
@@ -40,7 +42,8 @@ def ran(tmp_path_factory):
     assert short != program[1]
     (folder / "train.py").write_text(short, encoding="utf-8")
     env = {key: value for key, value in os.environ.items() if not key.startswith("ANCHOR_")}
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    folders = [Path(warm_python()).parent, Path(sys.executable).parent, env["PATH"]]
+    env["PATH"] = os.pathsep.join(map(str, folders))
     return {
         command: subprocess.run(
             ["bash", "-c", command],

@@ -15,13 +15,16 @@ import pytest
 
 import anchorlib
 from tests.recording import trouble
+from tests.warm import warm_python
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run_example(name, *arguments):
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
+        [warm_python(), "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
         env={k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")},
         capture_output=True,
         text=True,

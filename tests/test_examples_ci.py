@@ -13,6 +13,8 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
+from tests.warm import warm_python
+
 CI = Path(__file__).parents[1] / "examples" / "ci"
 SCRIPT = "torch.tanh(self.fc1(x)) * 0.1)"
 REFACTORED = "self.activated(x))\n\n    def activated(self, x):\n        return {}"
@@ -20,6 +22,12 @@ SAME = REFACTORED.format("self.fc1(x).tanh().mul(0.1)")
 OTHER = REFACTORED.format("self.fc1(x).tanh() / 10.0")
 
 pytestmark = pytest.mark.slow
+
+
+def path_of_commands():
+    """`python` is a warm one, `anchor` what is installed."""
+    folders = [str(Path(python).parent) for python in (warm_python(), sys.executable)]
+    return os.pathsep.join([*folders, os.environ["PATH"]])
 
 
 def checkout(folder, change=SCRIPT):
@@ -32,7 +40,7 @@ def checkout(folder, change=SCRIPT):
 def checked(folder, *options, command=("python", "train.py"), **variables):
     """What the script answers about the checkouts base and head in `folder`."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = path_of_commands()
     return subprocess.run(
         [sys.executable, CI / "same_bits.py", "base", "head", *options, "--", *command],
         cwd=folder, env={**kept, "PATH": path, **variables}, capture_output=True, text=True,
@@ -87,7 +95,7 @@ def test_the_workflow_calls_the_script_as_it_is(tmp_path):
     checkout(work / "base")
     (work / "base" / "net.py").write_text("")
     shutil.copytree(CI, work / "head" / "ci")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = path_of_commands()
     done = subprocess.run(
         ["bash", "-c", line], cwd=work, env={**os.environ, "PATH": path}, capture_output=True,
         text=True, check=False, timeout=300,

@@ -11,6 +11,8 @@ import anchorlib
 from anchor_server import Collector
 from anchorlib import All, EveryN, Final, Sum, Summary
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def collector(tmp_path):

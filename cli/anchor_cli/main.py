@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import logging
 import os
@@ -145,7 +146,7 @@ _CODES = ((CollectorError, ExitCode.COLLECTOR), (DamagedError, ExitCode.INCOMPLE
 def _answer(arguments: Sequence[str] | None) -> int:
     """Run one command; what it raised on purpose becomes a line and a code here."""
     try:
-        code = app(
+        code = _command()(
             args=None if arguments is None else list(arguments),
             prog_name="anchor",
             standalone_mode=False,
@@ -172,6 +173,14 @@ def _answer(arguments: Sequence[str] | None) -> int:
         )
         return ExitCode.DEFECT
     return code or ExitCode.DONE
+
+
+@functools.cache
+def _command() -> typer.core.TyperGroup:
+    """The commands, with their options read from their functions; that takes a while, once."""
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    return command
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -10,7 +10,7 @@ import typer.main
 
 from anchor_cli.main import app
 from anchor_server import Collector
-from tests.cli.made import BIAS, environment, make_run, record, spawn
+from tests.cli.made import BIAS, anchor, make_run, record
 
 COLLECTOR = "127.0.0.1:50051"
 ELSEWHERE = {
@@ -73,10 +73,12 @@ def test_no_command_is_forgotten():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_runs(place, example):
+def test_an_example_runs(place, example, monkeypatch):
     folder, address = place
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ANCHOR_STORE", "anchors")
     line = example.partition(" | ")[0].replace(COLLECTOR, address)
-    done = spawn(*shlex.split(line)[1:], cwd=folder, env=environment(ANCHOR_STORE="anchors"))
-    assert done.returncode == 0, done.stderr
-    noticed = [one for one in done.stderr.splitlines() if not one.startswith("anchor: wrote ")]
+    done = anchor(*shlex.split(line)[1:])
+    assert done.code == 0, done.err
+    noticed = [one for one in done.err.splitlines() if not one.startswith("anchor: wrote ")]
     assert noticed == []

@@ -13,6 +13,9 @@ import pytest
 import anchorlib
 from tests.cli.made import anchor, environment, spawn
 from tests.recording import trouble
+from tests.warm import warm_python
+
+pytestmark = pytest.mark.slow
 
 TRAIN = """
 import sys
@@ -36,7 +39,7 @@ def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("made")
     script = place / "train.py"
     script.write_text(TRAIN)
-    command = [sys.executable, str(script), "run1", "--lr", "a b"]
+    command = [warm_python(), str(script), "run1", "--lr", "a b"]
     subprocess.run(
         command, env=environment(ANCHOR_STORE=str(place / "runs")), check=True, capture_output=True
     )

@@ -21,6 +21,8 @@ from anchorlib.record import Gap
 from tests.cli.made import BIAS, anchor, make_run, record
 from tests.strategies import storage_arrays
 
+pytestmark = pytest.mark.slow
+
 PLACE = {
     "step": [0, 1, 1, 2],
     "pass_index": [0, 0, 1, 0],

@@ -23,6 +23,9 @@ from tests.cli.made import COMMAND, anchor, environment, make_run, record, spawn
 from tests.server.processes import served
 from tests.server.pushing import Pusher
 from tests.server.pushing import record as step_record
+from tests.warm import warm_python
+
+pytestmark = pytest.mark.slow
 
 
 @contextmanager
@@ -211,7 +214,7 @@ def test_what_a_session_sends_is_there_when_the_collector_has_ended(tmp_path):
     with serving(tmp_path) as process:
         url = "grpc://" + process.stdout.readline().split()[3]
         env = {name: value for name, value in os.environ.items() if not name.startswith("ANCHOR_")}
-        subprocess.run([sys.executable, "-c", training, url], timeout=120, check=True, env=env)
+        subprocess.run([warm_python(), "-c", training, url], timeout=120, check=True, env=env)
         assert ended(process) == (0, "")
     done = anchor("pull", "run1", "--store", tmp_path, "-t", "h@value", "--json")
     assert done.json["value"] == [[float(step)] * 4 for step in range(3)]

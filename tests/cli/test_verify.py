@@ -14,6 +14,8 @@ from anchorlib.store.layout import FORMS_AT_ONCE
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
 from tests.writing import put
 
+pytestmark = pytest.mark.slow
+
 GAP = Gap("fc1", "grad", "all", "line full", 3, 4, 6)
 
 

@@ -10,6 +10,11 @@ from playwright.sync_api import Error
 from tests.page.browsing import CHROMIUM, browser_of, settled
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Browsers are started."""
+    item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")  # no longer: while it runs, so does an event loop
 def browser():
     if CHROMIUM is None:

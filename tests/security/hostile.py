@@ -63,10 +63,18 @@ class HostilePlace:
     def run(self) -> Path:
         return self.store / "bad.zarr"
 
-    def mend(self) -> None:
-        """Makes the run whole again."""
-        shutil.rmtree(self.run)
-        shutil.copytree(self.template / "bad.zarr", self.run)
+    def mend(self, file: Path | None = None) -> None:
+        """Makes the run whole again, of which one file alone is spoilt where it is named."""
+        if file is None:
+            shutil.rmtree(self.run)
+            shutil.copytree(self.template / "bad.zarr", self.run)
+            return
+        spoilt = self.run / file
+        if spoilt.is_dir() and not spoilt.is_symlink():
+            spoilt.rmdir()
+        else:
+            spoilt.unlink(missing_ok=True)
+        shutil.copyfile(self.template / "bad.zarr" / file, spoilt)
 
     def check(self, what: str) -> None:
         """Runs every command on the spoilt run."""

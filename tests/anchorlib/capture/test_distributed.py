@@ -15,6 +15,8 @@ from torch import nn
 
 import anchorlib
 
+pytestmark = pytest.mark.slow
+
 PROLOGUE = """
 import os, sys, torch, torch.distributed as dist
 from torch import nn

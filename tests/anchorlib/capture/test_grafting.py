@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import anchorlib
 from anchorlib.errors import OptionError, RunNotFoundError, SessionError
 from tests.by_hand import Applied, tanh_by_hand
 from tests.cli.made import anchor
+from tests.warm import warm_python
 
 SIZE, STEPS = 24, 3
 Tensor = torch.Tensor
@@ -271,20 +271,21 @@ def test_the_command_reruns_a_program_on_the_runs_values_and_names_the_cause(
     program.write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     there = {**os.environ, "ANCHOR_STORE": str(tmp_path)}
-    first = [sys.executable, program, "none"]
+    python = warm_python()
+    first = [python, program, "none"]
     subprocess.run(first, check=True, stdout=subprocess.DEVNULL, env=there)
     line = ("graft", "a", "--store", tmp_path, "--json")
-    same = anchor(*line, "--", sys.executable, program, "none")
+    same = anchor(*line, "--", python, program, "none")
     assert (same.code, same.json["verdict"], same.json["b"]) == (0, "identical", "a-graft")
-    other = anchor(*line, "--", sys.executable, program, "tanh")
+    other = anchor(*line, "--", python, program, "tanh")
     assert (other.code, other.json["verdict"]) == (1, "unexpected")
     assert other.json["origins"][0]["name"] == "1"
-    by_path = ("graft", tmp_path / "a.zarr", "--json", "--", sys.executable, program, "tanh")
+    by_path = ("graft", tmp_path / "a.zarr", "--json", "--", python, program, "tanh")
     assert anchor(*by_path).json["origins"] == other.json["origins"]
-    failed = anchor(*line, "--", sys.executable, "-c", "raise SystemExit(3)")
+    failed = anchor(*line, "--", python, "-c", "raise SystemExit(3)")
     assert failed.code == 1
     assert "ended with exit code 3 under ANCHOR_GRAFT=a" in failed.err
-    silent = anchor(*line, "--", sys.executable, "-c", "pass")
+    silent = anchor(*line, "--", python, "-c", "pass")
     assert silent.code == 1
     assert "a-graft" in silent.err
     assert "is an older run" in silent.err

@@ -17,6 +17,7 @@ from torch import nn
 import anchorlib
 from anchorlib import All, EveryN, Final, ModeError, Sum, Summary
 from tests.recording import trouble
+from tests.warm import warm_python
 
 
 @pytest.fixture
@@ -358,7 +359,7 @@ def test_precisions_that_were_set_in_torchs_newer_way_are_no_trouble(store):
         torch.backends.cudnn.conv.fp32_precision = "ieee"
         anchorlib.start("run1", store=sys.argv[1]).close()
     """
-    subprocess.run([sys.executable, "-c", program, str(store)], check=True)
+    subprocess.run([warm_python(), "-c", program, str(store)], check=True)
     header = anchorlib.open_run("run1", store).header()
     assert header["torch.cuda.matmul.fp32_precision"] == "tf32"
     assert header["torch.cudnn.conv.fp32_precision"] == "ieee"
@@ -408,11 +409,11 @@ def test_a_step_that_weighs_much_is_told_once(store, caplog):
     assert caplog.text.count("weighs 68 MB") == 1
 
 
-def run_script(text, **env):
+def run_script(text, python=None, **env):
     script = textwrap.dedent(text)
     clean = {k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
+        [python or warm_python(), "-W", "error", "-c", script],
         env={**clean, **env},
         capture_output=True,
         text=True,
@@ -598,7 +599,8 @@ def test_importing_anchorlib_imports_no_torch_zarr_or_grpc():
         from anchorlib import All, open_run, log2_histogram
         log2_histogram([1.0, 2.0])
         print([m for m in ("torch",) if m in sys.modules])
-        """
+        """,
+        python=sys.executable,
     )
     assert done.stdout == "[]\n", done.stderr
 
@@ -608,7 +610,8 @@ def test_the_bare_import_is_light():
         """
         import sys, anchorlib
         print([m for m in ("torch", "zarr", "grpc", "google.protobuf") if m in sys.modules])
-        """
+        """,
+        python=sys.executable,
     )
     assert done.stdout == "[]\n", done.stderr
 

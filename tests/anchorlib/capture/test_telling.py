@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import anchorlib
+from tests.warm import warm_python
 
 WEIGHT = "anchorlib: a step of run run1 weighs 40 B in 4 records (train) on rank "
 COUNTED = "anchorlib: run run1, rank "
@@ -59,7 +60,7 @@ def test_a_program_as_it_is_shows_the_lines_of_its_session_on_stderr(tmp_path):
         "record(sys.argv[2])"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, ".", str(tmp_path)],
+        [warm_python(), "-W", "error", "-c", code, ".", str(tmp_path)],
         env={k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")},
         capture_output=True,
         text=True,

@@ -1,12 +1,23 @@
-"""A bench for each test."""
+"""A bench for each test; where it does not matter how Python starts, one that has torch loaded."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.anchorlib.launch.launching import Bench
+from tests.warm import warm_python
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Programs run as processes of their own."""
+    item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
 def bench(tmp_path):
     return Bench(tmp_path)
+
+
+@pytest.fixture
+def warm(tmp_path):
+    return Bench(tmp_path, warm_python())

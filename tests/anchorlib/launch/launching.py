@@ -48,9 +48,13 @@ class Done:
 
 @dataclass(frozen=True)
 class Bench:
-    """A directory with programs, and the store that they record into."""
+    """A directory with programs, and the store that they record into.
+
+    interpreter: the Python that runs them.
+    """
 
     place: Path
+    interpreter: str = sys.executable
 
     def environment(self, **more):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")}
@@ -72,7 +76,7 @@ class Bench:
 
     def python(self, *words, **environment):
         """A program as it is."""
-        return self.call(sys.executable, *words, **environment)
+        return self.call(self.interpreter, *words, **environment)
 
     def anchor(self, *words, **environment):
         """A command of `anchor`."""
@@ -81,7 +85,7 @@ class Bench:
     def observed(self, *words, name="run1", options=(), **environment):
         """A program under `anchor run`."""
         named = [] if name is None else ["--name", name]
-        return self.anchor("run", *named, *options, "--", sys.executable, *words, **environment)
+        return self.anchor("run", *named, *options, "--", self.interpreter, *words, **environment)
 
     def program(self, text, name="train.py"):
         """A program written into the directory; its name."""

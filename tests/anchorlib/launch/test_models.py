@@ -117,31 +117,31 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("idiom", PROGRAMS)
 def test_every_model_that_an_optimizer_updates_has_names_that_a_second_start_gives_again(
-    bench, idiom
+    warm, idiom
 ):
     body, expected = PROGRAMS[idiom]
-    program = bench.program(HEAD + body)
-    done = bench.observed(program, options=("--watch", "*@grad"))
+    program = warm.program(HEAD + body)
+    done = warm.observed(program, options=("--watch", "*@grad"))
     assert done.code == 0, done.err
     assert len(done.said) == 1, done.err
-    parameters = {name for name in bench.names() if name.endswith(("weight", "bias"))}
+    parameters = {name for name in warm.names() if name.endswith(("weight", "bias"))}
     assert parameters == expected
-    assert bench.observed(program, name="again", options=("--watch", "*@grad")).code == 0
-    assert "IDENTICAL" in bench.anchor("compare", "run1", "again").out
+    assert warm.observed(program, name="again", options=("--watch", "*@grad")).code == 0
+    assert "IDENTICAL" in warm.anchor("compare", "run1", "again").out
 
 
-def test_a_layer_that_thaws_is_recorded_from_the_step_in_which_it_does(bench):
-    bench.observed(bench.program(HEAD + PROGRAMS["a layer that thaws"][0]))
-    run = bench.run()
+def test_a_layer_that_thaws_is_recorded_from_the_step_in_which_it_does(warm):
+    warm.observed(warm.program(HEAD + PROGRAMS["a layer that thaws"][0]))
+    run = warm.run()
     assert run["1.weight@grad"].columns["step"].tolist() == [0, 1, 2, 3]
     assert run["0.weight@grad"].columns["step"].tolist() == [2, 3]
     assert run["1@value"].columns["call"].tolist() == [0, 0, 0, 0]
 
 
-def test_folds_go_on_in_the_steps_that_follow_and_earlier_models_are_let_go(bench):
+def test_folds_go_on_in_the_steps_that_follow_and_earlier_models_are_let_go(warm):
     body = PROGRAMS["the folds of a cross-validation"][0]
-    done = bench.observed(
-        bench.program(
+    done = warm.observed(
+        warm.program(
             HEAD + body.replace("    fit(net)", "    fit(net)\n    kept.append(weakref.ref(net))")
             .replace("for fold", "import gc, weakref\nkept = []\nfor fold")
             + "\ngc.collect()\nassert [one() is None for one in kept] == [True, True, False]"
@@ -149,27 +149,27 @@ def test_folds_go_on_in_the_steps_that_follow_and_earlier_models_are_let_go(benc
         )
     )  # fmt: skip
     assert done.out == "all gone\n"
-    run = bench.run()
+    run = warm.run()
     assert run["weight@grad"].columns["step"].tolist() == list(range(6))
     assert run["output@value"].columns["step"].tolist() == list(range(6))
 
 
-def test_of_two_optimizers_that_alternate_the_one_made_last_ends_the_step(bench):
-    bench.observed(bench.program(HEAD + PROGRAMS["two models, by their variables"][0]))
-    run = bench.run()
+def test_of_two_optimizers_that_alternate_the_one_made_last_ends_the_step(warm):
+    warm.observed(warm.program(HEAD + PROGRAMS["two models, by their variables"][0]))
+    run = warm.run()
     for name in ("first.weight", "second.weight"):
         assert run[f"{name}@grad"].columns["step"].tolist() == [0, 1]
 
 
-def test_selectors_may_name_a_tensor_of_one_model_alone(bench):
+def test_selectors_may_name_a_tensor_of_one_model_alone(warm):
     body = PROGRAMS["two models, by their variables"][0].replace("3, 2", "3, 2, bias=False")
     options = ("--watch", "bias@grad", "--watch", "second.weight@delta")
-    done = bench.observed(bench.program(HEAD + body), options=options)
+    done = warm.observed(warm.program(HEAD + body), options=options)
     assert len(done.said) == 1, done.err
-    assert bench.names() == {"first.bias", "second.weight", "loss"}
+    assert warm.names() == {"first.bias", "second.weight", "loss"}
 
 
-def test_parts_that_are_called_by_themselves_say_how_the_model_runs(bench):
+def test_parts_that_are_called_by_themselves_say_how_the_model_runs(warm):
     body = """
 class Steps(nn.Module):
     def __init__(self):
@@ -187,19 +187,19 @@ with torch.no_grad():
 model.train()
 train([opt], model.training_step)
 """
-    bench.observed(bench.program(HEAD + body))
-    columns = bench.run()["net@value"].columns
+    warm.observed(warm.program(HEAD + body))
+    columns = warm.run()["net@value"].columns
     found = list(zip(columns["phase"].tolist(), columns["step"].tolist(), strict=True))
     assert found == [("eval", 0), ("train", 0), ("train", 1)]
     assert set(columns["call"].tolist()) == {0}
 
 
-def test_weights_are_those_of_the_unobserved_program(bench):
-    program = bench.program(PLAIN)
-    alone = bench.python(program)
-    watched = bench.observed(program, options=("--watch", "*"))
+def test_weights_are_those_of_the_unobserved_program(warm):
+    program = warm.program(PLAIN)
+    alone = warm.python(program)
+    watched = warm.observed(program, options=("--watch", "*"))
     assert watched.out == alone.out
-    updated = bench.run()["0.weight@updated"].values()
+    updated = warm.run()["0.weight@updated"].values()
     assert repr(float(np.sum(updated[-1].astype(np.float64)))) == alone.out.strip()
 
 
@@ -236,12 +236,12 @@ main()
 """
 
 
-def test_variables_of_the_program_live_and_end_as_without_us(bench):
-    program = bench.program(HEAD + VARIABLES)
-    alone = bench.python(program)
+def test_variables_of_the_program_live_and_end_as_without_us(warm):
+    program = warm.program(HEAD + VARIABLES)
+    alone = warm.python(program)
     assert alone.out.splitlines() == ["['configuration', 'hidden', 'rate'] 1", "True"]
-    assert bench.observed(program).out == alone.out
-    assert {"net.weight", "other.weight"} <= bench.names()
+    assert warm.observed(program).out == alone.out
+    assert {"net.weight", "other.weight"} <= warm.names()
 
 
 ONE_A_PARAMETER = """
@@ -279,12 +279,12 @@ print(repr(net[0].weight.double().sum().item()))
 """
 
 
-def test_hundreds_of_optimizers_of_one_model_cost_the_same_each_and_are_all_recorded(bench):
-    program = bench.program(ONE_A_PARAMETER)
-    alone = bench.python(program)
-    done = bench.observed(program, options=("--watch", "*"))
+def test_hundreds_of_optimizers_of_one_model_cost_the_same_each_and_are_all_recorded(warm):
+    program = warm.program(ONE_A_PARAMETER)
+    alone = warm.python(program)
+    done = warm.observed(program, options=("--watch", "*"))
     assert (done.code, done.out, alone.err) == (0, alone.out, ""), done.err
-    run = bench.run()
+    run = warm.run()
     for name in ("0.weight", "3.bias", "40.weight", "63.bias"):
         for kind in ("grad", "updated", "delta", "opt.exp_avg"):
             assert run[f"{name}@{kind}"].columns["step"].tolist() == [0, 1]
@@ -331,13 +331,13 @@ print(repr(model.decoder.weight.double().sum().item()))
 """
 
 
-def test_a_model_that_is_saved_whole_is_loaded_with_its_safe_globals_and_recorded_on(bench):
-    program = bench.program(SAVED_WHOLE)
-    alone = bench.python(program)
-    expected = (bench.place / "model.pt").read_bytes()
-    done = bench.observed(program, options=("--watch", "*"))
+def test_a_model_that_is_saved_whole_is_loaded_with_its_safe_globals_and_recorded_on(warm):
+    program = warm.program(SAVED_WHOLE)
+    alone = warm.python(program)
+    expected = (warm.place / "model.pt").read_bytes()
+    done = warm.observed(program, options=("--watch", "*"))
     assert (done.code, done.out, alone.code) == (0, alone.out, 0), done.err
-    assert (bench.place / "model.pt").read_bytes() == expected
-    run = bench.run()
+    assert (warm.place / "model.pt").read_bytes() == expected
+    run = warm.run()
     assert run["decoder.weight@grad"].columns["step"].tolist() == list(range(6))
     assert run["decoder@value"].columns["step"].tolist() == list(range(6))

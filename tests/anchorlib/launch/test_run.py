@@ -24,31 +24,31 @@ def test_output_errors_and_exit_code_are_the_commands(bench):
     assert (done.code, done.out, done.err) == (7, "['--name', 'x', '--', '--lr', '0.1']\n", "e\n")
 
 
-def test_what_we_log_is_on_stderr_and_not_in_the_programs_own_log(bench):
+def test_what_we_log_is_on_stderr_and_not_in_the_programs_own_log(warm):
     logs = "import logging, sys\nlogging.basicConfig(level=logging.INFO, stream=sys.stdout)\n"
-    program = bench.program(logs + PLAIN + "\nlogging.info('mine')\n")
-    done = bench.observed(program)
-    assert done.out == bench.python(program).out
+    program = warm.program(logs + PLAIN + "\nlogging.info('mine')\n")
+    done = warm.observed(program)
+    assert done.out == warm.python(program).out
     weight, counted = done.err.splitlines()
     assert weight.startswith("anchor: a step of run run1 weighs ")
     assert counted.startswith("anchor: run run1: 3 steps ")
 
 
-def test_a_step_of_a_megabyte_says_what_would_make_it_lighter_as_it_is_typed(bench):
+def test_a_step_of_a_megabyte_says_what_would_make_it_lighter_as_it_is_typed(warm):
     wide = PLAIN.replace("Linear(4, 8)", "Linear(4, 30_000)").replace("Linear(8,", "Linear(30_000,")
-    done = bench.observed(bench.program(wide))
+    done = warm.observed(warm.program(wide))
     weight, counted = done.err.splitlines()
     assert weight.startswith("anchor: a step of run run1 weighs ")
     assert "; lighter: --steps 0:100, --mode summary, --watch without " in weight
     assert counted.startswith("anchor: run run1: 3 steps ")
 
 
-def test_a_program_that_changes_directory_is_recorded_where_it_began(bench):
-    (bench.place / "elsewhere").mkdir()
-    done = bench.observed(bench.program("import os\nos.chdir('elsewhere')\n" + PLAIN))
-    assert bench.runs == ["run1"]
+def test_a_program_that_changes_directory_is_recorded_where_it_began(warm):
+    (warm.place / "elsewhere").mkdir()
+    done = warm.observed(warm.program("import os\nos.chdir('elsewhere')\n" + PLAIN))
+    assert warm.runs == ["run1"]
     assert done.err.endswith(", in anchors. See `anchor names run1`\n")
-    assert not list((bench.place / "elsewhere").iterdir())
+    assert not list((warm.place / "elsewhere").iterdir())
 
 
 def test_a_store_that_cannot_be_is_refused_before_anything_runs(bench):
@@ -119,59 +119,66 @@ def test_modules_and_scripts_with_a_shebang_are_recorded(bench):
     assert bench.runs == ["module", "script", "shell"]
 
 
-def test_a_run_that_nobody_names_has_the_scripts_name_and_the_time(bench):
-    done = bench.observed(bench.program(PLAIN, "fit.py"), name=None)
-    (name,) = bench.runs
+def test_a_run_that_nobody_names_has_the_scripts_name_and_the_time(warm):
+    done = warm.observed(warm.program(PLAIN, "fit.py"), name=None)
+    (name,) = warm.runs
     assert name.startswith("fit-20")
     assert f"`anchor names {name}`" in done.err
 
 
-def test_the_command_that_is_recorded_makes_noise_runs(bench):
-    bench.observed(bench.program(PLAIN), options=("--watch", "*@grad"))
-    header = bench.run().header()
-    assert header["command"][-6:] == ["run", "--watch", "*@grad", "--", sys.executable, "train.py"]
-    noise = bench.anchor("noise", "run1", "--runs", "1")
+def test_the_command_that_is_recorded_makes_noise_runs(warm):
+    warm.observed(warm.program(PLAIN), options=("--watch", "*@grad"))
+    header = warm.run().header()
+    assert header["command"][-6:] == [
+        "run",
+        "--watch",
+        "*@grad",
+        "--",
+        warm.interpreter,
+        "train.py",
+    ]
+    noise = warm.anchor("noise", "run1", "--runs", "1")
     assert noise.code == 0, noise.err
-    assert bench.runs == ["run1", "run1-noise1"]
-    compared = bench.anchor("compare", "run1", "run1", "--noise", "run1-noise1")
+    assert warm.runs == ["run1", "run1-noise1"]
+    compared = warm.anchor("compare", "run1", "run1", "--noise", "run1-noise1")
     assert compared.code == 0
 
 
-def test_the_command_that_is_recorded_is_rerun_on_the_values_of_the_run(bench):
-    program = bench.program(PLAIN)
-    bench.observed(program, options=("--watch", "*"))
-    line = ("run", "--watch", "*", "--", sys.executable, "train.py")
-    grafted = bench.anchor("graft", "run1", "--", sys.executable, "-m", "anchor_cli", *line)
+def test_the_command_that_is_recorded_is_rerun_on_the_values_of_the_run(warm):
+    program = warm.program(PLAIN)
+    warm.observed(program, options=("--watch", "*"))
+    line = ("run", "--watch", "*", "--", warm.interpreter, "train.py")
+    grafted = warm.anchor("graft", "run1", "--", warm.interpreter, "-m", "anchor_cli", *line)
     assert grafted.code == 0, grafted.err
-    assert bench.runs == ["run1", "run1-graft"]
-    assert bench.run("run1-graft").header()["grafted"] == "run1"
+    assert warm.runs == ["run1", "run1-graft"]
+    assert warm.run("run1-graft").header()["grafted"] == "run1"
 
 
-def test_options_say_what_is_recorded(bench):
+def test_options_say_what_is_recorded(warm):
     options = ("--watch", "2@grad", "--watch", "*.bias@delta", "--mode", "summary")
-    program = bench.program(PLAIN)
-    done = bench.observed(program, options=(*options, "--steps", "1:3", "--phases", "train"))
+    program = warm.program(PLAIN)
+    done = warm.observed(program, options=(*options, "--steps", "1:3", "--phases", "train"))
     assert done.code == 0, done.err
-    found = {(info.name, info.kind) for info in bench.run().tensors()}
+    found = {(info.name, info.kind) for info in warm.run().tensors()}
     assert found == {("2", "grad"), ("0.bias", "delta"), ("2.bias", "delta"), ("loss", "value")}
-    for info in bench.run().tensors():
+    for info in warm.run().tensors():
         assert (info.mode, info.first_step, info.last_step) == ("summary", 1, 2)
 
 
-def test_the_environment_names_what_is_watched(bench):
-    program = bench.program(PLAIN)
-    assert bench.observed(program, ANCHOR_WATCH="0@grad, 2.weight@delta").code == 0
-    assert bench.names() == {"0", "2.weight", "loss"}
+def test_the_environment_names_what_is_watched(warm):
+    program = warm.program(PLAIN)
+    assert warm.observed(program, ANCHOR_WATCH="0@grad, 2.weight@delta").code == 0
+    assert warm.names() == {"0", "2.weight", "loss"}
 
 
-def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(bench):
+def test_a_selector_that_matches_nothing_is_told_once_and_the_others_record(warm):
     options = ("--watch", "3.bias@grad", "--watch", "2.bias@grad")
-    done = bench.observed(bench.program(PLAIN), options=options)
+    done = warm.observed(warm.program(PLAIN), options=options)
     weight, unknown, last = sorted(done.err.splitlines())
     assert weight.startswith("anchor: a step of run run1 weighs ")
     assert unknown == "anchor: no tensor is named '3.bias@grad'; did you mean '2.bias@grad'?"
     assert last.startswith("anchor: run run1: ")
-    assert bench.names() == {"2.bias", "loss"}
+    assert warm.names() == {"2.bias", "loss"}
 
 
 @pytest.mark.parametrize(
@@ -219,13 +226,13 @@ def test_a_program_whose_selectors_are_none_runs_and_is_told(bench):
 @pytest.mark.parametrize(
     "text", ["[", "[]", "1", '{"process": "x"}', '{"watch": ["re:("]}', "[" * 9999]
 )
-def test_a_request_that_nobody_made_leaves_the_program_alone(bench, text):
+def test_a_request_that_nobody_made_leaves_the_program_alone(warm, text):
     hook = Path(anchorlib.__file__).with_name("launch") / "hook"
-    done = bench.python(bench.program(PLAIN), PYTHONPATH=str(hook), ANCHOR_LAUNCH=text)
+    done = warm.python(warm.program(PLAIN), PYTHONPATH=str(hook), ANCHOR_LAUNCH=text)
     assert done.code == 0
     assert done.err.startswith("anchor: the program runs unobserved: ")
     assert done.err.count("\n") == 1
-    assert bench.runs == []
+    assert warm.runs == []
 
 
 def test_a_command_that_is_not_there_is_one_line(bench):
@@ -289,53 +296,53 @@ def test_a_python_without_anchorlib_says_so_once_and_runs(bench):
     assert done.err.count("\n") == 1
 
 
-def test_a_session_of_the_programs_own_wins(bench):
+def test_a_session_of_the_programs_own_wins(warm):
     before = "import anchorlib\nanchorlib.start('theirs')\n" + PLAIN
-    done = bench.observed(bench.program(before))
+    done = warm.observed(warm.program(before))
     assert done.code == 0
     ours, theirs = done.err.splitlines()
     assert ours.startswith("anchor: the program records run theirs itself: ")
     assert theirs.startswith("anchorlib: run theirs, rank 0: 3 steps, ended by SGD; 0 records")
     after = PLAIN.replace("for step", "import anchorlib\nanchorlib.start('later')\nfor step")
-    done = bench.observed(bench.program(after), name="ours")
+    done = warm.observed(warm.program(after), name="ours")
     assert done.code == 0
     ours, theirs = done.err.splitlines()
     assert ours.startswith("anchor: the program opens a session of its own, run later: ")
     assert theirs.startswith("anchorlib: run later, rank 0: ")
-    assert "later" in bench.runs
+    assert "later" in warm.runs
 
 
-def test_a_session_of_the_same_name_takes_the_place_of_ours(bench):
+def test_a_session_of_the_same_name_takes_the_place_of_ours(warm):
     own = PLAIN.replace(
         "for step", "import anchorlib\nsession = anchorlib.start()\nsession.watch(model)\nfor step"
     )
-    done = bench.observed(bench.program(own), name=None, ANCHOR_RUN="run1")
+    done = warm.observed(warm.program(own), name=None, ANCHOR_RUN="run1")
     assert done.code == 0, done.err
-    assert len(bench.run()["output@value"]) == 3
+    assert len(warm.run()["output@value"]) == 3
 
 
-def test_anchors_of_the_program_are_recorded_with_what_is_watched(bench):
+def test_anchors_of_the_program_are_recorded_with_what_is_watched(warm):
     anchored = "import anchorlib\n" + PLAIN.replace(
         "    optimizer.zero_grad",
         "    anchorlib.anchor(loss * 2, 'double')\n    optimizer.zero_grad",
     )
-    assert bench.observed(bench.program(anchored), name=None, ANCHOR_RUN="run1").code == 0
-    assert {"double", "output", "loss"} <= bench.names()
+    assert warm.observed(warm.program(anchored), name=None, ANCHOR_RUN="run1").code == 0
+    assert {"double", "output", "loss"} <= warm.names()
 
 
-def test_ANCHOR_DISABLED_leaves_the_program_alone(bench):  # noqa: N802  # the variable's name
-    done = bench.observed(bench.program(PLAIN), ANCHOR_DISABLED="1")
+def test_ANCHOR_DISABLED_leaves_the_program_alone(warm):  # noqa: N802  # the variable's name
+    done = warm.observed(warm.program(PLAIN), ANCHOR_DISABLED="1")
     assert (done.code, done.err) == (0, "")
-    assert bench.runs == []
+    assert warm.runs == []
 
 
-def test_trainers_of_one_command_have_runs_of_their_own(bench):
-    program = bench.program(PLAIN)
-    both = f"{sys.executable} {program} && {sys.executable} {program}"
-    done = bench.anchor("run", "--name", "run1", "--", "sh", "-c", both)
+def test_trainers_of_one_command_have_runs_of_their_own(warm):
+    program = warm.program(PLAIN)
+    both = f"{warm.interpreter} {program} && {warm.interpreter} {program}"
+    done = warm.anchor("run", "--name", "run1", "--", "sh", "-c", both)
     assert done.code == 0
-    assert bench.runs == ["run1", "run1-2"]
-    assert "IDENTICAL" in bench.anchor("compare", "run1", "run1-2").out
+    assert warm.runs == ["run1", "run1-2"]
+    assert "IDENTICAL" in warm.anchor("compare", "run1", "run1-2").out
 
 
 RANKS = """
@@ -413,16 +420,17 @@ accelerator.end_training()
 
 @pytest.mark.slow  # accelerate takes seconds to import, three times and more
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_accelerate_launch_is_recorded_rank_by_rank(bench, ranks):
+def test_accelerate_launch_is_recorded_rank_by_rank(bench, warm, ranks):
     program = bench.program(ACCELERATED)
     # Several processes on a CPU: as on GPUs, of which the variable leaves none.
     options = ["--cpu"] if ranks == 1 else ["--multi_gpu"]
     options += ["--num_processes", ranks, "--num_machines", 1]
     options += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     launch = ["-m", "accelerate.commands.launch", *options, program]
-    alone = bench.python(*launch, ACCELERATE_USE_CPU="true")
     done = bench.observed(*launch, options=("--watch", "*"), ACCELERATE_USE_CPU="true")
-    assert (done.code, done.out, len(done.out.split())) == (0, alone.out, ranks), done.err
+    assert (done.code, len(done.out.split())) == (0, ranks), done.err
+    if ranks == 1:
+        assert done.out == warm.python(program, ACCELERATE_USE_CPU="true").out
     assert {"0.weight", "2.bias", "output", "loss"} <= bench.names()
     run = bench.run()
     assert run.ranks == list(range(ranks))
@@ -451,24 +459,24 @@ print(process.exitcode)
 )
 
 
-def test_children_that_a_trainer_forks_are_left_alone(bench):
-    done = bench.observed(bench.program(FORKED))
+def test_children_that_a_trainer_forks_are_left_alone(warm):
+    done = warm.observed(warm.program(FORKED))
     assert done.out.endswith("\n0\n")
-    assert bench.runs == ["run1"]
-    assert len(bench.run()["output@value"]) == 3
+    assert warm.runs == ["run1"]
+    assert len(warm.run()["output@value"]) == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the recorder process is Linux's")
-def test_a_trainer_that_is_killed_leaves_its_records(bench):
+def test_a_trainer_that_is_killed_leaves_its_records(warm):
     killed = PLAIN.replace("print(repr", "import os; os.kill(os.getpid(), 9)\nprint(repr")
-    done = bench.observed(bench.program(killed), ANCHOR_RECORDER="process")
+    done = warm.observed(warm.program(killed), ANCHOR_RECORDER="process")
     assert done.code == -signal.SIGKILL
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if Path(bench.place, "anchors", "run1.zarr").exists() and _recorded(bench) == 3:
+        if Path(warm.place, "anchors", "run1.zarr").exists() and _recorded(warm) == 3:
             break
         time.sleep(0.2)
-    assert _recorded(bench) == 3
+    assert _recorded(warm) == 3
 
 
 def _recorded(bench):
@@ -482,24 +490,24 @@ def test_no_variable_of_ours_is_left_for_programs_that_are_not_launched():
     assert "ANCHOR_LAUNCH" not in os.environ
 
 
-def test_what_goes_wrong_in_looking_never_reaches_the_program(bench):
+def test_what_goes_wrong_in_looking_never_reaches_the_program(warm):
     broken = (
         "import torch, anchorlib.launch.trainer as trainer\n"
         "def fails(*_): raise RuntimeError('of ours')\n"
         "trainer.Trainer.constructed = trainer.Trainer.wrapped = fails\n"
     )
-    program = bench.program(broken + PLAIN + "torch.compile(model, backend='eager')\n")
-    done = bench.observed(program)
-    assert (done.code, done.out) == (0, bench.python(program).out)
+    program = warm.program(broken + PLAIN + "torch.compile(model, backend='eager')\n")
+    done = warm.observed(program)
+    assert (done.code, done.out) == (0, warm.python(program).out)
     assert "anchor: a model is not observed: RuntimeError: of ours" in done.err
     assert "Traceback" not in done.err
 
 
-def test_trace_records_the_operations_of_its_steps(bench):
-    program = bench.program(PLAIN)
-    done = bench.observed(program, options=["--trace", "1:2"])
-    assert done.out == bench.python(program).out
-    ops = bench.run().ops()
+def test_trace_records_the_operations_of_its_steps(warm):
+    program = warm.program(PLAIN)
+    done = warm.observed(program, options=["--trace", "1:2"])
+    assert done.out == warm.python(program).out
+    ops = warm.run().ops()
     assert {op.step for op in ops} == {1}
     assert {"forward", "backward", "accumulate", "optimizer"} == {op.stage for op in ops}
     assert [op.module for op in ops if op.op == "aten.tanh_backward.default"] == ["1"]

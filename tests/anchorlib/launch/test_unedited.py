@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from tests.anchorlib.launch.launching import EXAMPLES
+from tests.anchorlib.launch.launching import EXAMPLES, Bench
+from tests.warm import warm_python
 
 TRAIN_AND_EVAL = {
     ("train", step, 0) for step in range(8)
@@ -39,12 +40,13 @@ def test_every_unedited_example_is_tested():
         assert "anchor" not in path.read_text()
 
 
-@pytest.fixture
-def recorded(bench, request):
-    """The name of an example that was run as it is, and recorded as `run1`."""
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, request):
+    """The bench where an example was run as it is, and recorded as `run1`; its name."""
     name = request.param
-    alone = bench.python("-W", "error", EXAMPLES / f"{name}.py")
-    observed = bench.observed("-W", "error", EXAMPLES / f"{name}.py", options=("--watch", "*"))
+    warm = Bench(tmp_path_factory.mktemp(name), warm_python())
+    alone = warm.python("-W", "error", EXAMPLES / f"{name}.py")
+    observed = warm.observed("-W", "error", EXAMPLES / f"{name}.py", options=("--watch", "*"))
     assert (alone.code, alone.err) == (0, "")
     assert observed.code == 0, observed.err
     assert observed.out == alone.out  # its last line is a digest of the weights
@@ -52,23 +54,24 @@ def recorded(bench, request):
     assert weights
     assert all(line.startswith("anchor: a step of run run1 weighs ") for line in weights)
     assert counted.startswith("anchor: run run1: ")
-    return name
+    return warm, name
 
 
 @pytest.mark.parametrize("recorded", LOSSES, indirect=True)
-def test_an_unedited_program_is_recorded_bit_for_bit_and_its_bug_is_named(bench, recorded):
-    columns = bench.run()["loss@value"].columns
-    steps, passes = LOSSES[recorded]
+def test_an_unedited_program_is_recorded_bit_for_bit_and_its_bug_is_named(recorded):
+    warm, name = recorded
+    columns = warm.run()["loss@value"].columns
+    steps, passes = LOSSES[name]
     counted = list(zip(columns["step"].tolist(), columns["pass_index"].tolist(), strict=True))
     assert counted == list(product(range(steps), range(passes)))
     assert set(columns["call"].tolist()) == {0}
 
-    right, wrong, named = BUGS[recorded]
-    text = (EXAMPLES / f"{recorded}.py").read_text()
+    right, wrong, named = BUGS[name]
+    text = (EXAMPLES / f"{name}.py").read_text()
     assert text.count(right) == 1
-    program = bench.program(text.replace(right, wrong))
-    assert bench.observed(program, name="bug", options=("--watch", "*")).code == 0
-    compared = bench.anchor("compare", "run1", "bug", "--json")
+    program = warm.program(text.replace(right, wrong))
+    assert warm.observed(program, name="bug", options=("--watch", "*")).code == 0
+    compared = warm.anchor("compare", "run1", "bug", "--json")
     assert compared.code == 1
     found = json.loads(compared.out)
     places = [found["first"], *found["origins"]]
@@ -76,8 +79,9 @@ def test_an_unedited_program_is_recorded_bit_for_bit_and_its_bug_is_named(bench,
 
 
 @pytest.mark.parametrize("recorded", ["trainer"], indirect=True)
-def test_evaluation_between_epochs_has_its_phase_and_workers_record_nothing(bench, recorded):
-    columns = bench.run()["head@value"].columns
+def test_evaluation_between_epochs_has_its_phase_and_workers_record_nothing(recorded):
+    warm, _ = recorded
+    columns = warm.run()["head@value"].columns
     found = zip(*(columns[key].tolist() for key in ("phase", "step", "pass_index")), strict=True)
     assert set(found) == TRAIN_AND_EVAL
-    assert bench.runs == ["run1"]
+    assert [name for name in warm.runs if name != "bug"] == ["run1"]

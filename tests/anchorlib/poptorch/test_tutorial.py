@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import anchorlib
 from tests.recording import trouble
+from tests.warm import warm_python
+
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "poptorch_mnist_style.py"
 
@@ -19,7 +22,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "poptorch_mnist_style.py"
 def run_example(folder, *arguments, **environment):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+        [warm_python(), "-W", "error", str(EXAMPLE), *arguments],
         env={**clean, **environment},
         cwd=folder,
         capture_output=True,

@@ -19,6 +19,8 @@ from anchorlib.store import LocalLocation, RankReader
 from anchorlib.summary import digest
 from tests.anchorlib.store.test_crash import ROOT, SCRIPT, check_rows
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def writing(store: Path, seed: int) -> Iterator[None]:

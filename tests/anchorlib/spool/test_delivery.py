@@ -33,6 +33,8 @@ from tests.delivery.lines import (
 )
 from tests.server.pushing import stored
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_spool_is_delivered_by_another_process_and_removed(tmp_path):
     left = Written(tmp_path / "spools")

@@ -18,6 +18,8 @@ from anchorlib.summary import digest
 from tests.anchorlib.store.records import assert_holds, floats, reader, record
 from tests.writing import put
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("crashing.py")
 ROOT = Path(__file__).parents[3]
 

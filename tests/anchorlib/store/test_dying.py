@@ -22,7 +22,10 @@ from anchorlib.record import Record
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import assert_holds, filled, reader, record
 from tests.anchorlib.store.test_crash import check_foreign, check_rows
+from tests.seeds import seeds
 from tests.writing import put
+
+pytestmark = pytest.mark.slow
 
 EFFECTS = ("open", "pwritev", "pwrite", "write", "mkdir", "rename", "ftruncate", "unlink")
 
@@ -134,11 +137,6 @@ def die_and_check(store: Path, life: int) -> None:
     check_foreign(store / "run1.zarr", len(everything))
 
 
-def test_the_store_is_right_wherever_its_writer_dies(tmp_path: Path) -> None:
-    for life in range(3, lives(tmp_path / "whole"), 31):
-        die_and_check(tmp_path / str(life), life)
-
-
 @functools.cache
 def chunk_size(folder: str) -> int:
     told = json.loads(Path(folder, "zarr.json").read_bytes())
@@ -187,10 +185,9 @@ def test_rows_that_are_blanked_leave_their_column_whole(tmp_path: Path) -> None:
     assert np.fromfile(seq, "<u8").tolist()[:7] == [1, 2, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", seeds(checked=0, tested=1, wide=13))
 def test_the_store_is_right_after_one_call_and_the_next(part: int, tmp_path: Path) -> None:
-    for life in range(4 * part, lives(tmp_path / "whole"), 12):
+    for life in range(part, lives(tmp_path / "whole"), 13):
         die_and_check(tmp_path / str(life), life)
 
 

@@ -208,7 +208,7 @@ def test_a_wrong_kernel_is_not_used(right, wrong, said, tmp_path):
 @pytest.mark.slow
 def test_a_process_never_imports_numba_and_says_the_same_before_and_after():
     code = """
-import json, sys, threading
+import json, sys, threading, time
 import numpy as np
 from anchorlib.summary import compiled, summarise
 values = np.random.default_rng(3).standard_normal(1 << 18).astype("<f4")
@@ -216,6 +216,7 @@ compiled.WORTH = 3 * values.nbytes
 said, threads = set(), threading.active_count()
 while not compiled.SCANS._ready and compiled.SCANS.fault is None:
     said.add(repr(summarise(values, "float32")))
+    time.sleep(0.05)  # the child that compiles gives way to whatever runs
 said.add(repr(summarise(values, "float32")))
 print(json.dumps([len(said), compiled.SCANS.fault, "numba" in sys.modules, threads]))
 """

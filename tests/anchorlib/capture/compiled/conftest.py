@@ -8,6 +8,11 @@ import pytest
 import torch
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Compilers take their time."""
+    item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

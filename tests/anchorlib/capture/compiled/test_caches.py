@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.warm import warm_python
 
 SCRIPT = """
 import json, sys, torch
@@ -51,7 +52,7 @@ print(json.dumps({"hits": hits, "misses": misses, "found": found}))
 def run_script(cache: Path) -> dict:
     root = Path(__file__).parents[4]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [warm_python(), "-c", SCRIPT],
         cwd=root,
         env={
             **os.environ,

@@ -6,6 +6,8 @@ import pytest
 
 from tests.anchorlib.capture.test_distributed import run_ranks
 
+pytestmark = pytest.mark.slow
+
 WRAPPED = {
     "ddp": "called = nn.parallel.DistributedDataParallel(model)",
     "fsdp2": """

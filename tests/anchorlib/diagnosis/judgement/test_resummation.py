@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from anchorlib.diagnosis.pairing.join import align
 from anchorlib.record import Edges, Parent
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import record
+from tests.warm import warm_python
 
 Array = np.ndarray[Any, Any]
 ROWS = 4096
@@ -146,7 +146,7 @@ def trained(folder: Any, run: str, threads: int, *options: str, perturb: str = "
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     if perturb:
         environment["ANCHOR_PERTURB"] = perturb
-    command = [sys.executable, "-c", TRAINING, run, str(threads), str(folder), *options]
+    command = [warm_python(), "-c", TRAINING, run, str(threads), str(folder), *options]
     subprocess.run(command, check=True, env=environment, capture_output=True)
 
 

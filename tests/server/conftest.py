@@ -1,0 +1,10 @@
+"""The collector."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Servers are started and ended."""
+    item.add_marker(pytest.mark.slow)

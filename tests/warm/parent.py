@@ -1,0 +1,168 @@
+"""The process that has torch loaded, and forks a child for each program.
+
+It ends with the process that started it, whose end of its stdin closes then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from importlib.machinery import PathFinder, SourceFileLoader
+from typing import Any
+
+
+def main() -> None:
+    """Serve until stdin ends; in a child, run its program, and return when that has ended."""
+    import torch
+    import torch._dynamo  # the first step of an optimizer imports it
+
+    assert torch.get_num_threads() == 1
+    assert len(os.listdir("/proc/self/task")) == 1, "no thread lives on in a child"  # noqa: PTH208
+    assert "anchorlib" not in sys.modules
+    gc.freeze()  # or the first collection of each child would copy all of it
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sys.argv[1])
+        listener.listen(64)
+        print("ready", flush=True)
+        line = _asked(listener)
+    if line is not None:
+        _begin(line)
+
+
+def _asked(listener: socket.socket) -> socket.socket | None:
+    """In a child, the line of who asked for it; None in the parent, at its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([listener, 0], [], [])
+        if listener not in ready:
+            return None
+        line, _ = listener.accept()
+        if os.fork() == 0:
+            return line
+        line.close()
+
+
+def _begin(line: socket.socket) -> None:
+    """Wait for a child as whoever asked would, and tell how it ended; the child runs."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, streams, _, _ = socket.recv_fds(line, 1, 3)
+    asked = json.loads(line.makefile().readline())
+    child = os.fork()
+    if child:
+        os.closerange(0, 3)
+        for stream in streams:
+            os.close(stream)
+        ended = os.pidfd_open(child)
+        ready, _, _ = select.select([ended, line], [], [])
+        if ended not in ready:  # nobody waits for it any more
+            os.kill(child, signal.SIGKILL)
+        line.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
+        os._exit(0)
+    line.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _end(_ended(asked))
+
+
+def _ended(asked: dict[str, Any]) -> int:
+    """The exit code of the program that was asked for."""
+    try:
+        _become(**asked)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001  # as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    """End as an interpreter does, but leave memory to the system: all of torch lies in it."""
+    threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code & 0xFF)
+
+
+def _become(words: list[str], directory: str, environment: dict[str, str]) -> None:
+    """Be the Python that was called with `words`, and run its program."""
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    _open_streams()
+    how, program, arguments = _parsed(iter(words))
+    own = sys.path[1:]  # without this file's folder
+    sys.path[:] = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p] + own
+    if PathFinder.find_spec("sitecustomize", sys.path):
+        importlib.import_module("sitecustomize")
+    sys.argv[:] = [program, *arguments] if how != "-c" else ["-c", *arguments]
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = __builtins__
+    if how == "-m":
+        import runpy
+
+        sys.path.insert(0, directory)
+        runpy._run_module_as_main(program)  # type: ignore[attr-defined]  # what python -m calls
+        return
+    if how == "-c":
+        sys.path.insert(0, "")
+        exec(compile(program, "<string>", "exec"), module.__dict__)
+        return
+    sys.path.insert(0, os.path.dirname(os.path.realpath(program)))  # noqa: PTH120
+    module.__file__ = program
+    module.__loader__ = SourceFileLoader("__main__", program)
+    with io.open_code(os.path.abspath(program)) as file:  # noqa: PTH100
+        exec(compile(file.read(), program, "exec"), module.__dict__)
+
+
+def _open_streams() -> None:
+    """The parent's have its buffers, and its word for whether they lead to a terminal."""
+    for stream in ("stdin", "stdout", "stderr"):
+        number = getattr(sys, f"__{stream}__").fileno()
+        by_line = stream == "stderr" or os.isatty(number)
+        opened = open(  # noqa: SIM115
+            number,
+            "r" if stream == "stdin" else "w",
+            1 if by_line else -1,
+            errors="backslashreplace" if stream == "stderr" else None,
+            closefd=False,
+        )
+        setattr(sys, stream, opened)
+        setattr(sys, f"__{stream}__", opened)
+
+
+def _parsed(words: Iterator[str]) -> tuple[str, str, list[Any]]:
+    """How a program is given (-c, -m or a path), it, and what follows; -W and -u act at once."""
+    for word in words:
+        if word == "-W":
+            chosen = next(words)
+            sys.warnoptions.append(chosen)
+            warnings._processoptions([chosen])  # type: ignore[attr-defined]  # what Python calls
+        elif word in ("-c", "-m"):
+            return word, next(words), list(words)
+        elif word != "-u":
+            assert not word.startswith("-"), f"the option {word} is none of a warm Python's"
+            return "", word, list(words)
+    raise AssertionError("a warm Python runs a program")
+
+
+if __name__ == "__main__":
+    main()
