@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchorlib.claims import claim_of
-from anchorlib.errors import RunExistsError, StoreError
+from anchorlib.errors import RunExistsError, StoreError, UnsupportedError
 from anchorlib.names import escape
 from anchorlib.record import Gap
 from anchorlib.spool.frames import SpoolFrames
 from anchorlib.spool.past import PastAttempt, heir_among
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.target import Target
-from anchorlib.wire import Hello, Link, writer_name
+from anchorlib.wire import PROTOCOL, Hello, Link, why_not_delivered, writer_name
 
 __all__ = ["Delivered", "Load"]
 
@@ -55,6 +55,8 @@ class Load:
             raise StoreError(
                 f"nothing in the spool {escape(str(work.folder))} says which run it is of"
             )
+        if self.notes.hello is not None and (why := why_not_delivered(self.notes.hello.protocol)):
+            raise UnsupportedError(f"cannot deliver the spool {escape(str(work.folder))}: {why}")
 
     @property
     def run(self) -> str:
@@ -81,7 +83,8 @@ class Load:
         hello = Hello()
         hello.CopyFrom(self._hello)
         hello.run = self.run
-        hello.writer = writer_name()  # not the process that recorded it, which has ended
+        # Not those of the process that recorded it, which has ended.
+        hello.protocol, hello.writer = PROTOCOL, writer_name()
         if self._target.run is not None:
             hello.resume, hello.overwrite = self._target.follows, False
         heir = heir_among(hello.writer_id, attempts)

@@ -27,6 +27,7 @@ health     whether a collector is well
 private    files that hold a secret
 lineage    what values were computed from, as messages
 texts      what may name a series
+versions   which versions of the protocol are taken
 limits     what both ends agree on
 v1         generated from proto/
 
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
         StatusRequest,
         Writing,
     )
+    from anchorlib.wire.versions import PROTOCOLS, why_not_delivered, why_not_taken
 
 __all__ = [
     "AHEAD_BYTES",
@@ -135,6 +137,7 @@ __all__ = [
     "OTHERS",
     "PING_SECONDS",
     "PROTOCOL",
+    "PROTOCOLS",
     "READ_BYTES",
     "RECORD_BYTES",
     "REST_SECONDS",
@@ -216,6 +219,8 @@ __all__ = [
     "reader_handler",
     "renumbered",
     "sealed",
+    "why_not_delivered",
+    "why_not_taken",
     "writer_name",
 ]
 
@@ -252,6 +257,7 @@ _MODULES = {
         "PushRequest RemoveReply RemoveRequest RenameReply RenameRequest Resume StatusReply "
         "StatusRequest Writing"
     ),
+    "versions": "PROTOCOLS why_not_delivered why_not_taken",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

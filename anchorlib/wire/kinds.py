@@ -24,7 +24,7 @@ class Kind(StrEnum):
     permanent: the collector refused, and will refuse again.
     passing: it may pass by itself, however often it comes.
     told: the other end, or what seemed to be it, said so.
-    full: the collector has no room just now.
+    full: the collector takes nothing just now.
     """
 
     # What a collector refuses for good.
@@ -45,6 +45,7 @@ class Kind(StrEnum):
     RATE = "rate"  # more bytes a second than may come
     RUNS = "runs"  # as many runs as there may be
     INODES = "inodes"  # as many files as a run may have
+    READ_ONLY = "read-only"  # it is being looked after, and changes nothing
     REPLACED = "replaced"  # another stream of the same writer took over
     STALLED = "stalled"  # nothing was said in the middle of a sentence
     IDLE = "idle"  # nothing was said for a long time: come back when there is something to say
@@ -78,11 +79,21 @@ class Kind(StrEnum):
 
     @property
     def full(self) -> bool:
-        """Whether the collector has no room just now, which haste makes worse."""
+        """Whether the collector takes nothing just now, however soon one comes again."""
         return self in _FULL
 
 
-_FULL: Final = frozenset({Kind.STREAMS, Kind.DISK, Kind.MEMORY, Kind.RATE, Kind.RUNS, Kind.INODES})
+_FULL: Final = frozenset(
+    {
+        Kind.STREAMS,
+        Kind.DISK,
+        Kind.MEMORY,
+        Kind.RATE,
+        Kind.RUNS,
+        Kind.INODES,
+        Kind.READ_ONLY,
+    }
+)
 _PERMANENT: Final = frozenset(
     {
         Kind.EXISTS,
@@ -105,6 +116,7 @@ _PASSING: Final = frozenset(
         Kind.RATE,
         Kind.RUNS,
         Kind.INODES,
+        Kind.READ_ONLY,
         Kind.REPLACED,
         Kind.STALLED,
         Kind.IDLE,
@@ -130,6 +142,7 @@ _CODES: Final[Mapping[Kind, grpc.StatusCode]] = {
     Kind.RATE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Kind.RUNS: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Kind.INODES: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Kind.READ_ONLY: grpc.StatusCode.UNAVAILABLE,
     Kind.REPLACED: grpc.StatusCode.ABORTED,
     Kind.STALLED: grpc.StatusCode.DEADLINE_EXCEEDED,
     Kind.IDLE: grpc.StatusCode.ABORTED,

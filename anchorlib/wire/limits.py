@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 3
-"""The version both ends have to speak."""
+"""The version that a writer speaks; which a collector takes stands in `anchorlib.wire.versions`."""
 
 FRAME_BYTES: Final = 1 << 20
 """A writer closes a frame here, rows and payload together.

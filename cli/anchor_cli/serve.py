@@ -7,21 +7,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from anchor_cli.amounts import parse_rate, parse_seconds, parse_size
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, examples, not_empty
+from anchor_cli.plan import Plan
 from anchor_cli.showing import Shown, say_exports
 from anchor_cli.signals import Signals
 from anchor_cli.terminal import document, emit, note
 
 if TYPE_CHECKING:
-    from anchor_server import Collector, Identity, ServerTLS
+    from anchor_server import Collector, Identity
 
 __all__ = ["EXAMPLES", "run_collector"]
 
@@ -32,6 +31,8 @@ EXAMPLES = examples(
     "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --bind 0.0.0.0:50051",
     "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
     "anchor serve --max-streams 64 --idle-timeout 10m --max-run-size 500GB",
+    "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --check",
+    "anchor serve --read-only",
 )
 
 _GRACE = 30.0  # seconds that streams have to end once a signal came
@@ -146,41 +147,81 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         Literal["text", "json"] | None,
         typer.Option("--log-format", help="Log every stream on stderr; without it, trouble only."),
     ] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="Give runs out and change nothing on disk; trainers keep what they have to say, "
+            "and come back.",
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what would keep it from starting, and start nothing."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Collect what training processes send, into a directory.
 
-    Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, then end it; a
-    second one ends it at once. SIGHUP reads certificates, token and access file again.
+    Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, answer readers that
+    are in the middle of something for 30 seconds at most, then end it; a second one ends it at
+    once. SIGHUP reads certificates, token and access file again. With --check the exit code is 0,
+    or 2 with a line for all that is wrong.
     """
-    from anchor_server import log_to_stderr
+    from anchor_server import allow_files, log_to_stderr
 
-    signals = Signals()
+    plan = Plan(
+        store=store,
+        bind=bind,
+        token_file=token_file,
+        access=access,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        self_signed=self_signed,
+        client_ca=client_ca,
+        insecure=insecure,
+        power=durability == "power",
+        read_only=read_only,
+        max_streams=max_streams,
+        idle_timeout=idle_timeout,
+        max_run_size=max_run_size,
+        max_run_inodes=max_run_inodes,
+        max_runs=max_runs,
+        max_rate=max_rate,
+        metrics_bind=metrics_bind,
+    )
     log_to_stderr(log_format)
-    directory = _directory(store)
-    tls = _tls(tls_cert, tls_key, client_ca, self_signed=self_signed)
-    shown = Shown(token_file, access, partial(_own, directory, bind) if self_signed else None)
-    token, identity = shown.now()
-    if identity is not None:
-        tls = _tls(identity.cert_file, identity.key_file, client_ca)
-    settings: dict[str, Any] = {
-        "tls": tls,
-        "token": token,
-        "access": access,
-        "insecure": insecure,
-        "fsync": durability == "power",
-        "max_run_files": max_run_inodes,
-        "max_runs": max_runs,
-        **_limits(max_streams, idle_timeout, max_run_size, max_rate),
-    }
-    collector = _listening(directory, bind, **settings)
+    if check:
+        allow_files(max_streams)
+        return _say_problems(plan, as_json=as_json)
+    return _collect(plan, Signals(), as_json=as_json)
+
+
+def _say_problems(plan: Plan, *, as_json: bool) -> ExitCode:
+    found = plan.problems()
+    if as_json:
+        document({"starts": not found, "problems": found})
+    for problem in found:
+        note(problem)
+    if not (found or as_json):
+        emit(f"anchor: would collect on {plan.bind} into {plan.store}")
+    return ExitCode.USAGE if found else ExitCode.DONE
+
+
+def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
+    from anchor_server import allow_files
+
+    shown = plan.shown
+    settings, identity = plan.settings()
+    allow_files(plan.max_streams)
+    collector = _listening(plan.directory, plan.bind, **settings)
     if collector is None:
         return ExitCode.USAGE
     try:
-        with _metrics(collector, metrics_bind, insecure=insecure):
+        with _metrics(collector, plan.metrics_bind, insecure=plan.insecure):
             _begin(collector, identity, shown, as_json=as_json)
             signals.wait(lambda: _read_again(collector, shown))
-            collector.stop(_GRACE)
+            collector.stop(_GRACE, readers=True)
     finally:
         collector.stop(_GRACE)  # where it did not come so far
     return _ended(collector)
@@ -200,17 +241,6 @@ def _ended(collector: Collector) -> ExitCode:
         sys.stdout.flush()
         os._exit(ExitCode.DONE)
     return ExitCode.DONE
-
-
-def _limits(streams: int, idle: str, run_size: str | None, rate: str | None) -> dict[str, Any]:
-    """What a collector accepts at most, as it takes it; this process may open as many files."""
-    from anchor_server import allow_files
-
-    size = None if run_size is None else parse_size(run_size, "--max-run-size")
-    seconds = parse_seconds(idle, "--idle-timeout")
-    allow_files(streams)
-    limits = {"max_streams": streams, "idle_timeout": seconds, "max_run_bytes": size}
-    return limits | {"max_rate": None if rate is None else parse_rate(rate, "--max-rate")}
 
 
 def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
@@ -240,40 +270,6 @@ def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Itera
         yield
     finally:
         port.close()
-
-
-def _directory(store: str) -> Path:
-    from anchorlib.errors import OptionError
-
-    if "://" in store:
-        raise OptionError(f"serve writes into a directory, not into {store}; give --store DIR")
-    return Path(store)
-
-
-def _tls(
-    cert: Path | None, key: Path | None, client_ca: Path | None, *, self_signed: bool = False
-) -> ServerTLS | None:
-    from anchor_server import ServerTLS
-    from anchorlib.errors import OptionError
-
-    if self_signed:
-        if (cert, key) != (None, None):
-            raise OptionError(
-                "--self-signed makes the certificate: leave out --tls-cert, --tls-key"
-            )
-        return None
-    if cert is not None and key is not None:
-        return ServerTLS(cert, key, client_ca)
-    if (cert, key, client_ca) != (None, None, None):
-        raise OptionError("TLS needs both --tls-cert and --tls-key (and --client-ca beside them)")
-    return None
-
-
-def _own(store: Path, bind: str) -> Identity:
-    """A certificate and a token of the collector's own making."""
-    from anchor_server import own_identity
-
-    return own_identity(store, bind.rpartition(":")[0])
 
 
 def _read_again(collector: Collector, shown: Shown) -> None:

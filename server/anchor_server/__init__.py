@@ -30,6 +30,9 @@ door          who is turned away before a call is taken
 handshakes    TLS handshakes that fail
 certificates  a certificate and a token made here
 ports         who holds a port
+premises      an address to listen on, and a store
+readers       who reads, while it ends
+startable     whether a collector would start
 descriptors   how many files may be open
 tally         what a collector counts about itself
 metrics       the same for Prometheus
@@ -43,10 +46,12 @@ from anchor_server.descriptors import allow_files
 from anchor_server.issuing import issue_token
 from anchor_server.logs import LogFormat, log_to_stderr
 from anchor_server.metrics import MetricsPort
+from anchor_server.startable import Intended, problems
 
 __all__ = [
     "Collector",
     "Identity",
+    "Intended",
     "LogFormat",
     "MetricsPort",
     "ServerTLS",
@@ -54,5 +59,6 @@ __all__ = [
     "issue_token",
     "log_to_stderr",
     "own_identity",
+    "problems",
     "serve",
 ]

@@ -22,7 +22,7 @@ from anchorlib.store import make_store
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["Identity", "own_identity"]
+__all__ = ["Identity", "check_own", "own_identity"]
 
 _DAYS: Final = 397  # the longest that certificates are given anywhere
 _SPARE_DAYS: Final = 30  # one that ends sooner is made anew
@@ -60,6 +60,11 @@ def own_identity(store: Path, bind_host: str) -> Identity:
     except OSError as error:
         raise StoreError(f"cannot keep a certificate in {folder}: {error.strerror}") from error
     return identity
+
+
+def check_own() -> None:
+    """Raises MissingExtraError where no certificate can be made here."""
+    _x509()
 
 
 def _names(bind_host: str) -> list[str]:

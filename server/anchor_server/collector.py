@@ -7,7 +7,6 @@ with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -32,13 +31,12 @@ from anchor_server.health import WATCHERS, HealthService
 from anchor_server.keeping import KeeperService
 from anchor_server.limits import Limits
 from anchor_server.memory import keep_memory
-from anchor_server.ports import listener
+from anchor_server.premises import checked_host, end_removals, port_taken, take_store
 from anchor_server.push import PushService, StreamLimits
 from anchor_server.ranks import Ranks
 from anchor_server.tally import Tally
 from anchor_server.trouble import Trouble
-from anchorlib.errors import CollectorError, OptionError, StoreError
-from anchorlib.store import check_writable, finish_removals, make_store
+from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import (
     HANDSHAKE_SECONDS,
     IDLE_SECONDS,
@@ -48,13 +46,10 @@ from anchorlib.wire import (
     RECORD_BYTES,
     REST_SECONDS,
     STREAMS,
-    is_loopback,
     push_handler,
 )
 
 __all__ = ["DEFAULT_BIND", "Collector", "serve"]
-
-_log = logging.getLogger("anchor_server")
 
 DEFAULT_BIND: Final = "127.0.0.1:50051"
 
@@ -75,6 +70,8 @@ class Collector:
         changes: one of the two. Beyond loopback tls and one of them are needed (or tls with a
         client CA), unless `insecure` says otherwise.
     fsync: acknowledge what survives power loss, not only kill -9 of this process.
+    read_only: give files out and change nothing on disk; training processes keep what they have to
+        say, and come back.
     max_streams: training processes at once.
     idle_timeout: seconds that a stream may say nothing; a training process that rests for longer
         comes back when it has something to say.
@@ -100,6 +97,7 @@ class Collector:
         access: Path | None = None,
         insecure: bool = False,
         fsync: bool = False,
+        read_only: bool = False,
         max_streams: int = STREAMS,
         idle_timeout: float = REST_SECONDS,
         max_bytes: int | None = None,
@@ -114,8 +112,9 @@ class Collector:
             raise OptionError("a collector has one token, or an access file that names several")
         self._access = None if access is None else AccessFile(access, self._admit)
         known = Access.of_token(token) if self._access is None else self._access.read()
-        host = _checked_host(bind, tls, asks=known.anyone is None, insecure=insecure)
-        _make(self.store, fsync=fsync)
+        shows = known.anyone is None or (tls is not None and tls.client_ca_file is not None)
+        host = checked_host(bind, guarded=tls is not None and shows, insecure=insecure)
+        take_store(self.store, fsync=fsync, read_only=read_only)
         self._ranks = Ranks(
             self.store,
             fsync=fsync,
@@ -128,7 +127,7 @@ class Collector:
         self._handshakes = Handshakes(door.refuse_handshake)
         self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
         self._trouble = Trouble(self.tally)
-        self._gate = Gate(known, door, self._trouble)
+        self._gate = Gate(known, door, self._trouble, read_only=read_only)
         self._push = PushService(
             self._ranks,
             self._gate,
@@ -150,8 +149,9 @@ class Collector:
     def start(self) -> None:
         """Serve from now on, on threads of its own."""
         keep_memory()
-        # A thread of its own: what an interrupted removal left may be terabytes.
-        Thread(target=_finish_removals, args=(self.store,), daemon=True).start()
+        if not self._gate.read_only:
+            # A thread of its own: what an interrupted removal left may be terabytes.
+            Thread(target=end_removals, args=(self.store,), daemon=True).start()
         self._server.start()
         self._health.say(serving=True)
         if self._access is not None:
@@ -183,11 +183,14 @@ class Collector:
         """Whether the collector was stopped within `timeout` seconds (None: wait for it)."""
         return self._stopped.wait(timeout)
 
-    def stop(self, grace: float = 10.0) -> None:
+    def stop(self, grace: float = 10.0, *, readers: bool = False) -> None:
         """Write and acknowledge what has arrived, publish, give all ranks back, end.
 
         Meanwhile readers are answered, and the health service says NOT_SERVING. After `grace`
         seconds calls that are still going on are cancelled. A second call waits for the first.
+
+        readers: those in the middle of something go on until nobody has asked for anything for two
+            seconds, within the same `grace`.
         """
         with self._stop_lock:
             if self._stopped.is_set():
@@ -199,6 +202,8 @@ class Collector:
             self._push.stop()
             self._ranks.wait_idle(grace)
             self._push.wait_idle(max(over - time.monotonic(), 0.0))
+            if readers:
+                self._gate.readers.wait_quiet(over)
             self._health.end()
             left = max(over - time.monotonic(), _LAST_WORDS)
             self._server.stop(left).wait(left + 1.0)
@@ -261,11 +266,7 @@ class Collector:
                 return self._server.add_insecure_port(bind)
             return self._server.add_secure_port(bind, self._certificates.credentials())
         except RuntimeError:
-            raise CollectorError(
-                f"cannot listen on {bind}: {listener(int(bind.rpartition(':')[2]))} holds that "
-                "port, or the address is not this machine's; stop it, or choose another with "
-                "--bind (port 0 picks one)"
-            ) from None
+            raise CollectorError(port_taken(bind)) from None
 
 
 # Two servers on one port would share its clients between them, in silence: hence no reuseport.
@@ -291,41 +292,3 @@ def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iter
     """A collector for as long as the context lasts; the settings are those of `Collector`."""
     with Collector(store, bind, **settings) as collector:
         yield collector
-
-
-def _checked_host(bind: str, tls: ServerTLS | None, *, asks: bool, insecure: bool) -> str:
-    """The host of an address to listen on; asks: callers have to show a token."""
-    host, colon, port = bind.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) >= 1 << 16:
-        raise OptionError(f"{bind!r} is no address to listen on; write host:port")
-    guarded = tls is not None and (asks or tls.client_ca_file is not None)
-    if not (is_loopback(host) or guarded or insecure):
-        raise OptionError(
-            f"{host} can be reached from other machines: give a certificate and a token (or a "
-            "client CA), or say --insecure if everyone who reaches it may write and read"
-        )
-    return host
-
-
-def _finish_removals(store: Path) -> None:
-    """Ends what was interrupted; what cannot be deleted keeps its room on the disk, and is told."""
-    try:
-        _, problems = finish_removals(store)
-    except OSError as error:
-        problems = [f"cannot look for interrupted removals: {error.strerror}"]
-    for problem in problems:
-        _log.warning("%s", problem)
-
-
-def _make(store: Path, *, fsync: bool) -> None:
-    other = "give another with --store"
-    try:
-        make_store(store, fsync=fsync)
-    except OSError as error:
-        raise StoreError(f"cannot make the store {store}: {error.strerror}; {other}") from error
-    try:
-        check_writable(store)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write into the store {store}: {error.strerror}; {other}"
-        ) from error

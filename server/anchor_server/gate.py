@@ -17,6 +17,7 @@ import grpc
 from anchor_server.access import Access, Grant, Right
 from anchor_server.door import Door
 from anchor_server.handlers import Handler, behind
+from anchor_server.readers import Readers
 from anchor_server.refusals import Refusal, abort
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.wire import Kind
@@ -45,13 +46,23 @@ CALLS: Final[Mapping[str, Right | Open]] = {
 """Every call of a collector and what it needs."""
 
 _BEARER: Final = "Bearer "
+_READ_ONLY: Final = (
+    "it is read-only just now: until that is over it takes, removes and renames nothing"
+)
 
 
 class Gate(grpc.ServerInterceptor):
-    """Lets calls in, as `access` says at that moment."""
+    """Lets calls in, as `access` says at that moment.
 
-    def __init__(self, access: Access, door: Door, trouble: Trouble) -> None:
+    readers: hears of each call that reads. read_only: no other call on a run is let in.
+    """
+
+    def __init__(
+        self, access: Access, door: Door, trouble: Trouble, *, read_only: bool = False
+    ) -> None:
         self.access = access
+        self.readers = Readers()
+        self.read_only = read_only
         self._door = door
         self._trouble = trouble
 
@@ -86,6 +97,8 @@ class Gate(grpc.ServerInterceptor):
         if not grant.may(right, run):
             what = f"run '{run}'" if run is not None else "what belongs to no run"
             raise _lacking(grant, right, what)
+        if self.read_only and right is not Right.READ:
+            raise Refusal(Kind.READ_ONLY, _READ_ONLY)
         return grant
 
     def _admit(self, method: str, context: grpc.ServicerContext) -> None:
@@ -97,6 +110,8 @@ class Gate(grpc.ServerInterceptor):
             self._refuse(context, grant, Refusal(Kind.FORBIDDEN, f"nobody has a right to {method}"))
         if isinstance(need, Right) and need not in grant.rights:
             self._refuse(context, grant, _lacking(grant, need, "any run"))
+        if need is Right.READ:
+            self.readers.hear()
 
     def _known(self, context: grpc.ServicerContext) -> Grant:
         try:

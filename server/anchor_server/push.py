@@ -35,7 +35,6 @@ from anchorlib.wire import (
     DURABILITY_PROCESS,
     FRAME_BYTES,
     HELLO_SECONDS,
-    PROTOCOL,
     Ack,
     DamagedError,
     Decoder,
@@ -49,6 +48,7 @@ from anchorlib.wire import (
     check_seal,
     host_of,
     parse_request,
+    why_not_taken,
 )
 
 __all__ = ["PushService", "StreamLimits"]
@@ -260,13 +260,9 @@ def _check_version(message: bytes) -> None:
         request = PushRequest.FromString(message)
     except DecodeError:
         return
-    told = request.hello.protocol
-    if request.HasField("hello") and told != PROTOCOL and (_fits(message) or not request.check):
-        raise Refusal(
-            Kind.PROTOCOL,
-            f"this collector speaks version {PROTOCOL} of the protocol, the client {told}; install "
-            "the same version of anchorlib on both sides",
-        )
+    why = why_not_taken(request.hello.protocol)
+    if request.HasField("hello") and why and (_fits(message) or not request.check):
+        raise Refusal(Kind.PROTOCOL, why)
 
 
 def _fits(message: bytes) -> bool:

@@ -24,7 +24,7 @@ SURFACE = {
         "--store", "--bind", "--token-file", "--tls-cert", "--tls-key", "--self-signed",
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
         "--max-streams", "--idle-timeout", "--max-run-size", "--access",
-        "--max-run-inodes", "--max-runs", "--max-rate",
+        "--max-run-inodes", "--max-runs", "--max-rate", "--read-only", "--check",
     },
     "token": {"name", "--rights", "--runs", "--access", "--json"},
     "compare": {

@@ -2,7 +2,7 @@
 
 Python runs in this process; so do `anchor …` and `python FILE.py …`, as they would from a shell
 but for the seconds that importing torch takes. Everything else is a line of bash. A collector is
-started on a free port, which then stands for 127.0.0.1:50051.
+started on a free port, which then stands for 127.0.0.1:50051; its metrics on another, for 9464.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import runpy
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,8 +31,15 @@ __all__ = ["Reader", "reading_in"]
 
 LIMIT = 240
 SERVED = "127.0.0.1:50051"
+MEASURED = "127.0.0.1:9464"
 VARIABLE = r"[A-Z_][A-Z0-9_]*=\S*"
 FOR_A_SHELL = re.compile(r"[|;&<>$`(){}~]|…")
+
+
+def free_address() -> str:
+    """One of this machine where nobody listens just now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 @dataclass
@@ -42,6 +50,7 @@ class Reader:
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     collectors: list[subprocess.Popen[str]] = field(default_factory=list)
     address: str = SERVED
+    metrics: str = field(default_factory=free_address)
 
     def follow(self, block: Block) -> None:
         """Do what the block says; AssertionError where a command ends otherwise than it shows."""
@@ -56,10 +65,10 @@ class Reader:
 
     def type(self, command: Command) -> None:
         """Run one command and compare its exit code."""
-        text = command.text.replace(SERVED, self.address)
+        text = command.text.replace(SERVED, self.address).replace(MEASURED, self.metrics)
         if found := re.fullmatch(rf"export ((?:{VARIABLE} ?)+)", text):
             self._export(found[1].split())
-        elif text.startswith("anchor serve"):
+        elif text.startswith("anchor serve") and "--check" not in text:
             self._serve(text)
         else:
             assert self._run(text) == command.code, command.text

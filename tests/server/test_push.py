@@ -276,8 +276,8 @@ HUGE = Layout(dtype="float64", shape=[2**20, 2**20])
         ({"header": "[" * 100_000}, "INVALID_ARGUMENT", "no JSON object"),
         ({"header": nested(65)}, "INVALID_ARGUMENT", "more than 64 deep"),
         ({"header": nested(900)}, "INVALID_ARGUMENT", "more than 64 deep"),
-        ({"protocol": 99}, "FAILED_PRECONDITION", "install the same version"),
-        ({"protocol": 1}, "FAILED_PRECONDITION", "install the same version"),
+        ({"protocol": 99}, "FAILED_PRECONDITION", "upgrade the collector first"),
+        ({"protocol": 1}, "FAILED_PRECONDITION", "where the training runs"),
     ],
 )
 def test_a_hello_that_cannot_be_is_refused(push, hello, code, words):

@@ -1,0 +1,132 @@
+"""Whether a collector would start: all that would keep it from that, found without starting one.
+
+Nothing is made, no call is answered, and each port is held for a moment only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from anchor_server.access_file import AccessFile
+from anchor_server.auth import ServerTLS
+from anchor_server.certificates import check_own
+from anchor_server.metrics import MetricsPort
+from anchor_server.premises import checked_host, port_taken
+from anchor_server.tally import Tally
+from anchorlib.errors import AnchorError
+
+__all__ = ["Intended", "problems"]
+
+_STORE: Final = "give another with --store"
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """What a collector is to be; each setting is that of `Collector`.
+
+    store: None where what was asked for is no directory.
+    self_signed: it makes its certificate itself. guarded: it speaks TLS, and callers have to show
+        a token or a certificate, however good those are that it was given.
+    metrics_bind: where it answers Prometheus, None where it does not.
+    """
+
+    store: Path | None
+    bind: str
+    tls: ServerTLS | None = None
+    self_signed: bool = False
+    guarded: bool = False
+    access: Path | None = None
+    insecure: bool = False
+    read_only: bool = False
+    metrics_bind: str | None = None
+
+
+def problems(wanted: Intended) -> list[str]:
+    """Each thing that would keep it from starting, in a sentence that says what to do."""
+    checks = (_store, _access, _certificates, _address, _ports)
+    return [problem for check in checks for problem in check(wanted)]
+
+
+def _store(wanted: Intended) -> Iterator[str]:
+    if (store := wanted.store) is None:
+        return
+    if wanted.read_only:
+        if not store.is_dir():
+            yield f"there is no store {store} to be read; {_STORE}"
+        elif not os.access(store, os.R_OK | os.X_OK):
+            yield f"cannot read the store {store}: {_reason(store)}; {_STORE}"
+        return
+    there = next(path for path in (store.absolute(), *store.absolute().parents) if _is_there(path))
+    if not there.is_dir():
+        yield f"cannot make the store {store}: {there} is no directory; {_STORE}"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        what = "write into" if there == store.absolute() else "make"
+        yield f"cannot {what} the store {store}: {_reason(there)}; {_STORE}"
+
+
+def _is_there(path: Path) -> bool:
+    with suppress(OSError):  # a folder above it that nobody may look into
+        return os.path.lexists(path)
+    return False
+
+
+def _reason(path: Path) -> str:
+    """Why a folder cannot be used as it should be."""
+    on_disk = os.statvfs(path)
+    if on_disk.f_flag & os.ST_RDONLY:
+        return f"{path} is on a file system that is read-only"
+    return f"who runs this (user {os.geteuid()}) has no right to {path}"
+
+
+def _access(wanted: Intended) -> Iterator[str]:
+    if (file := wanted.access) is not None:
+        yield from _faults(AccessFile(file, lambda _: None).read)
+
+
+def _certificates(wanted: Intended) -> Iterator[str]:
+    if wanted.self_signed:
+        yield from _faults(check_own)
+    if (tls := wanted.tls) is not None:
+        yield from _faults(tls.configuration)
+
+
+def _address(wanted: Intended) -> Iterator[str]:
+    yield from _faults(
+        lambda: checked_host(wanted.bind, guarded=wanted.guarded, insecure=wanted.insecure)
+    )
+
+
+def _ports(wanted: Intended) -> Iterator[str]:
+    """Both at once: the second may be the first."""
+    with ExitStack() as held:
+        host, _, port = wanted.bind.rpartition(":")
+        if host and port.isdecimal() and int(port) < 1 << 16:
+            try:
+                held.enter_context(_listening(host.strip("[]"), int(port)))
+            except OSError:
+                yield port_taken(wanted.bind)
+        if (bind := wanted.metrics_bind) is not None:
+            yield from _faults(
+                lambda: MetricsPort(
+                    bind, Tally(), wanted.store or Path(), insecure=wanted.insecure
+                ).close()
+            )
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that holds the port; OSError where it cannot be had."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server((str(address[0]), port), family=family)
+
+
+def _faults(call: Callable[[], object]) -> Iterator[str]:
+    try:
+        call()
+    except AnchorError as error:
+        yield str(error)
