@@ -68,9 +68,17 @@ class Outcome:
     events: Counter[str] = field(default_factory=Counter)
 
     def judge(
-        self, owed: set[int], begun: set[int], found: Sequence[tuple[str, int, bytes]]
+        self,
+        owed: set[int],
+        begun: set[int],
+        found: Sequence[tuple[str, int, bytes]],
+        *,
+        late: bool = False,
     ) -> None:
-        """Compares what a store has of one rank with what it had to have, and what it may have."""
+        """Compares what a store has of one rank with what it had to have, and what it may have.
+
+        late: an earlier attempt was refused, and came when a later one was there.
+        """
         steps = [step for _, step, _ in found]
         counts = Counter(steps)
         self.owed += len(owed)
@@ -79,7 +87,11 @@ class Outcome:
         self.doubled += sum(count - 1 for count in counts.values())
         self.wrong += sum(one != told(numbered(one[1])) for one in found)
         self.wrong += len(counts.keys() - begun)
-        self.unordered += sum(after < before for before, after in pairwise(steps))
+        turns = sum(after < before for before, after in pairwise(steps))
+        if late:
+            self.events["turns of order behind a refusal"] += turns
+        else:
+            self.unordered += turns
 
     @property
     def good(self) -> bool:

@@ -199,9 +199,15 @@ class Group:
             found = stored(self._site.store, run, rank) if owed or there.exists() else []
             with _ONE:
                 before = [getattr(self._outcome, name) for name in FAULTS]
-                self._outcome.judge(owed, begun, found)
+                self._outcome.judge(owed, begun, found, late=self._was_late(run, rank))
                 if before != [getattr(self._outcome, name) for name in FAULTS]:
                     self.told.append(f"{run} rank {rank}: {len(owed)} owed, {len(found)} stored")
+
+    def _was_late(self, run: str, rank: int) -> bool:
+        """Whether an attempt at a rank said that it could not deliver the one before it."""
+        lines = (self._folder / "errors").read_text(errors="replace").splitlines()
+        spool = f"/{run}.rank{rank}."
+        return any(spool in line and "was not delivered" in line for line in lines)
 
     def _count(self, event: str, count: int = 1) -> None:
         with _ONE:
