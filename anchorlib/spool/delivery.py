@@ -37,7 +37,11 @@ class _Draining(Outbox):
     def __init__(self, load: Load) -> None:
         frames = load.frames
         super().__init__(
-            frames=frames, definitions=frames.definitions, may_lag=True, earlier=load.links
+            frames=frames,
+            definitions=frames.definitions,
+            may_lag=True,
+            earlier=load.links,
+            attempt=load.attempt,
         )
         self._load: Load | None = load
         self.gap(load.notes.gaps)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from anchorlib.errors import RunExistsError
+from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.spool.load import Delivered, Load
 from anchorlib.spool.past import past_attempts
@@ -77,6 +77,11 @@ def to_directory(work: OwnedSpool, target: Target, progress: Progress) -> Delive
 
 def _confirm(load: Load, writer: Writer, store: Path) -> None:
     """What the store has already has to be what the spool holds, or nothing of it goes."""
+    if load.attempt not in (None, writer.attempt):
+        raise StoreError(
+            f"rank {load.rank} of run {load.run!r} in {escape(str(store))} was changed while the "
+            "spool was opened: try once more"
+        )
     links = (*load.links, Link(writer.attempt, 0, writer.committed))
     start = min(link.first for link in links)
     for doubt in doubts(load.frames.held(start), links):

@@ -41,6 +41,7 @@ class Load:
     """A spool's content, ready to be sent to `target`.
 
     links: attempts there that hold what earlier deliveries brought; known after `hello`.
+    attempt: which one it has to be there; None for whichever.
     """
 
     def __init__(self, work: OwnedSpool, target: Target, changed: threading.Condition) -> None:
@@ -49,6 +50,7 @@ class Load:
         self._segments = work.segments()
         self._holes = work.holes(target.key)
         self.links: tuple[Link, ...] = ()
+        self.attempt: int | None = None
         self.notes = work.notes(self._segments)
         self.frames = SpoolFrames(self._segments, self._holes, changed, end=self.notes.end)
         if self.notes.hello is None and (work.label is None or self.notes.end):
@@ -91,7 +93,7 @@ class Load:
         if heir is None:
             self._check_free(hello, attempts)
             return hello
-        hello.writer_id, self._holes.base, self.links = heir
+        hello.writer_id, self._holes.base, self.links, self.attempt = heir
         hello.resume, hello.overwrite = True, False
         if attempts[-1].claim == claim_of(heir.secret):
             hello.acknowledged = attempts[-1].records

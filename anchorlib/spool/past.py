@@ -26,11 +26,13 @@ class Heir(NamedTuple):
 
     base: records that its earlier attempts brought.
     links: those attempts, numbered so that the writer itself begins at 0.
+    attempt: the number of its own. Where it is given another one, the chain is not there any more.
     """
 
     secret: bytes
     base: int
     links: tuple[Link, ...]
+    attempt: int
 
 
 def past_attempts(run: str, rank: int, to: str) -> Sequence[PastAttempt]:
@@ -68,4 +70,4 @@ def heir_among(secret: bytes, attempts: Sequence[PastAttempt]) -> Heir | None:
         parts.append(Link(number, base, end))
         base, secret = end, heir_of(secret)
     links = tuple(Link(number, first - base, end - base) for number, first, end in parts)
-    return Heir(secret, base, links)
+    return Heir(secret, base, links, number)

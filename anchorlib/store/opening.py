@@ -77,6 +77,12 @@ class Place:
                 f"{self} does not go on from the {acknowledged} records that this writer had "
                 "delivered: the run was moved, removed, or recorded anew in between"
             )
+        if not same and claim and any(attempt.claim == claim for attempt in attempts):
+            # What it sent before may be there, although it never heard so.
+            raise StoreError(
+                f"{self} was gone on with by another attempt since this writer began: what it has "
+                "comes as the next attempt, by `anchor push`"
+            )
         if attempts and not (same or resume or overwrite):
             raise RunExistsError(
                 f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "

@@ -23,7 +23,7 @@ from anchorlib.wire.holding import Held, Link, Questions, doubts, held_frame
 from anchorlib.wire.limits import WINDOW
 from anchorlib.wire.lineage import header_message, lineage_messages, operations_messages
 from anchorlib.wire.malformed import FrameError
-from anchorlib.wire.sealing import sealed
+from anchorlib.wire.sealing import DamagedError, sealed
 from anchorlib.wire.v1.collector_pb2 import (
     DURABILITY_PROCESS,
     Backlog,
@@ -147,6 +147,7 @@ class Outbox:
     may_lag: the collector may have more records than are known here: what was not yet on this
         machine's disk when it lost power had been sent all the same.
     earlier: attempts that hold what this writer sent before; numbered from below 0, up to 0.
+    attempt: which attempt it has to be, behind those; None for whichever it is.
 
     committed: records that the collector has.
     flushed: the last flush that it answered.
@@ -165,6 +166,7 @@ class Outbox:
         lineage: list[bytes] | None = None,
         may_lag: bool = False,
         earlier: Sequence[Link] = (),
+        attempt: int | None = None,
     ) -> None:
         self._encoder = encoder or Encoder()
         self._definitions = self._encoder.definitions if definitions is None else definitions
@@ -172,6 +174,7 @@ class Outbox:
         self._frames = memory if frames is None else frames
         self._may_lag = may_lag
         self._earlier = tuple(earlier)  # until they are confirmed
+        self._attempt = attempt
         self.committed = self._frames.end if frames is None else 0
         self.flushed = 0
         self.closed = False
@@ -260,7 +263,8 @@ class Outbox:
         self._defined = 0
         self._untold = dict(self._gaps)
         self._lineage_sent = 0
-        self._flush_sent = self.flushed
+        self._flush_sent = self._flush_answered = self.flushed
+        self._needs: dict[int, int] = {}  # records that have to be there when a flush was answered
         self._close_sent = False
 
     @property
@@ -291,6 +295,9 @@ class Outbox:
             return self._lineage[self._lineage_sent - 1]
         if due is not None:
             self._flush_sent = due
+            before = next(one for flush, one in self._flushes if flush == due)
+            # Damage that was found since moves the records behind it up.
+            self._needs[due] = before if frame is not None else min(before, self._frames.end)
             return sealed(PushRequest(flush=Flush(id=due)))
         if self._closing and not self._close_sent and frame is None:
             # What was lost is known once everything was read.
@@ -304,7 +311,8 @@ class Outbox:
     def take(self, reply: PushReply) -> None:
         """What the collector said.
 
-        Raises FrameError where that cannot be, RunExistsError where it has other records.
+        Raises FrameError where that cannot be, RunExistsError where it has other records,
+        DamagedError where it has not got what was sent before what it answers.
         """
         said = reply.WhichOneof("message")
         if said == "resume":
@@ -317,12 +325,14 @@ class Outbox:
             self.may_lose_power = reply.ack.durability == DURABILITY_PROCESS
             if self.resumed:  # until then its records are not known to be ours
                 self._commit(reply.ack.committed)
+                self._settle_flushes(whole=True)
         elif said == "flushed":
-            self.flushed = reply.flushed.id
-            while self._flushes and self._flushes[0][0] <= self.flushed:
-                self._flushes.popleft()
+            self._flush_answered = max(self._flush_answered, reply.flushed.id)
+            self._settle_flushes(whole=False)
         elif said == "closed":
             self._commit(reply.closed.committed)
+            if self.waiting:
+                raise _missing("closed")
             self.closed = True
 
     @property
@@ -367,12 +377,31 @@ class Outbox:
                 f"it has {resume.committed} records of this session, but acknowledged "
                 f"{self.committed} of {end}: its store was changed"
             )
+        if self._attempt not in (None, resume.attempt):
+            raise FrameError(
+                f"this is attempt {resume.attempt} there, and was to be {self._attempt}: another "
+                "was made, or its store was changed; try once more"
+            )
         links = (*self._earlier, Link(resume.attempt, 0, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
         self._questions = Questions(doubts(self._frames.held(start), links))
         self._resume_at = resume.committed
         self._asks_backlog = resume.asks_backlog
         self._go_on()
+
+    def _settle_flushes(self, *, whole: bool) -> None:
+        """What was flushed counts once the records before it are acknowledged.
+
+        whole: all that came before what was answered is; else their acknowledgement comes next.
+        """
+        while self._flushes and self._flushes[0][0] <= self._flush_answered:
+            flush, before = self._flushes[0]
+            if self.committed < self._needs.get(flush, before):
+                if whole:
+                    raise _missing("flushed")
+                return
+            self._flushes.popleft()
+            self.flushed = flush
 
     def _go_on(self) -> None:
         """Once all is confirmed, what the collector has may go, and the rest is sent."""
@@ -385,6 +414,11 @@ class Outbox:
     def _commit(self, committed: int) -> None:
         self.committed = max(self.committed, committed)
         self._frames.commit(self.committed)
+
+
+def _missing(done: str) -> DamagedError:
+    # A bit that flips in the number of a stream costs a message, and nothing else shows it.
+    return DamagedError(f"it {done} the run, and a frame that was sent before never came there")
 
 
 def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -27,6 +27,9 @@ EXAMPLES = examples(
     "anchor gc --older-than 30d --keep-last 10",
     "anchor gc --max-size 500GB --store grpc://127.0.0.1:50051",
 )
+
+# Refusals that are of one run: others may go nevertheless.
+_OF_A_RUN: Final = frozenset({"busy", "forbidden", "store", "inodes", "disk"})
 
 _COLUMNS = [
     Column("name", cut=True, main=True),
@@ -79,7 +82,7 @@ def collect(
 
     What a living process writes neither goes nor counts, nor does a link. A run that was never
     closed goes by its age alone: its trainer may come back. Exit code 3 where a run could not be
-    read: it stays.
+    read, 4 where a collector refused to remove one: it stays, and the others go.
     """
     from anchorlib.errors import AnchorError
     from anchorlib.upkeep import chosen, keeper_at
@@ -101,16 +104,22 @@ def collect(
     told.say(known, as_json=as_json)
     for problem in problems:
         note(problem)
+    if told.refused:
+        return ExitCode.COLLECTOR
     return ExitCode.INCOMPLETE if problems else ExitCode.DONE
 
 
 @dataclass(slots=True)
 class _Told:
-    """What goes, or has gone, and how much that frees."""
+    """What goes, or has gone, and how much that frees.
+
+    refused: a collector refused to remove a run.
+    """
 
     gone: list[RunFacts]
     dry: bool
     freed: int = 0
+    refused: bool = False
 
     def remove(self, keeper: Keeper, run: RunFacts, problems: list[str]) -> None:
         """Removes a run, unless it was written to since it was looked at."""
@@ -122,9 +131,11 @@ class _Told:
         except RunNotFoundError:  # another one was faster
             return
         except CollectorError as error:
-            if getattr(error, "kind", None) != "busy":
+            kind = getattr(error, "kind", None)
+            if kind not in _OF_A_RUN:
                 raise
-            problems.append(str(error))
+            self.refused = self.refused or kind != "busy"
+            problems.append(f"{run.run} stays: {error}")
         except (RunBusyError, StoreError) as error:  # the others go nevertheless
             problems.append(str(error))
 

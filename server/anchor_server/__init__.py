@@ -22,6 +22,7 @@ access        tokens, their rights, and the runs that they hold for
 access_file   the file that says so, read again when it changes
 issuing       new tokens
 authors       whose a run is, and how many there may be
+founding      runs that are being made
 limits        what writers may spend
 handlers      something before a handler
 auth          certificates

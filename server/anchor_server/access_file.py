@@ -25,12 +25,17 @@ _Signature = tuple[int, int, int] | None
 class AccessFile:
     """The file at `path`; any thread may read it.
 
+    certificates: whether clients show certificates, or names of them in the file stand for nobody.
+
     From `start` to `stop` what it says is handed to `on_change` whenever it has changed, by a
     thread of its own.
     """
 
-    def __init__(self, path: Path, on_change: Callable[[Access], None]) -> None:
+    def __init__(
+        self, path: Path, on_change: Callable[[Access], None], *, certificates: bool
+    ) -> None:
         self._path = path
+        self._certificates = certificates
         self._on_change = on_change
         self._read: _Signature = None  # what it looked like when it was read
         self._seen: _Signature = None
@@ -51,7 +56,8 @@ class AccessFile:
     def read(self) -> Access:
         """What it says now.
 
-        Raises OptionError where it cannot be read or used, and where others can read it.
+        Raises OptionError where it cannot be read or used, where others can read it, and where it
+        names certificates that nobody is asked for.
         """
         self._read = self._signature()
         try:
@@ -66,7 +72,15 @@ class AccessFile:
                 f"{escape(str(self._path))} is empty: make a token with `anchor token`, or leave a "
                 "comment in it to let nobody in"
             )
-        return parse_access(text, str(self._path))
+        access = parse_access(text, str(self._path))
+        named = [grant.name for grant in access.grants if grant.certificates]
+        if named and not self._certificates:
+            raise OptionError(
+                f"{escape(str(self._path))}: token '{named[0]}' has common_names or "
+                "alternative_names, but clients show certificates only with --client-ca (beside "
+                "--tls-cert and --tls-key): give it, or leave the names out"
+            )
+        return access
 
     def renew(self) -> None:
         """Hand what it says now to `on_change`; raises as `read`, and then changes nothing."""

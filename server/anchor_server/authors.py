@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from anchor_server.access import Grant, Right
@@ -62,17 +63,27 @@ def linked_run(store: Path, run: str) -> str | None:
     return real.stem if len(inside) == 1 and real.suffix == folder.suffix else ""
 
 
-def check_runs(store: Path, run: str, limits: Limits, grant: Grant) -> None:
-    """Raises a Refusal where `run` would be one run too many: of the store, or of its maker."""
+def check_runs(
+    store: Path, run: str, limits: Limits, grant: Grant, making: Mapping[str, str]
+) -> None:
+    """Raises a Refusal where `run` would be one run too many: of the store, or of its maker.
+
+    making: the names of runs that others are making at this moment, with their makers'.
+    """
     if limits.runs is None and grant.limits.runs is None:
         return
     if (run_directory(store, run) / "zarr.json").exists():
         return
-    there = [path for path in store.glob("*.zarr") if (path / "zarr.json").exists()]
-    if limits.runs is not None and len(there) >= limits.runs:
+    there = [
+        path
+        for path in store.glob("*.zarr")
+        if (path / "zarr.json").exists() and path.stem not in making
+    ]
+    if limits.runs is not None and len(there) + len(making) >= limits.runs:
         raise _too_many("this collector has", limits.runs)
     most = grant.limits.runs
-    if most is not None and sum(_made(path, grant.name) for path in there) >= most:
+    own = [maker for maker in making.values() if maker == grant.name]
+    if most is not None and sum(_made(path, grant.name) for path in there) + len(own) >= most:
         raise _too_many(f"token '{grant.name}' has", most)
 
 

@@ -18,9 +18,10 @@ from anchorlib.errors import OptionError
 from anchorlib.spool import parse_bytes
 from anchorlib.wire import Kind
 
-__all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "read_limits"]
+__all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "Shares", "read_limits"]
 
 _BURST_SECONDS: Final = 4.0  # of bytes that may come at once
+_SHARING_SECONDS: Final = 30.0  # that a token counts: twice what a refused trainer waits at most
 _WHOLE: Final = ("max_streams", "max_runs", "max_run_inodes")
 _SIZES: Final = ("max_rate", "max_run_size")
 LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})
@@ -93,6 +94,55 @@ class Meter:
             left = min(left + (now - since) * rate, most) - nbytes
             self._left[whose] = left, now
             return left
+
+
+class Shares:
+    """A rate that all tokens share: who sends less than an equal part is never made to wait.
+
+    Each token that came in the last while has a part of its own; where all of them together send
+    too much, those are refused who are beyond theirs. What one leaves, the others may have.
+    """
+
+    def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._meter = Meter(clock)
+        self._lock = threading.Lock()
+        self._came: dict[str, float] = {}
+
+    def check(self, name: str) -> None:
+        """Raises a Refusal where a stream of this token cannot begin just now."""
+        self._ask(self._meter.check, name)
+
+    def spend(self, name: str, nbytes: int) -> None:
+        """Counts bytes that came. Raises a Refusal where they were more than may come."""
+        self._ask(lambda whose, rate: self._meter.spend(whose, rate, nbytes), name)
+
+    def _ask(self, ask: Callable[[str, int], None], name: str) -> None:
+        if self._rate is None:
+            return
+        own = _refusal(ask, f"token '{name}'", max(1, self._rate // self._sharing(name)))
+        whole = _refusal(ask, "all streams of this collector", self._rate)
+        if own is not None and whole is not None:
+            raise whole
+
+    def _sharing(self, name: str) -> int:
+        """How many tokens came lately, this one among them."""
+        now = self._clock()
+        with self._lock:
+            self._came[name] = now
+            gone = [one for one, at in self._came.items() if now - at > _SHARING_SECONDS]
+            for one in gone:
+                del self._came[one]
+            return len(self._came)
+
+
+def _refusal(ask: Callable[[str, int], None], whose: str, rate: int) -> Refusal | None:
+    try:
+        ask(whose, rate)
+    except Refusal as refusal:
+        return refusal
+    return None
 
 
 def _too_fast(whose: str, rate: int) -> Refusal:

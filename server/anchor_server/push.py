@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from anchor_server.access import Grant, Right
 from anchor_server.gate import Gate
 from anchor_server.inbox import Inbox
-from anchor_server.limits import Meter
+from anchor_server.limits import Meter, Shares
 from anchor_server.ranks import Ranks
 from anchor_server.refusals import Refusal, refusal_of
 from anchor_server.room import Room
@@ -102,6 +102,7 @@ class PushService:
     ) -> None:
         self._gate = gate
         self._meter = Meter()
+        self._shares = Shares(limits.rate)
         self._ranks = ranks
         self._tally = tally
         self._trouble = trouble
@@ -210,8 +211,7 @@ class PushService:
         caller.run, caller.rank = check_run_name(hello.run), hello.rank
         guest.hello = hello
         grant = self._grant(guest)
-        for whose, rate in self._rates(grant):
-            self._meter.check(whose, rate)
+        self._check_rates(grant)
         with self._ranks.tenancy(hello, caller, grant, inbox.end) as tenancy:
             writer = tenancy.writer
             host = host_of(hello.writer) or caller.machine
@@ -225,10 +225,16 @@ class PushService:
                 finally:
                     stream.leave()
 
-    def _rates(self, grant: Grant) -> Iterator[tuple[str, int | None]]:
-        """Whose bytes they are, and how many may come in a second."""
-        yield "all streams of this collector", self._limits.rate
-        yield f"streams of token '{grant.name}'", grant.limits.rate
+    def _check_rates(self, grant: Grant) -> None:
+        self._meter.check(_all_of(grant), grant.limits.rate)
+        self._shares.check(grant.name)
+
+    def _spend(self, grant: Grant, nbytes: int) -> None:
+        """Counts what came, for the token and for all; Refusal where it was more than may come."""
+        try:
+            self._meter.spend(_all_of(grant), grant.limits.rate, nbytes)
+        finally:
+            self._shares.spend(grant.name, nbytes)
 
     def _answers(self, inbox: Inbox, stream: Stream, guest: Guest) -> Iterator[PushReply]:
         stored, caller = stream.committed, guest.caller
@@ -242,8 +248,11 @@ class PushService:
                 self._trouble.passed(caller)
             ack = Ack(committed=committed, frames=stream.frames, durability=self._durability)
             yield PushReply(ack=ack)
-            for whose, rate in self._rates(self._gate.grant(guest.context)):
-                self._meter.spend(whose, rate, sum(map(len, batch)))
+            self._spend(self._gate.grant(guest.context), sum(map(len, batch)))
+
+
+def _all_of(grant: Grant) -> str:
+    return f"streams of token '{grant.name}'"
 
 
 def _hello(message: bytes) -> Hello:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from anchor_server.access import Grant
 from anchor_server.authors import check_author, check_runs
+from anchor_server.founding import Founding
 from anchor_server.limits import Limits
 from anchor_server.refusals import Refusal
 from anchor_server.trouble import Caller
@@ -94,7 +95,7 @@ class Ranks:
         self._rooms: dict[str, RunRoom] = {}
         self._patience = patience
         self._changed = threading.Condition()
-        self._founder = threading.Lock()
+        self._founding = Founding(store)
         self._claims: dict[tuple[str, int], _Claim] = {}
         self._unpublished: set[tuple[str, int]] = set()
 
@@ -171,15 +172,12 @@ class Ranks:
             self._claims[key] = claim
 
     def _admit(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
-        with self._founding(hello.run):
+        def check(making: Mapping[str, str]) -> None:
             self.check_author(grant, hello)
-            check_runs(self._store, hello.run, self._limits, grant)
-            return self._open(hello, header, grant)
+            check_runs(self._store, hello.run, self._limits, grant, making)
 
-    def _founding(self, run: str) -> AbstractContextManager[object]:
-        """Of two that make a run at once, the second has to find the name of the first in it."""
-        is_there = (run_directory(self._store, run) / "zarr.json").exists()
-        return nullcontext() if is_there else self._founder
+        with self._founding.of(hello.run, grant.name, check):
+            return self._open(hello, header, grant)
 
     def _open(self, hello: Hello, header: dict[str, Any], grant: Grant) -> Writer:
         limits = [limit for limit in (self._max_bytes, hello.max_bytes) if limit]

@@ -94,6 +94,19 @@ def test_what_has_gone_before_a_refusal_is_told(
     assert names(store) == ["run1"]
 
 
+def test_gc_tells_of_each_run_that_a_collector_refuses_to_remove(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "access.toml"
+    monkeypatch.setenv("ANCHOR_TOKEN", issue_token(file, "reader", ["read"], ["*"]))
+    with serve(store, access=file) as collector:
+        done = anchor("gc", "--keep-last", "0", "--json", "--store", f"grpc://{collector.address}")
+    assert (done.code, done.json["removed"]) == (4, [])
+    told = done.err.splitlines()
+    assert [line.split()[1] for line in told] == ["run0", "run1", "run2"]
+    assert all("stays: " in line and "no right to delete" in line for line in told)
+
+
 def test_a_run_that_is_written_is_refused_in_a_line(store: Path, place: str) -> None:
     with Writer.open(store, "run1", 1):
         removed = anchor("rm", "run1", "--store", place)

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunNotFoundError
@@ -65,6 +66,32 @@ class Outcome:
     unordered: int = 0
     unsound: int = 0
     events: Counter[str] = field(default_factory=Counter)
+
+    def judge(
+        self,
+        owed: set[int],
+        begun: set[int],
+        found: Sequence[tuple[str, int, bytes]],
+        *,
+        late: bool = False,
+    ) -> None:
+        """Compares what a store has of one rank with what it had to have, and what it may have.
+
+        late: an earlier attempt was refused, and came when a later one was there.
+        """
+        steps = [step for _, step, _ in found]
+        counts = Counter(steps)
+        self.owed += len(owed)
+        self.stored += len(found)
+        self.lost += len(owed - counts.keys())
+        self.doubled += sum(count - 1 for count in counts.values())
+        self.wrong += sum(one != told(numbered(one[1])) for one in found)
+        self.wrong += len(counts.keys() - begun)
+        turns = sum(after < before for before, after in pairwise(steps))
+        if late:
+            self.events["turns of order behind a refusal"] += turns
+        else:
+            self.unordered += turns
 
     @property
     def good(self) -> bool:
@@ -301,14 +328,7 @@ class Chaos:
         begun = set[int]().union(*(life.marks.numbers("begun") for life in self.lives))
         there = owed or (self.store / "run1.zarr").exists()
         found = stored(self.store) if there else []
-        steps = [step for _, step, _ in found]
-        counts = Counter(steps)
-        outcome.owed, outcome.stored = len(owed), len(found)
-        outcome.lost = len(owed - counts.keys())
-        outcome.doubled = sum(count - 1 for count in counts.values())
-        outcome.wrong = sum(one != told(numbered(one[1])) for one in found)
-        outcome.wrong += len(counts.keys() - begun)
-        outcome.unordered = sum(after < before for before, after in zip(steps, steps[1:]))  # noqa: B905, RUF007
+        outcome.judge(owed, begun, found)
         if found:
             run = LocalLocation(self.store / "run1.zarr")
             rank = RankReader(run, 0)

@@ -359,7 +359,7 @@ def test_a_writer_goes_on_with_its_own_runs_and_with_no_others(collector, tokens
         assert recorded(collector, chief, "shared", writer_id=b"c" * 16, **hello) is None
     # Whoever wrote into it last: it is still hers who made it.
     assert recorded(collector, bob, "shared", overwrite=True) is Kind.FORBIDDEN
-    assert recorded(collector, alice, "shared", overwrite=True) is None
+    assert recorded(collector, alice, "shared", writer_id=b"n" * 16, overwrite=True) is None
 
 
 def test_of_two_that_make_a_run_at_the_same_moment_it_is_of_the_first(
@@ -389,7 +389,8 @@ def test_runs_without_a_name_go_on_and_only_those_who_may_replace_record_them_an
         alice = tokens.of["alice"]
         assert recorded(collector, alice, "shared", writer_id=OTHER, resume=True) is None
         assert recorded(collector, alice, "shared", overwrite=True) is Kind.FORBIDDEN
-        assert recorded(collector, tokens.of["chief"], "shared", overwrite=True) is None
+        anew = {"writer_id": b"n" * 16, "overwrite": True}
+        assert recorded(collector, tokens.of["chief"], "shared", **anew) is None
         assert asked(collector, alice, "shared.zarr/zarr.json") is None
 
 
@@ -505,7 +506,7 @@ def test_a_broken_file_leaves_the_old_one_in_force_and_says_so_once(
 
 
 def test_a_file_that_is_being_written_is_not_taken_for_what_is_meant(tokens):
-    file = AccessFile(tokens.file, lambda access: None)
+    file = AccessFile(tokens.file, lambda access: None, certificates=False)
     file.read()
     for part in ("# a", "# and more"):
         tokens.file.write_text(part)
@@ -576,6 +577,22 @@ def test_a_certificate_stands_for_a_token(tmp_path):
         assert listed("none") is Kind.TOKEN
         assert listed("none", token) == ["a.zarr/", "b.zarr/"]
         assert listed("cn", "wrong") is Kind.TOKEN  # who shows a token is taken at his word
+
+
+@pytest.mark.parametrize("key", ["common_names", "alternative_names"])
+def test_names_of_certificates_that_nobody_is_asked_for_are_refused(tmp_path, tokens, caplog, key):
+    store, before = tmp_path / "store", tokens.file.read_text()
+    told = ("--store", store, "--bind", "127.0.0.1:0", "--access", tokens.file)
+    named = before.replace("[[token]]", f'[[token]]\n{key} = ["trainer7"]', 1)
+    tokens.file.write_text(named)
+    done = anchor("serve", *told)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "--client-ca" in done.err
+    tokens.file.write_text(before)
+    with serve(store, access=tokens.file) as collector:
+        tokens.file.write_text(named)
+        with pytest.raises(OptionError, match="--client-ca"):
+            collector.renew()
 
 
 # -- the file, and how tokens come into it

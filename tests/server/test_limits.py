@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -10,11 +12,11 @@ from hypothesis import strategies as st
 
 from anchor_server import Collector, MetricsPort, issue_token, serve
 from anchor_server.access import parse_access
-from anchor_server.limits import Meter
+from anchor_server.limits import Meter, Shares
 from anchor_server.refusals import Refusal
 from anchorlib.block import block_of
 from anchorlib.errors import OptionError
-from anchorlib.store import run_directory
+from anchorlib.store import Writer, run_directory
 from anchorlib.wire import Kind, PushRequest, sealed
 from anchorlib.wire.v1.collector_pb2 import Close
 from tests.cli.made import anchor
@@ -144,6 +146,27 @@ def test_runs_are_counted_for_whoever_made_them(tmp_path):
         ]
 
 
+@pytest.mark.parametrize("most", [None, 1])
+def test_a_run_that_is_being_made_keeps_no_other_waiting_and_counts(tmp_path, monkeypatch, most):
+    opened, go_on = threading.Event(), threading.Event()
+    real = Writer.open
+
+    def slowly(store, run, rank, **options):
+        if run == "slow":
+            opened.set()
+            go_on.wait(20)
+        return real(store, run, rank, **options)
+
+    monkeypatch.setattr("anchor_server.ranks.Writer.open", slowly)
+    with serve(tmp_path / "store", max_runs=most) as collector:
+        slow = Pusher(collector.address, run="slow")
+        assert opened.wait(20)
+        assert recorded(collector, None, "fast") is (None if most is None else Kind.RUNS)
+        go_on.set()
+        slow.reply()
+        slow.cut()
+
+
 def test_beyond_the_bytes_of_a_tokens_run_values_are_left_out(tmp_path):
     serving, token = served_with(tmp_path, "max_run_size", '"2MiB"', own=True)
     with serving as collector, Pusher(collector.address, token=token) as stream:
@@ -170,6 +193,45 @@ def test_no_rate_is_passed_by_more_than_a_burst_and_one_batch(visits):
     now += 4 + largest / rate * 2  # whatever came: who waits is let in again
     meter.check("x", rate)
     meter.check("y", None)
+
+
+def test_a_token_that_sends_little_is_not_made_to_wait_for_one_that_sends_much():
+    now, rate = 0.0, 1000
+    shares, refused = Shares(rate, lambda: now), Counter[str]()
+
+    def send(name: str, nbytes: int) -> None:
+        try:
+            shares.check(name)
+            shares.spend(name, nbytes)
+        except Refusal:
+            refused[name] += 1
+
+    for _ in range(400):
+        now += 0.25
+        send("greedy", 2000)
+        send("modest", 100)  # 400 a second: less than half of the rate
+    assert refused["modest"] == 0
+    assert refused["greedy"] > 200
+    now += 100  # the modest one has gone: the other may have all of it
+    shares.check("greedy")
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from("abc"), st.integers(1, 5000))))
+def test_what_tokens_share_is_passed_by_no_more_than_two_bursts_and_a_batch_each(visits):
+    now, rate, sent = 0.0, 99, 0
+    largest: dict[str, int] = {}
+    shares = Shares(rate, lambda: now)
+    for pause, name, nbytes in visits:
+        now += pause
+        try:
+            shares.check(name)
+        except Refusal:
+            continue
+        largest[name] = max(largest.get(name, 0), nbytes)
+        sent += nbytes
+        with contextlib.suppress(Refusal):
+            shares.spend(name, nbytes)
+        assert sent <= rate * now + 2 * 4 * rate + sum(largest.values())
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from anchorlib.wire import (
     Credentials,
     Encoder,
     Hello,
+    Kind,
     PushRequest,
     failure,
     open_channel,
@@ -443,3 +444,17 @@ def test_the_arrays_of_every_dtype_reach_the_store(collector, push):
     stream.push(*records)
     stream.acked(len(records))
     assert stored(collector.store) == expected(records)
+
+
+def test_a_writer_that_another_has_overtaken_never_begins_anew(collector):
+    other = b"o" * 16
+    with Pusher(collector.address, resume=True) as stream:
+        stream.push(record(0))
+        stream.acked(1)
+        stream.cut()  # as a line does that breaks before the writer hears of its record
+    with Pusher(collector.address, resume=True, writer_id=other) as stream:
+        assert stream.reply().resume.attempt == 1
+    for hello in ({"resume": True}, {"overwrite": True}):
+        with Pusher(collector.address, **hello) as stream:
+            assert stream.kind() is Kind.STORE
+    assert stored(collector.store) == expected([record(0)])

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from anchorlib.block import block_of
 from anchorlib.errors import RunExistsError
 from anchorlib.record import Coordinates, Gap, Record
-from anchorlib.wire import Decoder, Encoder, Framed, FrameError, Outbox, PushReply, parse_request
+from anchorlib.wire import (
+    DamagedError,
+    Decoder,
+    Encoder,
+    Framed,
+    FrameError,
+    Link,
+    Outbox,
+    PushReply,
+    parse_request,
+)
 from anchorlib.wire.gaps import read_gaps
 from anchorlib.wire.v1.collector_pb2 import Ack, Closed, Flushed, Resume
 from tests.server.pushing import answer, record
@@ -272,3 +282,33 @@ def test_a_collector_that_asks_is_told_how_far_the_records_go(asks):
     assert said.count("backlog") == (3 if asks else 0)
     if asks:
         assert said.index("backlog") < said.index("frame")
+
+
+@pytest.mark.parametrize("last", ["flush", "close"])
+def test_a_frame_that_is_lost_on_the_way_is_missed_before_anything_is_let_go(last):
+    outbox, collector = Outbox(Encoder(frame_bytes=100)), ListCollector()
+    add(outbox, [record(step) for step in range(3)])
+    getattr(outbox, last)()
+    line = Line(outbox, collector)
+    line.answer()
+    while line.send():
+        pass
+    frames = [m for m in line.there if isinstance(parse_request(m), Framed)]
+    line.there.remove(frames[-1])
+    while line.deliver():
+        pass
+    line.back.append(PushReply(ack=Ack(committed=2, frames=2)))  # what comes behind an answer
+    with pytest.raises(DamagedError, match="never came there"):
+        all(iter(line.answer, False))
+    assert (outbox.waiting, outbox.flushed, outbox.closed) == (1, 0, False)
+    line.connect()
+    line.settle()
+    assert (outbox.waiting, collector.steps) == (0, [0, 1, 2])
+
+
+def test_who_follows_attempts_that_are_gone_sends_nothing():
+    outbox = Outbox(earlier=[Link(1, 0, 0)], attempt=3)
+    add(outbox, [record(0)])
+    with pytest.raises(FrameError, match="was to be 3"):
+        outbox.take(PushReply(resume=Resume(committed=0, attempt=1)))
+    assert outbox.next() is None
