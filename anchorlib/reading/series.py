@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-__all__ = ["Series", "tensor_tree"]
+__all__ = ["Series", "series_at", "tensor_tree"]
 
 Array = np.ndarray[Any, Any]
 KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
@@ -66,6 +67,11 @@ class Series:
         return self._reader.rank
 
     @property
+    def stored(self) -> tuple[RankReader, int, Array]:
+        """Where its records are: the store's reader, the series' number there, and their rows."""
+        return self._reader, self._entry.id, self._rows
+
+    @property
     def columns(self) -> Columns:
         """Coordinates and summary figures, one entry per record."""
         return Columns(self._reader, self._rows)
@@ -84,6 +90,16 @@ class Series:
     def kept(self) -> Array:
         """Whether the values of each record are stored."""
         return self._reader.kept(self._rows)
+
+    @property
+    def sizes(self) -> Array:
+        """Bytes of values that are stored of each record."""
+        shapes, codes = self._reader.shape_codes(self._rows)
+        numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
+        forms = [dtypes.dtype(form.dtype) for form in self._reader.catalogue.forms]
+        widths = np.array([kind.storage.itemsize for kind in forms] or [0], np.int64)
+        found: Array = numel * widths[self._reader.column("form")[self._rows]] * self.kept
+        return found
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -117,6 +133,10 @@ class Series:
         if kept is not None:
             seen &= self.kept == kept
         return Series(self._reader, self._entry, self._rows[seen])
+
+    def between(self, first: int, stop: int) -> Series:
+        """The records from place `first` up to, not with, `stop` in the series."""
+        return Series(self._reader, self._entry, self._rows[first:stop])
 
     def values(self) -> Array:
         """All values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
@@ -269,6 +289,11 @@ class Series:
         have = f"it has steps {steps.min()} to {steps.max()}" if len(steps) else "it has no records"
         where = f"step {step}, pass {pass_index}, call {call}"
         return f"{self} has no record at {where}{f', phase {phase!r}' if phase else ''}; {have}"
+
+
+def series_at(reader: RankReader, number: int, rows: Array) -> Series:
+    """Rows of the series that has this number in its rank's catalogue."""
+    return Series(reader, reader.catalogue.series[number], rows)
 
 
 def tensor_tree(run: str, parts: Iterable[Series]) -> TensorTree:

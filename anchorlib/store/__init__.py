@@ -11,6 +11,7 @@ remove_run, rename_run    a run as a whole, which no living process writes
 """
 
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
+from anchorlib.store.asked import Pin, asked, packed_rows, pin_of, told_rows
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.author import run_author
 from anchorlib.store.beneath import names_beneath, open_beneath
@@ -56,6 +57,7 @@ __all__ = [
     "HeldRank",
     "LocalLocation",
     "Location",
+    "Pin",
     "RankAudit",
     "RankLock",
     "RankReader",
@@ -69,6 +71,7 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
+    "asked",
     "check_series",
     "check_writable",
     "disk_bytes",
@@ -86,6 +89,8 @@ __all__ = [
     "make_store",
     "names_beneath",
     "open_beneath",
+    "packed_rows",
+    "pin_of",
     "place_run",
     "remove_rank",
     "remove_run",
@@ -96,6 +101,7 @@ __all__ = [
     "run_faults",
     "stored_fingerprint",
     "stored_records",
+    "told_rows",
     "unmade_store",
     "unpublished",
     "waiting_removals",
