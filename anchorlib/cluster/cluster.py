@@ -99,7 +99,7 @@ class Cluster:
             except AnchorError:
                 raise
             except TimeoutError as error:
-                if future.done():
+                if future.status == "error":  # the worker's own, not ours
                     raise self._failed(error) from None
             except Exception as error:  # noqa: BLE001 - of a worker: it may be anything
                 raise self._failed(error) from None

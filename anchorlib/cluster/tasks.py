@@ -14,8 +14,8 @@ __all__ = ["Far", "Near", "answered", "packed", "versions"]
 Answer = TypeVar("Answer")
 TASK_BYTES: Final = 256 << 20
 """A task costs the scheduler some milliseconds: it should read so much, where there is so much."""
-GROWTH: Final = 16_000
-"""Tasks after which tasks become twice as large: there are never more than 100,000."""
+GROWTH: Final = 10_000
+"""Tasks after which tasks become twice as large: of a petabyte there are still below 100,000."""
 PACKAGES: Final = ("numpy", "distributed")
 
 

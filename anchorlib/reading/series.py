@@ -19,6 +19,7 @@ from anchorlib.names import escape, join
 from anchorlib.reading.columns import Columns
 from anchorlib.reading.frames import series_array, series_frame
 from anchorlib.reading.histogram import pooled
+from anchorlib.reading.lazy import Chunks
 from anchorlib.reading.showing import series_html, series_line
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry, TensorTree
@@ -150,9 +151,25 @@ class Series:
 
     def raw(self) -> tuple[Array, str]:
         """All values as they are stored, and the name of their dtype; raises as `values` does."""
-        self._check_kept()
-        dtype = self._common()[0]
+        dtype, _ = self.form()
         return self._reader.stack(self._rows), dtype
+
+    def form(self) -> tuple[str, tuple[int, ...]]:
+        """The one dtype and shape that all records have, whose values are all kept.
+
+        Raises RaggedError, ValuesNotKeptError and UnknownTensorError as `values` does.
+        """
+        self._check_kept()
+        found = self._reader.forms(self._rows)
+        if len(found) > 1:
+            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
+            raise RaggedError(
+                f"the records of {self} have {len(found)} shapes ({some}, …): go through them with "
+                ".records(), or narrow them with .where()"
+            )
+        if not found:
+            raise UnknownTensorError(f"{self} has no record here: there are no values to stack")
+        return found.pop()
 
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
@@ -225,12 +242,16 @@ class Series:
 
         return as_tensor(*self.raw())
 
-    def to_xarray(self) -> xarray.DataArray:
+    def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
         """All values with their coordinates along "record"; raises as `values` does.
 
-        Raises MissingExtraError where xarray is not installed.
+        chunks: None reads them now. Else they are a dask array, read when it is computed and by
+            whoever computes it: {} has the stored chunks, "auto" several of them where they are
+            small, {"record": 100} or a number what it says.
+        Raises MissingExtraError where xarray (and dask, for chunks) is not installed, OptionError
+        for chunks that cannot be.
         """
-        return series_array(self)
+        return series_array(self, chunks)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a record, one column for each of `columns`; `values` has the elements.
@@ -271,18 +292,6 @@ class Series:
                 f"the values of {missing} of {len(self)} records of {self} were dropped because "
                 "the queue or the disk was full; .where(kept=True) has those that are there"
             )
-
-    def _common(self) -> tuple[str, tuple[int, ...]]:
-        found = self._reader.forms(self._rows)
-        if len(found) > 1:
-            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
-            raise RaggedError(
-                f"the records of {self} have {len(found)} shapes ({some}, …): go through them with "
-                ".records(), or narrow them with .where()"
-            )
-        if not found:
-            raise UnknownTensorError(f"{self} has no record here: there are no values to stack")
-        return found.pop()
 
     def _nothing_at(self, step: int, pass_index: int, call: int, phase: str | None) -> str:
         steps = self.columns["step"]

@@ -47,7 +47,7 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
-from anchorlib.store.tensors import TensorTree
+from anchorlib.store.tensors import TensorTree, rows_together
 from anchorlib.store.writer import Writer
 
 __all__ = [
@@ -96,6 +96,7 @@ __all__ = [
     "remove_run",
     "rename_run",
     "republish",
+    "rows_together",
     "run_author",
     "run_directory",
     "run_faults",

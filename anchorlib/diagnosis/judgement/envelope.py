@@ -133,7 +133,7 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 
 
 def _of_run(
-    pairs: Alignment, rows: Array, progress: Progress | None, over: Over
+    pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
 ) -> tuple[Array, Array, list[str]]:
     """The error of one noise run at A's rows, what it has not finite, and what is damaged."""
     place = np.full(len(pairs.a), -1)
