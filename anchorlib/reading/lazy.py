@@ -42,14 +42,18 @@ class LazyValues:
         """Of the records together."""
         return len(self.shape)
 
-    def __getitem__(self, where: tuple[slice, ...]) -> Array:
-        """A chunk; raises as `Series.values`, and as `Pin.reader` where the run is not found."""
-        first, stop, _ = where[0].indices(self.shape[0])
-        if first >= stop:
-            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *where[1:])]
-        raw = self.pin.reader().stack(told_rows(self.rows)[first:stop])
+    def __getitem__(self, where: tuple[Any, ...]) -> Array:
+        """A chunk, or what dask has made of an index into it: a number, a slice or some numbers.
+
+        Raises as `Series.values`, and as `Pin.reader` where the run is not found.
+        """
+        first, *rest = where
+        rows = told_rows(self.rows)[first]
+        if not rows.size:
+            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
+        raw = self.pin.reader().stack(np.atleast_1d(rows))
         found: Array = dtypes.decode(raw, self.element)
-        return found[(slice(None), *where[1:])]
+        return found[(slice(None) if rows.ndim else 0, *rest)]
 
 
 def lazy_values(series: Series, chunks: Chunks) -> Any:

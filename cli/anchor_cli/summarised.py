@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anchorlib import Series
-from anchorlib.reading import Over, spread
+if TYPE_CHECKING:
+    from anchorlib import Series
+    from anchorlib.reading import Over
 
 __all__ = ["summaries", "summarised"]
 
@@ -21,6 +22,8 @@ def summarised(series: Series) -> Iterator[dict[str, Any]]:
 
 def summaries(parts: Sequence[Series], over: Over) -> list[dict[str, Any]]:
     """The same of several series; `over` asks for their blocks."""
+    from anchorlib.reading import spread  # loads numpy, which help does without
+
     told = zip(parts, spread(_columns, parts, over), strict=True)
     return [entry for series, blocks in told for some in blocks for entry in _entries(series, some)]
 

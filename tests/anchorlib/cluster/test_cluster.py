@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import anchorlib
 from anchorlib.cluster import Cluster, cluster, tasks
 from anchorlib.errors import ClusterError
-from anchorlib.reading import Series, blocks, spread
+from anchorlib.reading import blocks, spread
 from anchorlib.record import Gap
 from tests.anchorlib.cluster.clusters import scheduler, worker_processes
 from tests.cli.made import anchor, make_run, record
