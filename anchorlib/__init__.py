@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from anchorlib.errors import (
     AmbiguousTensorError,
     AnchorError,
+    ClusterError,
     CollectorError,
     CommandError,
     DamagedError,
@@ -70,6 +71,7 @@ __all__ = [
     "All",
     "AmbiguousTensorError",
     "AnchorError",
+    "ClusterError",
     "CollectorError",
     "CommandError",
     "Coordinates",

@@ -21,6 +21,7 @@ AnchorError
 ├── RaggedError          (ValueError)          one array was asked for, but shapes differ
 ├── ValuesNotKeptError   (LookupError)         values were asked for, but only summaries were kept
 ├── MissingExtraError    (ImportError)         an optional package is not installed
+├── ClusterError         (ConnectionError)     a dask cluster could not be reached, or answer
 └── CollectorError       (ConnectionError)     the collector could not be reached, or refused
 
 A message says what, where and what to do, in one line. Each class takes the finished message, so
@@ -32,6 +33,7 @@ from __future__ import annotations
 __all__ = [
     "AmbiguousTensorError",
     "AnchorError",
+    "ClusterError",
     "CollectorError",
     "CommandError",
     "DamagedError",
@@ -146,6 +148,10 @@ class ValuesNotKeptError(AnchorError, LookupError):
 
 class MissingExtraError(AnchorError, ImportError):
     """An optional package is not installed."""
+
+
+class ClusterError(AnchorError, ConnectionError):
+    """A dask cluster could not be reached, or could not answer for the whole."""
 
 
 class CollectorError(AnchorError, ConnectionError):

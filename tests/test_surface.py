@@ -15,6 +15,7 @@ PUBLIC = [
     "All",
     "AmbiguousTensorError",
     "AnchorError",
+    "ClusterError",
     "CollectorError",
     "CommandError",
     "Coordinates",
@@ -83,7 +84,7 @@ SIGNATURES = {
     "tensor_names": "model, optimizer=None, prefix=''",
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), reference=None, tensors='*', names=None, "
-    "replay=False, ops=None, progress=None",
+    "replay=False, ops=None, progress=None, over=None",
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "
     "optimizer=None, prefix=''",

@@ -36,7 +36,7 @@ from anchorlib.diagnosis.recomputation import replayed
 from anchorlib.diagnosis.sizes import Measures, measure
 from anchorlib.diagnosis.tracing import Traces, traces_of
 from anchorlib.diagnosis.wording import Beside, sentence
-from anchorlib.reading import Run, open_run
+from anchorlib.reading import Over, Run, open_run
 
 __all__ = ["compare", "compare_tables"]
 
@@ -58,6 +58,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     replay: bool = False,
     ops: bool | None = None,
     progress: Progress | None = None,
+    over: Over | None = None,
 ) -> Comparison:
     """Where two runs part, which operation did it, and whether it matters.
 
@@ -74,6 +75,8 @@ def compare(  # noqa: PLR0913 - the contract's arguments
         (`session.trace`); None: where both were. They say how B computes otherwise, and never
         change the verdict.
     progress: called with the bytes read so far and all there are to read, for each pair of runs.
+    over: who measures how far records are apart; None: this process. The `map` of an
+        `anchorlib.cluster.Cluster` has a dask cluster do it, with the same answer to the bit.
     Raises RunNotFoundError, UnknownTensorError, CollectorError, StoreError, and OptionError where
     operations were asked for and the two runs traced no step in common.
     """
@@ -83,7 +86,7 @@ def compare(  # noqa: PLR0913 - the contract's arguments
     aligned = aligned_runs(opened[0], opened[1], selectors, names or {})
     others = [table_of(run, selectors) for run in opened[2:]]
     traces = traces_of(opened[0], opened[1], aligned, asked=ops)
-    found = compare_tables(aligned, others, traces=traces, progress=progress)
+    found = compare_tables(aligned, others, traces=traces, progress=progress, over=over or map)
     if replay:
         found = replace(found, origins=tuple(replayed(found.origins)))
     if third is not None:
@@ -102,13 +105,15 @@ def compare_tables(
     *,
     traces: Traces | None = None,
     progress: Progress | None = None,
+    over: Over = map,
 ) -> Comparison:
     """The same, of runs that were read and aligned already."""
     alignment = alignment.settled()
-    every = measure(alignment, alignment.differing, progress=progress)
+    asked: Any = {"progress": progress, "over": over}
+    every = measure(alignment, alignment.differing, **asked)
     alike = benign(alignment, every)
     judged, measures = alike.without(alignment), every.without(alike.pairs)
-    around = envelope(judged, measures, noise, progress=progress) if noise else None
+    around = envelope(judged, measures, noise, **asked) if noise else None
     scored = None if around is None else scores(measures, around)
     found = frontier(judged)
     judge = Judge(found, measures, around)
@@ -124,8 +129,7 @@ def compare_tables(
     answer = verdict(_counts(alignment), origins, told, harmless=ends or first is None)
     if traces is not None:
         origins = traces.told(origins)  # after the verdict, which is one of bits alone
-    config = config_diff(alignment)
-    parted, complete = losses(judged), completeness(alignment)
+    config, parted, complete = config_diff(alignment), losses(judged), completeness(alignment)
     before = preceding(found, first.place, origins[0]) if first and origins else ""
     beside = Beside(
         benign=alike.lines(),

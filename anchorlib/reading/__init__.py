@@ -5,6 +5,7 @@ run.tensors("fc*@grad")          list of TensorInfo, in order of execution
 run["fc2.bias@grad"].values()    (record, *shape)
 """
 
+from anchorlib.reading.blocks import Over, spread
 from anchorlib.reading.histogram import TensorHistogram, gradients_first, pooled
 from anchorlib.reading.run import Run, open_run
 from anchorlib.reading.series import Series, tensor_tree
@@ -12,6 +13,7 @@ from anchorlib.reading.tables import as_frame, html_table, html_text
 from anchorlib.reading.tensors import as_tensor
 
 __all__ = [
+    "Over",
     "Run",
     "Series",
     "TensorHistogram",
@@ -22,5 +24,6 @@ __all__ = [
     "html_text",
     "open_run",
     "pooled",
+    "spread",
     "tensor_tree",
 ]

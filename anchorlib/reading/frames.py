@@ -10,6 +10,7 @@ import numpy as np
 
 from anchorlib.errors import AmbiguousTensorError, MissingExtraError
 from anchorlib.names import join
+from anchorlib.reading.lazy import Chunks, lazy_values
 from anchorlib.reading.tables import as_frame
 from anchorlib.record import TensorInfo
 
@@ -40,10 +41,11 @@ def run_frame(infos: Iterable[TensorInfo]) -> pd.DataFrame:
     return as_frame({name: [getattr(info, name) for info in found] for name in names})
 
 
-def series_array(series: Series) -> xarray.DataArray:
-    """All values with their coordinates along "record"."""
-    values = series.values()
-    array: xarray.DataArray = _xarray().DataArray(
+def series_array(series: Series, chunks: Chunks | None) -> xarray.DataArray:
+    """All values with their coordinates along "record"; lazily where chunks are given."""
+    module = _xarray()
+    values = series.values() if chunks is None else lazy_values(series, chunks)
+    array: xarray.DataArray = module.DataArray(
         values,
         dims=("record", *(f"d{axis}" for axis in range(values.ndim - 1))),
         coords={name: ("record", series.columns[name]) for name in COORDINATES},

@@ -19,7 +19,7 @@ from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, Record, TensorInfo
-from anchorlib.store import RankReader, RunReader, as_zarr, find_run, written_ns
+from anchorlib.store import RankReader, RunReader, as_zarr, asked, find_run, written_ns
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def open_run(run: str | Path, store: str | Path | None = None) -> Run:
     Raises RunNotFoundError (with what may have been meant), OptionError, CollectorError.
     """
     found = find_run(run, store)
-    return Run(RunReader(found.location, found.name))
+    return Run(RunReader(found.location, found.name, asked(run, store)))
 
 
 class Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from anchorlib.names import escape, join
 from anchorlib.reading.columns import Columns
 from anchorlib.reading.frames import series_array, series_frame
 from anchorlib.reading.histogram import pooled
+from anchorlib.reading.lazy import Chunks
 from anchorlib.reading.showing import series_html, series_line
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry, TensorTree
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     import xarray
 
-__all__ = ["Series", "tensor_tree"]
+__all__ = ["Series", "series_at", "tensor_tree"]
 
 Array = np.ndarray[Any, Any]
 KNOWN_FLAGS = int(Flag.VALUE_DROPPED | Flag.STEP_SKIPPED | Flag.SCALED)
@@ -66,6 +68,11 @@ class Series:
         return self._reader.rank
 
     @property
+    def stored(self) -> tuple[RankReader, int, Array]:
+        """Where its records are: the store's reader, the series' number there, and their rows."""
+        return self._reader, self._entry.id, self._rows
+
+    @property
     def columns(self) -> Columns:
         """Coordinates and summary figures, one entry per record."""
         return Columns(self._reader, self._rows)
@@ -84,6 +91,16 @@ class Series:
     def kept(self) -> Array:
         """Whether the values of each record are stored."""
         return self._reader.kept(self._rows)
+
+    @property
+    def sizes(self) -> Array:
+        """Bytes of values that are stored of each record."""
+        shapes, codes = self._reader.shape_codes(self._rows)
+        numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
+        forms = [dtypes.dtype(form.dtype) for form in self._reader.catalogue.forms]
+        widths = np.array([kind.storage.itemsize for kind in forms] or [0], np.int64)
+        found: Array = numel * widths[self._reader.column("form")[self._rows]] * self.kept
+        return found
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -118,6 +135,10 @@ class Series:
             seen &= self.kept == kept
         return Series(self._reader, self._entry, self._rows[seen])
 
+    def between(self, first: int, stop: int) -> Series:
+        """The records from place `first` up to, not with, `stop` in the series."""
+        return Series(self._reader, self._entry, self._rows[first:stop])
+
     def values(self) -> Array:
         """All values, shape (record, *tensor shape); bfloat16 and fp8 as float32.
 
@@ -130,9 +151,25 @@ class Series:
 
     def raw(self) -> tuple[Array, str]:
         """All values as they are stored, and the name of their dtype; raises as `values` does."""
-        self._check_kept()
-        dtype = self._common()[0]
+        dtype, _ = self.form()
         return self._reader.stack(self._rows), dtype
+
+    def form(self) -> tuple[str, tuple[int, ...]]:
+        """The one dtype and shape that all records have, whose values are all kept.
+
+        Raises RaggedError, ValuesNotKeptError and UnknownTensorError as `values` does.
+        """
+        self._check_kept()
+        found = self._reader.forms(self._rows)
+        if len(found) > 1:
+            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
+            raise RaggedError(
+                f"the records of {self} have {len(found)} shapes ({some}, …): go through them with "
+                ".records(), or narrow them with .where()"
+            )
+        if not found:
+            raise UnknownTensorError(f"{self} has no record here: there are no values to stack")
+        return found.pop()
 
     def at(
         self, *, step: int, pass_index: int = 0, call: int = 0, phase: str | None = None
@@ -205,12 +242,16 @@ class Series:
 
         return as_tensor(*self.raw())
 
-    def to_xarray(self) -> xarray.DataArray:
+    def to_xarray(self, chunks: Chunks | None = None) -> xarray.DataArray:
         """All values with their coordinates along "record"; raises as `values` does.
 
-        Raises MissingExtraError where xarray is not installed.
+        chunks: None reads them now. Else they are a dask array, read when it is computed and by
+            whoever computes it: {} has the stored chunks, "auto" several of them where they are
+            small, {"record": 100} or a number what it says.
+        Raises MissingExtraError where xarray (and dask, for chunks) is not installed, OptionError
+        for chunks that cannot be.
         """
-        return series_array(self)
+        return series_array(self, chunks)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a record, one column for each of `columns`; `values` has the elements.
@@ -252,23 +293,16 @@ class Series:
                 "the queue or the disk was full; .where(kept=True) has those that are there"
             )
 
-    def _common(self) -> tuple[str, tuple[int, ...]]:
-        found = self._reader.forms(self._rows)
-        if len(found) > 1:
-            some = ", ".join(f"{dtype} {list(shape)}" for dtype, shape in sorted(found)[:3])
-            raise RaggedError(
-                f"the records of {self} have {len(found)} shapes ({some}, …): go through them with "
-                ".records(), or narrow them with .where()"
-            )
-        if not found:
-            raise UnknownTensorError(f"{self} has no record here: there are no values to stack")
-        return found.pop()
-
     def _nothing_at(self, step: int, pass_index: int, call: int, phase: str | None) -> str:
         steps = self.columns["step"]
         have = f"it has steps {steps.min()} to {steps.max()}" if len(steps) else "it has no records"
         where = f"step {step}, pass {pass_index}, call {call}"
         return f"{self} has no record at {where}{f', phase {phase!r}' if phase else ''}; {have}"
+
+
+def series_at(reader: RankReader, number: int, rows: Array) -> Series:
+    """Rows of the series that has this number in its rank's catalogue."""
+    return Series(reader, reader.catalogue.series[number], rows)
 
 
 def tensor_tree(run: str, parts: Iterable[Series]) -> TensorTree:

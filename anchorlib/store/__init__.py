@@ -11,6 +11,7 @@ remove_run, rename_run    a run as a whole, which no living process writes
 """
 
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
+from anchorlib.store.asked import Pin, asked, packed_rows, pin_of, told_rows
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.author import run_author
 from anchorlib.store.beneath import names_beneath, open_beneath
@@ -46,7 +47,7 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
-from anchorlib.store.tensors import TensorTree
+from anchorlib.store.tensors import TensorTree, rows_together
 from anchorlib.store.writer import Writer
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "HeldRank",
     "LocalLocation",
     "Location",
+    "Pin",
     "RankAudit",
     "RankLock",
     "RankReader",
@@ -69,6 +71,7 @@ __all__ = [
     "Within",
     "Writer",
     "as_zarr",
+    "asked",
     "check_series",
     "check_writable",
     "disk_bytes",
@@ -86,16 +89,20 @@ __all__ = [
     "make_store",
     "names_beneath",
     "open_beneath",
+    "packed_rows",
+    "pin_of",
     "place_run",
     "remove_rank",
     "remove_run",
     "rename_run",
     "republish",
+    "rows_together",
     "run_author",
     "run_directory",
     "run_faults",
     "stored_fingerprint",
     "stored_records",
+    "told_rows",
     "unmade_store",
     "unpublished",
     "waiting_removals",

@@ -35,6 +35,8 @@ __all__ = [
     "has_run",
     "list_runs",
     "locate_store",
+    "names_path",
+    "store_text",
 ]
 
 DEFAULT_STORE = "anchors"
@@ -55,7 +57,7 @@ def locate_store(store: str | Path | None = None) -> Location:
     Raises OptionError for an address of a form that is not served, RunNotFoundError where a
     directory is not there; CollectorError comes with the first read.
     """
-    text = _store_text(store)
+    text = store_text(store)
     if "://" in text:
         return _collector(text)[0]
     path = Path(text)
@@ -101,14 +103,20 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
             url = escape(text.rstrip("/"))
             raise RunNotFoundError(f"{url} names no run: write {url}/run1")
         return _in_store(name, location, text.rstrip("/").rpartition("/")[0])
-    if os.sep in text or text.endswith(SUFFIX) or text in (".", ".."):
+    if names_path(text):
         return _at_path(Path(text))
-    where = _store_text(store)
+    where = store_text(store)
     return _in_store(text, locate_store(where), where)
 
 
-def _store_text(store: str | Path | None) -> str:
+def store_text(store: str | Path | None) -> str:
+    """The store that is meant; None means ANCHOR_STORE, else "anchors"."""
     return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
+
+
+def names_path(run: str) -> bool:
+    """Whether the name of a run is a path to it, which no store is looked through for."""
+    return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 
 def _collector(text: str) -> tuple[Location, str | None]:

@@ -49,7 +49,10 @@ class RankReader:
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
     name: what errors call the run.
+    asked: what `find_run` was given for the run, for `pin_of`.
     """
+
+    asked: tuple[str, str | None] | None = None
 
     def __init__(self, run: Location, rank: int, name: str = "") -> None:
         self.run = name

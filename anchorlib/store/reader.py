@@ -16,10 +16,16 @@ __all__ = ["RunReader", "end_copy", "listed_ranks"]
 class RunReader:
     """Committed rows of every rank of one run; never repairs, never locks."""
 
-    def __init__(self, location: Location, name: str) -> None:
-        """`location` is the run's own: its keys begin with "rank0/"."""
+    def __init__(
+        self, location: Location, name: str, asked: tuple[str, str | None] | None = None
+    ) -> None:
+        """`location` is the run's own: its keys begin with "rank0/".
+
+        asked: what `find_run` was given for it, as other processes may be given it.
+        """
         self.location = location
         self.name = name
+        self.asked = asked
         self._ranks: dict[int, RankReader] = {}
         self._looked: dict[int, tuple[int, int]] = {}
         self._copied: dict[int, bool] = {}
@@ -34,6 +40,7 @@ class RunReader:
             return reader
         if reader is None or not reader.is_current:
             reader = RankReader(self.location, rank, self.name)
+            reader.asked = self.asked
         else:
             reader.refresh()
         if self._looked.get(rank) != reader.version:
@@ -48,6 +55,11 @@ class RunReader:
 
     def rank(self, rank: int) -> RankReader:
         """One rank; raises KeyError where it has recorded nothing."""
+        return self._ranks[rank]
+
+    def open_rank(self, rank: int) -> RankReader:
+        """One rank as it is now, without a look at the others. Raises RunNotFoundError."""
+        self._ranks[rank] = self._fresh(rank)
         return self._ranks[rank]
 
     @property

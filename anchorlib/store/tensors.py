@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.store.asked import Pin, packed_rows, pin_of, told_rows
 from anchorlib.store.catalog import SeriesEntry
 from anchorlib.store.layout import (
     chunk_key,
@@ -30,7 +31,7 @@ from anchorlib.store.metadata import ArrayShape, array_json, group_json, stamp
 from anchorlib.store.publishing import rank_json
 from anchorlib.store.rank import RankReader
 
-__all__ = ["TensorTree"]
+__all__ = ["TensorTree", "rows_together"]
 
 Array = np.ndarray[Any, Any]
 Child = Callable[[], "Node"]
@@ -90,8 +91,23 @@ class TensorTree:
         ranks = {rank_name(rank): _once(_rank, parts) for rank, parts in self._parts.items()}
         return Node(group_json(stamp(tensors_of=self._run)), ranks)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the run itself; raises UnsupportedError where it cannot find it."""
+        parts = [part for some in self._parts.values() for part in some]
+        told = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
+        return _opened, (self._run, told)
+
     def __repr__(self) -> str:
         return f"TensorTree({self._run!r})"
+
+
+def _opened(run: str, told: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
+    """A tree that another process told of."""
+    parts = []
+    for pin, number, rows in told:
+        reader = pin.reader()
+        parts.append((reader, reader.catalogue.series[number], told_rows(rows)))
+    return TensorTree(run, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +196,16 @@ def _label(told: tuple[RankReader, str, Array, str]) -> Node:
     return Node(document, chunks={chunk_key(0, 0): chunk})
 
 
+def rows_together(rows: int, nbytes: int) -> int:
+    """How many records of so many bytes make a chunk."""
+    return min(rows_per_chunk(nbytes), rows)
+
+
 def _values(told: tuple[Part, str, tuple[int, ...], Array, str]) -> Node:
     part, dtype, shape, rows, suffix = told
     entry, storage = part.entry, dtypes.dtype(dtype).storage
     nbytes = storage.itemsize * prod(shape)
-    size = min(rows_per_chunk(nbytes), len(rows))
+    size = rows_together(len(rows), nbytes)
     about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode, dtype=dtype)
     array = ArrayShape(
         storage,

@@ -19,6 +19,7 @@ from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, plain
 from anchor_cli.words import counted, steps_of
 from anchorlib.names import escape, join
+from anchorlib.reading import Over
 from anchorlib.summary import FORMATS, scales_for
 
 __all__ = ["WRITERS", "Answer"]
@@ -48,10 +49,15 @@ class Answer:
 
     @classmethod
     def of(
-        cls, found: Sequence[Selected], run: str, selectors: Sequence[str], target: Target | None
+        cls,
+        found: Sequence[Selected],
+        run: str,
+        selectors: Sequence[str],
+        target: Target | None,
+        over: Over = map,
     ) -> Answer:
-        """Count everything."""
-        parts = [measured(one, run, target) for one in found]
+        """Count everything; `over` asks for the blocks of it."""
+        parts = measured(found, run, target, over)
         dtypes = list(dict.fromkeys(one.info.dtype for one in found))
         return cls(pooled(parts, selectors), parts, dtypes, target)
 

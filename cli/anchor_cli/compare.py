@@ -10,8 +10,16 @@ import typer
 
 from anchor_cli import complete
 from anchor_cli.exits import ExitCode
-from anchor_cli.options import JsonOption, StoreOption, examples, several_runs, without_slash
+from anchor_cli.options import (
+    DaskOption,
+    JsonOption,
+    StoreOption,
+    examples,
+    several_runs,
+    without_slash,
+)
 from anchor_cli.progress import progress
+from anchor_cli.spreading import spread_over
 from anchor_cli.terminal import document, emit, note, this_screen
 from anchor_cli.words import counted
 
@@ -134,6 +142,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             help="Annotate a run of GitHub Actions, and write the summary of its step.",
         ),
     ] = False,
+    dask: DaskOption = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -158,7 +167,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
     _one_stdout(files, json=as_json, github=github)
     reference, a, b = _three(runs)
     others = [without_slash(run) for run in noise or ()]
-    with progress(f"comparing {a} and {b}") as tick:
+    with spread_over(dask) as over, progress(f"comparing {a} and {b}") as tick:
         found = compare(
             a,
             b,
@@ -170,6 +179,7 @@ def compare_runs(  # noqa: PLR0913  # one parameter for each option
             replay=replay,
             ops=ops,
             progress=tick,
+            over=over,
         )
     _write(found, csv=csv, jsonl=jsonl)
     if html is not None:

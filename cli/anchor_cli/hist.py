@@ -11,6 +11,7 @@ import typer
 from anchor_cli import complete
 from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
+    DaskOption,
     JsonOption,
     RunArgument,
     StoreOption,
@@ -18,6 +19,7 @@ from anchor_cli.options import (
     examples,
 )
 from anchor_cli.selection import Selection
+from anchor_cli.spreading import spread_over
 from anchor_cli.terminal import document, emit, note, this_screen
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         typer.Option("--output", "-o", metavar="FILE", help="FILE.png, .html, .csv or .json."),
     ] = None,
     selection: Selection,
+    dask: DaskOption = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -75,7 +78,8 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
     found = selected(opened, tensor, selection, gradients=True)
-    answer = Answer.of(found, opened.name, tensor, target)
+    with spread_over(dask) as over:
+        answer = Answer.of(found, opened.name, tensor, target, over)
     if output is not None and write is not None:
         with written_whole(output) as file:
             write(answer, file)

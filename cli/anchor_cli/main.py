@@ -1,6 +1,6 @@
 """The app `anchor`: its commands, and the one place where an error becomes a line and an exit code.
 
-AnchorError      2, DamagedError 3, CollectorError 4     one line on stderr
+AnchorError      2, DamagedError 3, CollectorError and ClusterError 4   one line on stderr
 wrong usage      2                         one line that names the help
 interrupted      130                       nothing
 closed pipe      0                         nothing: `anchor names run1 | head` ends quietly
@@ -55,7 +55,7 @@ from anchor_cli.bash import asked_by_bash
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import examples
 from anchor_cli.terminal import emit, note
-from anchorlib.errors import AnchorError, CollectorError, DamagedError
+from anchorlib.errors import AnchorError, ClusterError, CollectorError, DamagedError
 
 __all__ = ["app", "main"]
 
@@ -140,7 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-_CODES = ((CollectorError, ExitCode.COLLECTOR), (DamagedError, ExitCode.INCOMPLETE))
+_CODES = (
+    (CollectorError, ExitCode.COLLECTOR),
+    (ClusterError, ExitCode.COLLECTOR),
+    (DamagedError, ExitCode.INCOMPLETE),
+)
 
 
 def _answer(arguments: Sequence[str] | None) -> int:

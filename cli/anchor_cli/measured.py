@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from anchor_cli.selected import Selected
+from anchorlib import Series
+from anchorlib.reading import Over, spread
 from anchorlib.summary import Log2Histogram, Shares, scales_for, shares_as
-
-if TYPE_CHECKING:
-    from anchorlib import Series
 
 __all__ = ["Measured", "Target", "measured", "pooled"]
 
@@ -61,21 +60,30 @@ class Measured:
         return {**about, **asked, **self.shares.to_dict(), **suggested}
 
 
-def measured(part: Selected, run: str, target: Target | None) -> Measured:
-    """The histogram of one tensor, all its ranks together."""
-    shares = (
-        None if target is None else sum((_shares(one, target) for one in part.series), Shares())
-    )
-    return Measured(
-        run=run,
-        tensor=part.info.name,
-        kind=part.info.kind,
-        first_step=part.first_step,
-        last_step=part.last_step,
-        records=part.records,
-        histogram=Log2Histogram.pooled(one.histogram() for one in part.series),
-        shares=shares,
-    )
+def measured(
+    parts: Sequence[Selected], run: str, target: Target | None, over: Over
+) -> list[Measured]:
+    """The histogram of each tensor, all its ranks together; `over` asks for their blocks."""
+    every = [one for part in parts for one in part.series]
+    histograms = [Log2Histogram.pooled(told) for told in spread(Series.histogram, every, over)]
+    shares = None if target is None else _shares(every, histograms, target, over)
+    found, at = [], 0
+    for part in parts:
+        own = slice(at, at + len(part.series))
+        at = own.stop
+        found.append(
+            Measured(
+                run=run,
+                tensor=part.info.name,
+                kind=part.info.kind,
+                first_step=part.first_step,
+                last_step=part.last_step,
+                records=part.records,
+                histogram=Log2Histogram.pooled(histograms[own]),
+                shares=None if shares is None else sum(shares[own], Shares()),
+            )
+        )
+    return found
 
 
 def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
@@ -96,13 +104,24 @@ def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
     )
 
 
-def _shares(series: Series, target: Target) -> Shares:
-    """From the histogram where that is exact, else from the values that were kept."""
-    shares = shares_as(series.histogram(), target.fmt, target.scale)
-    return shares if shares.exact else sum(_of_each(series, target), Shares())
+def _shares(
+    every: Sequence[Series], histograms: Sequence[Log2Histogram], target: Target, over: Over
+) -> list[Shares]:
+    """Of each series, from its histogram where that is exact, else from values that were kept."""
+    found = [shares_as(one, target.fmt, target.scale) for one in histograms]
+    inexact = [at for at, one in enumerate(found) if not one.exact]
+    asked = partial(_of_each, target)
+    for at, told in zip(inexact, spread(asked, [every[at] for at in inexact], over), strict=True):
+        # Record by record: fractions of split bins do not add up to the same in any order.
+        found[at] = sum((one for block in told for one in block), Shares())
+    return found
 
 
-def _of_each(series: Series, target: Target) -> Iterator[Shares]:
+def _of_each(target: Target, series: Series) -> list[Shares]:
+    return list(_of_records(target, series))
+
+
+def _of_records(target: Target, series: Series) -> Iterator[Shares]:
     for record in series.records():
         if record.raw is not None:
             yield shares_as(record.raw, target.fmt, target.scale, dtype=record.dtype)

@@ -9,6 +9,7 @@ import typer
 from anchor_cli import complete
 
 __all__ = [
+    "DaskOption",
     "JsonOption",
     "RunArgument",
     "StoreOption",
@@ -83,6 +84,19 @@ TensorOption: TypeAlias = Annotated[
 ]
 JsonOption: TypeAlias = Annotated[
     bool, typer.Option("--json", help="One JSON document on stdout; what is not finite is null.")
+]
+
+
+DaskOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Let the workers of a dask cluster read the values: tcp://HOST:PORT of its scheduler. "
+        "The answer is the same.",
+        callback=not_empty,
+        show_default=False,
+    ),
 ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
+    DaskOption,
     JsonOption,
     RunArgument,
     StoreOption,
@@ -17,12 +18,10 @@ from anchor_cli.options import (
     examples,
 )
 from anchor_cli.selection import Selection
-from anchor_cli.summarised import summarised
+from anchor_cli.spreading import spread_over
+from anchor_cli.summarised import summaries
 from anchor_cli.table import Column, written
 from anchor_cli.terminal import Screen, document, emit, this_screen
-
-if TYPE_CHECKING:
-    from anchor_cli.selected import Selected
 
 __all__ = ["EXAMPLES", "show_stats"]
 
@@ -73,7 +72,7 @@ _FOR_PROGRAMS = ("sum", "order", "time_ns", "digest")
 
 
 @narrowing
-def show_stats(
+def show_stats(  # noqa: PLR0913  # one parameter for each option
     run: RunArgument,
     *,
     tensor: TensorOption,
@@ -81,6 +80,7 @@ def show_stats(
     whole: Annotated[
         bool, typer.Option("--all", help="Every column, however wide the lines become.")
     ] = False,
+    dask: DaskOption = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -96,17 +96,15 @@ def show_stats(
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
     found = selected(opened, tensor, selection)
+    with spread_over(dask) as over:
+        entries = summaries([one for part in found for one in part.series], over)
     if as_json:
-        document([row for part in found for row in _entries(part)])
+        document(entries)
     else:
         screen = this_screen()
-        rows = [_cells(row, screen) for part in found for row in _entries(part)]
+        rows = [_cells(row, screen) for row in entries]
         emit(_table(rows, screen, several=len(found) > 1, whole=whole))
     return answered(lost(opened, tensor, found, selection))
-
-
-def _entries(part: Selected) -> Iterator[dict[str, Any]]:
-    return (row for one in part.series for row in summarised(one))
 
 
 def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:

@@ -31,7 +31,7 @@ SURFACE = {
         "runs", "--noise", "--tensor", "-t", "--map", "--replay", "--ops",
         "--fail-on",
         "--csv", "--jsonl", "--html", "--junit", "--github",
-        "--store", "--json",
+        "--dask", "--store", "--json",
     },
     "report": {"runs", "--output", "-o", "--noise", "--store", "--json"},
     "ui": {"runs", "--bind", "--allow-host", "--insecure", "--store", "--json"},
@@ -62,10 +62,10 @@ SURFACE = {
     },
     "pull": {"run", "--tensor", "-t", "--output", "-o", *NARROWING, "--store", "--json"},
     "hist": {
-        "run", "--tensor", "-t", "--as", "--scale", "--output", "-o", *NARROWING, "--store",
-        "--json",
+        "run", "--tensor", "-t", "--as", "--scale", "--output", "-o", *NARROWING, "--dask",
+        "--store", "--json",
     },
-    "stats": {"run", "--tensor", "-t", *NARROWING, "--all", "--store", "--json"},
+    "stats": {"run", "--tensor", "-t", *NARROWING, "--all", "--dask", "--store", "--json"},
 }  # fmt: skip
 
 

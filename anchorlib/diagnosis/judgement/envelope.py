@@ -22,6 +22,7 @@ from anchorlib import dtypes
 from anchorlib.diagnosis.causes import Role, frontier
 from anchorlib.diagnosis.pairing import Alignment, Table, align
 from anchorlib.diagnosis.sizes import Measures, measure
+from anchorlib.reading import Over
 
 __all__ = ["ELEMENTS", "FLOOR", "SATURATED", "Envelope", "envelope", "perturbation", "scores"]
 
@@ -81,6 +82,7 @@ def envelope(
     runs: Sequence[Table],
     *,
     progress: Progress | None = None,
+    over: Over = map,
 ) -> Envelope:
     """The noise of the pairs that were measured; reads only what differs there too."""
     a = alignment.a
@@ -92,7 +94,7 @@ def envelope(
     every = tuple(align(a, run).settled() for run in runs)
     for pairs in every:
         random |= _random(pairs)
-        one, broken, lines = _of_run(pairs, rows, progress)
+        one, broken, lines = _of_run(pairs, rows, progress, over)
         relative = np.fmax(relative, one)
         nonfinite |= broken
         damaged += lines
@@ -131,7 +133,7 @@ def perturbation(header: Mapping[str, Any]) -> float | None:
 
 
 def _of_run(
-    pairs: Alignment, rows: Array, progress: Progress | None
+    pairs: Alignment, rows: Array, progress: Progress | None, over: Over = map
 ) -> tuple[Array, Array, list[str]]:
     """The error of one noise run at A's rows, what it has not finite, and what is damaged."""
     place = np.full(len(pairs.a), -1)
@@ -140,7 +142,7 @@ def _of_run(
     there = at >= 0
     differs = there & ~pairs.equal[np.maximum(at, 0)] if len(pairs) else there
     found = np.where(there, 0.0, np.nan)
-    noise = measure(pairs, at[differs], progress=progress)
+    noise = measure(pairs, at[differs], progress=progress, over=over)
     where = np.searchsorted(noise.pair, at[differs])
     found[differs] = (noise["error_eps"] * noise["eps"])[where]
     broken = np.zeros(len(rows), bool)

@@ -12,13 +12,16 @@ from anchorlib.diagnosis.pairing.keys import packed
 from anchorlib.diagnosis.pairing.places import Place, place_at
 from anchorlib.diagnosis.pairing.selection import aligned_runs
 from anchorlib.diagnosis.pairing.statements import compiled, statements
+from anchorlib.diagnosis.pairing.stored import FarValues, StoredValues, stored_values
 from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = [
     "Alignment",
     "Counts",
+    "FarValues",
     "Place",
     "Renaming",
+    "StoredValues",
     "Table",
     "align",
     "aligned_runs",
@@ -27,5 +30,6 @@ __all__ = [
     "place_at",
     "shared_codes",
     "statements",
+    "stored_values",
     "table_of",
 ]

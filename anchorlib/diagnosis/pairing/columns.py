@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.pairing.stored import StoredValues
 from anchorlib.diagnosis.pairing.table import State, Table, Tensor
 from anchorlib.names import select
 from anchorlib.reading import Run
@@ -127,21 +128,12 @@ class _Making:
         figures = (*COUNTS, "numel", *SUMS)
         columns = {name: self._column(name) for name in (*names, *figures, "row", "reader")}
         readers = [reader for reader, _ in self.readers]
-        rows, owner = columns.pop("row"), columns.pop("reader")
-
-        def read(row: int, nbytes: int) -> Iterator[Array]:
-            return readers[int(owner[row])].raw_blocks(int(rows[row]), nbytes)
+        values = StoredValues(readers, columns.pop("reader"), columns.pop("row"))
 
         def stack(some: Array) -> Array:
             first = int(some[0])
             storage = dtypes.dtype(table.dtypes[table.dtype[first]]).storage
-            found = np.empty((len(some), table.figures["numel"][first]), storage)
-            for number in np.unique(owner[some]):
-                places = np.flatnonzero(owner[some] == number)
-                part = np.empty((len(places), found.shape[1]), storage)
-                readers[int(number)].flat_stack(rows[some[places]], part)
-                found[places] = part
-            return found
+            return values.stack(some, int(table.figures["numel"][first]), storage)
 
         table = Table(
             run=run,
@@ -154,7 +146,7 @@ class _Making:
             header={one.rank: _header(one) for one in readers},
             gaps=gaps,
             gaps_from=gaps_from,
-            read=read,
+            read=values.read,
             stack=stack,
             state=state,
             **columns,

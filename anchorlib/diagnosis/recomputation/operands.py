@@ -105,7 +105,7 @@ def _values(table: Table, row: int, shape: tuple[int, ...], name: str) -> Array:
     """The values of one record. Raises StoreError where they cannot be read."""
     parts = list(table.read(row, 1 << 24))
     raw = np.concatenate(parts) if parts else np.empty(0, dtypes.dtype(name).storage)
-    seals = Seals(table, np.array([row]))
+    seals = Seals(table.digest[[row]])
     seals.add(raw[None])
     if seals.broken:
         raise StoreError(f"values of {table.run} are not those that were recorded")

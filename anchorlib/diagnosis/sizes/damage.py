@@ -18,8 +18,9 @@ Array = np.ndarray[Any, Any]
 class Seals:
     """Digests of values as they are read, a block at a time, beside those that were recorded."""
 
-    def __init__(self, table: Table, rows: Array) -> None:
-        self._told = table.digest[rows].tolist()
+    def __init__(self, digests: Array) -> None:
+        """`digests` as `Table.digest` has them."""
+        self._told = digests.tolist()
         self._hashers = [xxhash.xxh3_128() for _ in self._told]
 
     def add(self, raw: Array) -> None:

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.pairing import Alignment, Table, packed, shared_codes
+from anchorlib.diagnosis.pairing import Alignment, packed, shared_codes, stored_values
+from anchorlib.diagnosis.sizes.blocks import PairBlock, apart, side_of
 from anchorlib.diagnosis.sizes.bounds import bounds
-from anchorlib.diagnosis.sizes.damage import Seals, damaged
-from anchorlib.diagnosis.sizes.differences import Differences
+from anchorlib.diagnosis.sizes.damage import damaged
 from anchorlib.diagnosis.sizes.measures import Damage, Measure, Measures
 from anchorlib.diagnosis.sizes.precision import observed_eps
 from anchorlib.diagnosis.sizes.ulps import max_ulp
-from anchorlib.diagnosis.sizes.values import BLOCK, READ, pieces
+from anchorlib.diagnosis.sizes.values import BLOCK
 from anchorlib.dtypes import DType
-from anchorlib.errors import StoreError
+from anchorlib.reading import Over
 
 __all__ = ["max_ulp", "measure"]
 
@@ -35,20 +35,25 @@ SCALING = ("min", "max", "sum", "l2")  # figures that grow with the values
 WHOLE = ("nonfinite", "zeros", "numel", "worst")
 
 
-def measure(alignment: Alignment, pairs: Array, *, progress: Progress | None = None) -> Measures:
+def measure(
+    alignment: Alignment, pairs: Array, *, progress: Progress | None = None, over: Over = map
+) -> Measures:
     """The measures of these pairs (indices into the alignment), ascending.
 
     progress: called with the bytes read so far and all there are to read.
+    over: who reads the values, a block of pairs after the other; the measures are the same.
     Values that cannot be read, or are not those that were recorded, stand in `damaged`.
     """
     pairs = np.unique(np.asarray(pairs, np.int64))
-    return _Measuring(alignment, pairs, progress).measures()
+    return _Measuring(alignment, pairs, progress, over).measures()
 
 
 class _Measuring:
     """The pairs to measure, and their columns as far as they are known."""
 
-    def __init__(self, alignment: Alignment, pairs: Array, progress: Progress | None) -> None:
+    def __init__(
+        self, alignment: Alignment, pairs: Array, progress: Progress | None, over: Over
+    ) -> None:
         self.a, self.b = alignment.a, alignment.b
         self.pairs = pairs
         self.row_a, self.row_b = alignment.a_row[pairs], alignment.b_row[pairs]
@@ -60,7 +65,7 @@ class _Measuring:
         self.columns["eps"] = np.maximum(*eps)
         self.columns["numel"] = self.numel
         self.scale = _ratio(self.a.scale[self.row_a], self.b.scale[self.row_b])
-        self.progress = progress
+        self.progress, self.over = progress, over
         self.done = self.total = 0
         self.damaged: list[Damage] = []
 
@@ -72,8 +77,7 @@ class _Measuring:
         self.columns["measured"] = np.where(same, np.where(kept, "values", "summary"), "shape")
         self.columns["norm"] = self.a.figures["l2"][self.row_a]
         self._bounds(np.flatnonzero(same & ~kept))
-        with np.errstate(all="ignore"):
-            self._values(np.flatnonzero(same & kept))
+        self._values(np.flatnonzero(same & kept))
         return Measures(self.pairs, self.columns, tuple(self.damaged))
 
     def _of_dtypes(self, value: Callable[[DType, DType], float]) -> Array:
@@ -99,45 +103,42 @@ class _Measuring:
 
     def _values(self, places: Array) -> None:
         widths = self._of_dtypes(lambda a, b: a.storage.itemsize + b.storage.itemsize)
-        self.total = int((widths[places] * self.numel[places]).sum())
+        nbytes = (widths * self.numel).astype(np.int64)
+        self.total = int(nbytes[places].sum())
+        stored = None not in (stored_values(self.a), stored_values(self.b))
+        # What comparing put together is in this process alone.
+        over = self.over if stored else map
+        for told in over(apart, self._blocks(places)):
+            for some, found in told.found:
+                self._set(some, found)
+            for some, side, why in told.damaged:
+                self._damage(some, side, why)
+            self._tell(int(nbytes[told.places].sum()))
+
+    def _blocks(self, places: Array) -> Iterator[PairBlock]:
+        """Pairs of one size and the same two dtypes, as many as are read together."""
         groups = packed([self.a.dtype[self.row_a], self.b.dtype[self.row_b], self.numel])[places]
         # Records of one dtype and shape lie side by side in the store, in the order they were made.
         order = np.lexsort((self.row_a[places], groups))
         for group in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-            if len(group):
-                self._group(places[group])
+            if not len(group):
+                continue
+            size = int(self.numel[places[group[0]]])
+            many = max(BLOCK // max(size, 1), 1)
+            for start in range(0, len(group), many):
+                yield self._block(places[group[start : start + many]], size)
 
-    def _group(self, places: Array) -> None:
-        """Pairs of one size and the same two dtypes."""
-        size = int(self.numel[places[0]])
-        many = max(BLOCK // max(size, 1), 1)
-        for start in range(0, len(places), many):
-            self._part(places[start : start + many], size)
-
-    def _part(self, part: Array, size: int) -> None:
-        """As many of them as are read together; if one cannot be read, each by itself."""
-        seals = Seals(self.a, self.row_a[part]), Seals(self.b, self.row_b[part])
-        try:
-            self._set(part, self._apart(part, size, seals))
-        except StoreError as error:
-            if len(part) == 1:
-                self._damage(part, self._unreadable(part), str(error))
-                return
-            for at in range(len(part)):
-                self._part(part[at : at + 1], size)
-            return
-        for side, seal in zip("ab", seals, strict=True):
-            if seal.broken:
-                self._damage(part[seal.broken], side, "they do not fit their digest")
-
-    def _unreadable(self, part: Array) -> str:
-        """Which side of a pair cannot be read."""
-        try:
-            for _ in pieces(self.a, int(self.row_a[part[0]])):
-                pass
-        except StoreError:
-            return "a"
-        return "b"
+    def _block(self, part: Array, size: int) -> PairBlock:
+        one = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
+        two = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
+        return PairBlock(
+            part,
+            side_of(self.a, self.row_a[part], one, size),
+            side_of(self.b, self.row_b[part], two, size),
+            self._shift(part, one, two),
+            self.columns["eps"][part],
+            self.scale[part],
+        )
 
     def _damage(self, places: Array, side: str, why: str) -> None:
         """Lets the figures of some pairs speak, whose values in one run are no good."""
@@ -149,28 +150,6 @@ class _Measuring:
             self.columns[name][places] = _blank(name, 1)
         self.columns["measured"][places] = "summary"
         self._bounds(places)
-
-    def _apart(self, part: Array, size: int, seals: tuple[Seals, Seals]) -> dict[str, Array]:
-        one = self.kinds[0][self.a.dtype[self.row_a[part[0]]]]
-        two = self.kinds[1][self.b.dtype[self.row_b[part[0]]]]
-        shift = self._shift(part, one, two)
-        apart = Differences(one, two, shift, self.columns["eps"][part], self.scale[part])
-        for raws in self._blocks(part, size):
-            for seal, raw in zip(seals, raws, strict=True):
-                seal.add(raw)
-            apart.add(*raws)
-            self._tell(sum(raw.nbytes for raw in raws))
-        return apart.columns()
-
-    def _blocks(self, places: Array, size: int) -> Iterator[tuple[Array, Array]]:
-        row_a, row_b = self.row_a[places], self.row_b[places]
-        if size <= BLOCK:
-            if size:
-                yield _stack(self.a, row_a), _stack(self.b, row_b)
-            return
-        blocks = zip(pieces(self.a, int(row_a[0])), pieces(self.b, int(row_b[0])), strict=True)
-        for one, two in blocks:
-            yield one[None], two[None]
 
     def _shift(self, places: Array, one: DType, two: DType) -> Array:
         """Powers of two that keep the squares of float64 values inside float64."""
@@ -198,12 +177,6 @@ def _ratio(a: Array, b: Array) -> Array:
 def part_size(kind: DType) -> int:
     """Bytes of a number: of a complex type, of its real part."""
     return kind.storage.itemsize // (2 if kind.family == "complex" else 1)
-
-
-def _stack(table: Table, rows: Array) -> Array:
-    if table.stack is not None and len(rows) > 1:
-        return table.stack(rows)
-    return np.stack([np.concatenate(list(table.read(row, READ << 4))) for row in rows.tolist()])
 
 
 def _blank(name: str, count: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.diagnosis.pairing import Table
 
-__all__ = ["BLOCK", "READ", "pieces"]
+__all__ = ["BLOCK", "READ", "pieces", "regrouped"]
 
 Array = np.ndarray[Any, Any]
 BLOCK = 1 << 16  # elements; what is worked on fits the caches
@@ -20,8 +20,13 @@ READ = 1 << 20  # elements of a large record that are read at once
 def pieces(table: Table, row: int) -> Iterator[Array]:
     """The raw storage of a record in C order, `BLOCK` elements at a time."""
     itemsize = dtypes.dtype(table.dtypes[int(table.dtype[row])]).storage.itemsize
+    yield from regrouped(table.read(row, READ * itemsize))
+
+
+def regrouped(reads: Iterable[Array]) -> Iterator[Array]:
+    """The same elements, `BLOCK` at a time."""
     rest: Array | None = None
-    for read in table.read(row, READ * itemsize):
+    for read in reads:
         found = read if rest is None or not len(rest) else np.concatenate([rest, read])
         whole = len(found) // BLOCK * BLOCK
         for start in range(0, whole, BLOCK):

@@ -1,0 +1,176 @@
+"""A dask cluster as a map: answers in the order of the parts, or one line that says why not."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from anchorlib.cluster.address import checked_address, distributed
+from anchorlib.cluster.tasks import answered, packed, versions
+from anchorlib.errors import AnchorError, ClusterError
+
+__all__ = ["Cluster"]
+
+Answer = TypeVar("Answer")
+Part = TypeVar("Part")
+CONNECT_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 5.0
+PATIENCE_SECONDS = 60.0
+"""How long a question waits where the cluster has no worker at all, or its scheduler is silent."""
+LOOK_SECONDS: Final = 1.0  # between looks at whether there are workers at all
+_log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """The workers of one dask scheduler, for the time of a `with`."""
+
+    def __init__(self, address: str) -> None:
+        """Connects. `address` is the scheduler's: "tcp://host:8786", or "tls://…".
+
+        TLS is set up as dask has it (`distributed.comm.tls` in its configuration).
+        Raises MissingExtraError without dask, OptionError for what is no address, and ClusterError
+        where no scheduler answers.
+        """
+        self.address = checked_address(address)
+        self._told: set[tuple[str, str]] = set()
+        self._client = self._connected()
+
+    def _connected(self) -> Any:
+        with warnings.catch_warnings():
+            # Every answer says which versions made it, and one line is made of that.
+            warnings.simplefilter("ignore", distributed().versions.VersionMismatchWarning)
+            try:
+                return distributed().Client(
+                    self.address, timeout=CONNECT_SECONDS, set_as_default=False
+                )
+            except (OSError, ImportError) as error:
+                raise ClusterError(
+                    f"no dask scheduler answers at {self.address}: {_line(error)}"
+                ) from None
+
+    def map(self, function: Callable[[Part], Answer], parts: Iterable[Part]) -> Iterator[Answer]:
+        """What `map(function, parts)` gives, computed by the workers.
+
+        parts: each a `Near`, as `reading.Block` is one.
+        function: pure, and importable by the workers: a task whose worker died is done again.
+        Raises what `function` raises (of several the first in order), and ClusterError where the
+        cluster does not answer for all parts: there is no answer of some of them.
+        """
+        ours = versions()
+        futures = [
+            self._client.submit(answered, function, task, ours["anchorlib"], pure=False)
+            for task in packed(parts)
+        ]
+        try:
+            while futures:
+                answers, theirs = self._result(futures[0])
+                del futures[0]  # the cluster may forget the answer
+                self._compare(ours, theirs)
+                yield from answers
+        finally:
+            self._forget(futures)
+
+    def close(self) -> None:
+        """Leaves the cluster, which goes on without us."""
+        self._quietly(partial(self._client.close, timeout=CLOSE_SECONDS))
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _result(self, future: Any) -> Any:
+        """What a task answered, as long as there is a cluster."""
+        lonely_since: float | None = None
+        while True:
+            try:
+                return future.result(timeout=LOOK_SECONDS)
+            except AnchorError:
+                raise
+            except TimeoutError as error:
+                if future.status == "error":  # the worker's own, not ours
+                    raise self._failed(error) from None
+            except Exception as error:  # noqa: BLE001 - of a worker: it may be anything
+                raise self._failed(error) from None
+            lonely_since = self._looked(lonely_since)
+
+    def _looked(self, lonely_since: float | None) -> float | None:
+        """Since when there is no worker; raises ClusterError where that is too long."""
+        if self._client.status in ("closed", "closing"):
+            raise ClusterError(f"the dask scheduler at {self.address} is gone; nothing is answered")
+        if self._workers():
+            return None
+        now = time.monotonic()
+        if lonely_since is not None and now - lonely_since >= PATIENCE_SECONDS:
+            raise ClusterError(
+                f"the dask cluster at {self.address} has had no worker for "
+                f"{PATIENCE_SECONDS:.0f} seconds; start one with `dask worker {self.address}`"
+            )
+        return now if lonely_since is None else lonely_since
+
+    def _workers(self) -> bool:
+        """Whether there are any. Raises ClusterError where the scheduler does not say."""
+        client = self._client
+        try:
+            told = client.sync(client.scheduler.identity, callback_timeout=PATIENCE_SECONDS)
+        except (OSError, AttributeError) as error:  # a scheduler that is gone has no identity
+            raise ClusterError(
+                f"the dask scheduler at {self.address} does not answer any more: {_line(error)}"
+            ) from None
+        return bool(told["workers"])
+
+    def _failed(self, error: Exception) -> ClusterError:
+        """Why a task has no answer, where it was not a question of the run."""
+        kind = type(error).__name__
+        if isinstance(error, distributed().CancelledError):
+            return ClusterError(
+                f"the dask scheduler at {self.address} is gone; nothing is answered"
+            )
+        if isinstance(error, distributed().KilledWorker):
+            return ClusterError(
+                f"workers of the dask cluster at {self.address} died over the same part again and "
+                "again, mostly for want of memory; their logs say why"
+            )
+        if isinstance(error, ImportError):
+            return ClusterError(
+                f"a worker of {self.address} lacks what this process has: {_line(error)}; install "
+                f"anchorlib {versions()['anchorlib']} there"
+            )
+        return ClusterError(f"a worker of {self.address} failed: {kind}: {_line(error)}")
+
+    def _compare(self, ours: dict[str, str], theirs: dict[str, str]) -> None:
+        """Says in one line what differs between a worker and this process; once."""
+        other = {(name, theirs[name]) for name in ours if theirs.get(name) != ours[name]}
+        if fresh := sorted(other - self._told):
+            self._told |= other
+            _log.warning(
+                "workers of %s have %s",
+                self.address,
+                ", ".join(f"{name} {found} (here {ours[name]})" for name, found in fresh),
+            )
+
+    def _forget(self, futures: list[Any]) -> None:
+        if futures and self._client.status == "running":
+            self._quietly(partial(self._client.cancel, futures))
+
+    def _quietly(self, leave: Callable[[], object]) -> None:
+        """Leaving is no reason to fail: the answer is there, or the error that is on its way."""
+        try:
+            leave()
+        except Exception as error:  # noqa: BLE001 - whatever a connection that ends may raise
+            _log.debug("leaving %s: %s", self.address, error)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

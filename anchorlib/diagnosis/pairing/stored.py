@@ -1,0 +1,65 @@
+"""The values of a table's records where a run has them, for this process and for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.pairing.table import Table
+from anchorlib.store import Pin, RankReader, packed_rows, pin_of, told_rows
+
+__all__ = ["FarValues", "StoredValues", "stored_values"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredValues:
+    """The values of records: of each the rank that has it, among `readers`, and its row there."""
+
+    readers: Sequence[RankReader]
+    owner: Array
+    rows: Array
+
+    def read(self, row: int, nbytes: int) -> Iterator[Array]:
+        """See `Table.read`."""
+        return self.readers[int(self.owner[row])].raw_blocks(int(self.rows[row]), nbytes)
+
+    def stack(self, some: Array, size: int, storage: np.dtype[Any]) -> Array:
+        """Raw storage of some records of one size and dtype, (len(some), size)."""
+        found = np.empty((len(some), size), storage)
+        for number in np.unique(self.owner[some]):
+            places = np.flatnonzero(self.owner[some] == number)
+            part = np.empty((len(places), size), storage)
+            self.readers[int(number)].flat_stack(self.rows[some[places]], part)
+            found[places] = part
+        return found
+
+    def far(self, some: Array) -> FarValues:
+        """Those of some records for another process; raises UnsupportedError as `pin_of`."""
+        numbers, owner = np.unique(self.owner[some], return_inverse=True)
+        pins = tuple(pin_of(self.readers[number]) for number in numbers.tolist())
+        return FarValues(pins, packed_rows(owner.reshape(-1)), packed_rows(self.rows[some]))
+
+
+@dataclass(frozen=True, slots=True)
+class FarValues:
+    """The same by words that any process understands."""
+
+    pins: tuple[Pin, ...]
+    owner: bytes
+    rows: bytes
+
+    def near(self) -> StoredValues:
+        """The values, opened in this process; raises as `Pin.reader`."""
+        readers = [pin.reader() for pin in self.pins]
+        return StoredValues(readers, told_rows(self.owner), told_rows(self.rows))
+
+
+def stored_values(table: Table) -> StoredValues | None:
+    """Where the values of a table are; None where comparing made some of them."""
+    made = getattr(table.read, "__self__", None)
+    return made if isinstance(made, StoredValues) else None

@@ -1,0 +1,207 @@
+"""Pairs that are measured together: a block says where their values are, and `apart` reads them.
+
+The answer depends on the block alone, so that any process may give it. One block is 64 Ki elements
+of small pairs, or one pair: what is added up in which order is settled before anybody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.diagnosis.pairing import FarValues, StoredValues, Table, stored_values
+from anchorlib.diagnosis.sizes.damage import Seals
+from anchorlib.diagnosis.sizes.differences import Differences
+from anchorlib.diagnosis.sizes.values import BLOCK, READ, regrouped
+from anchorlib.dtypes import DType
+from anchorlib.errors import StoreError, UnsupportedError
+from anchorlib.store import Pin
+
+__all__ = ["Apart", "FarPairBlock", "FarSide", "PairBlock", "Side", "apart", "side_of"]
+
+Array = np.ndarray[Any, Any]
+OPEN_BYTES = 1 << 14  # what a block costs, however little it reads
+
+
+@dataclass(frozen=True, slots=True)
+class FarSide:
+    """A side by words that any process understands."""
+
+    values: FarValues
+    dtype: str
+    size: int
+    digests: Array
+
+    def near(self) -> Side:
+        """The side, opened in this process; raises as `Pin.reader`."""
+        values = self.values.near()
+        storage = dtypes.dtype(self.dtype).storage
+        return Side(
+            *(self.dtype, self.size, self.digests, np.arange(len(self.digests))),
+            read=values.read,
+            stack=partial(values.stack, size=self.size, storage=storage),
+            values=values,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The records of one run in a block, all of one dtype and size.
+
+    rows: what `read` and `stack` know them by; digests: as `Table.digest`.
+    values: where the run has them; None where comparing made some of them.
+    """
+
+    dtype: str
+    size: int
+    digests: Array
+    rows: Array
+    read: Callable[[int, int], Iterator[Array]]
+    stack: Callable[[Array], Array] | None
+    values: StoredValues | None
+
+    @property
+    def kind(self) -> DType:
+        """Their element type."""
+        return dtypes.dtype(self.dtype)
+
+    def only(self, at: int) -> Side:
+        """One of them."""
+        return replace(self, digests=self.digests[at : at + 1], rows=self.rows[at : at + 1])
+
+    def raws(self) -> Iterator[Array]:
+        """Raw storage, (records, elements): all of small records, of a large one `BLOCK` each."""
+        if self.size > BLOCK:
+            reads = self.read(int(self.rows[0]), READ * self.kind.storage.itemsize)
+            yield from (part[None] for part in regrouped(reads))
+        elif self.size:
+            yield self._all()
+
+    def _all(self) -> Array:
+        if self.stack is not None and len(self.rows) > 1:
+            return self.stack(self.rows)
+        return np.stack([np.concatenate(list(self.read(n, READ << 4))) for n in self.rows.tolist()])
+
+    def far(self) -> FarSide:
+        """It for another process; raises UnsupportedError where that cannot find the values."""
+        if self.values is None:
+            raise UnsupportedError("values that comparing made are in this process alone")
+        return FarSide(self.values.far(self.rows), self.dtype, self.size, self.digests)
+
+
+def side_of(table: Table, rows: Array, kind: DType, size: int) -> Side:
+    """Some records of a table, of one element type and size."""
+    told = kind.name, size, table.digest[rows], rows
+    return Side(*told, read=table.read, stack=table.stack, values=stored_values(table))
+
+
+@dataclass(frozen=True, slots=True)
+class FarPairBlock:
+    """A block by words that any process understands."""
+
+    places: Array
+    a: FarSide
+    b: FarSide
+    shift: Array
+    eps: Array
+    scale: Array
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The ranks that it reads."""
+        return (*self.a.values.pins, *self.b.values.pins)
+
+    def near(self) -> PairBlock:
+        """The block, opened in this process; raises as `Pin.reader`."""
+        rest = self.shift, self.eps, self.scale
+        return PairBlock(self.places, self.a.near(), self.b.near(), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class PairBlock:
+    """Pairs of one size and the same two dtypes.
+
+    places: what whoever made the block knows them by.
+    shift, eps, scale: of each pair, as `Differences` takes them.
+    """
+
+    places: Array
+    a: Side
+    b: Side
+    shift: Array
+    eps: Array
+    scale: Array
+
+    @property
+    def weight(self) -> int:
+        """About how much work it is, in bytes that are read."""
+        widths = sum(side.kind.storage.itemsize for side in (self.a, self.b))
+        return len(self.places) * self.a.size * widths + OPEN_BYTES
+
+    def far(self) -> FarPairBlock:
+        """It for another process; raises UnsupportedError as `Side.far`."""
+        rest = self.shift, self.eps, self.scale
+        return FarPairBlock(self.places, self.a.far(), self.b.far(), *rest)
+
+    def only(self, at: int) -> PairBlock:
+        """One of its pairs."""
+        one = slice(at, at + 1)
+        rest = self.shift[one], self.eps[one], self.scale[one]
+        return PairBlock(self.places[one], self.a.only(at), self.b.only(at), *rest)
+
+
+class Apart(NamedTuple):
+    """What was found of a block.
+
+    places: all that it was asked for.
+    found: the fields of Measure that come from values, by name, for some places each.
+    damaged: places whose values are no good on side "a" or "b", and why.
+    """
+
+    places: Array
+    found: list[tuple[Array, dict[str, Array]]]
+    damaged: list[tuple[Array, str, str]]
+
+
+def apart(block: PairBlock) -> Apart:
+    """How far the pairs of a block are apart; if one cannot be read, each by itself."""
+    seals = Seals(block.a.digests), Seals(block.b.digests)
+    try:
+        with np.errstate(all="ignore"):
+            figures = _differences(block, seals)
+    except StoreError as error:
+        if len(block.places) == 1:
+            return Apart(block.places, [], [(block.places, _unreadable(block), str(error))])
+        each = [apart(block.only(at)) for at in range(len(block.places))]
+        found = [one for told in each for one in told.found]
+        return Apart(block.places, found, [one for told in each for one in told.damaged])
+    damaged = [
+        (block.places[seal.broken], side, "they do not fit their digest")
+        for side, seal in zip("ab", seals, strict=True)
+        if seal.broken
+    ]
+    return Apart(block.places, [(block.places, figures)], damaged)
+
+
+def _differences(block: PairBlock, seals: tuple[Seals, Seals]) -> dict[str, Array]:
+    found = Differences(block.a.kind, block.b.kind, block.shift, block.eps, block.scale)
+    for raws in zip(block.a.raws(), block.b.raws(), strict=True):
+        for seal, raw in zip(seals, raws, strict=True):
+            seal.add(raw)
+        found.add(*raws)
+    return found.columns()
+
+
+def _unreadable(block: PairBlock) -> str:
+    """Which side of a pair cannot be read."""
+    try:
+        for _ in block.a.raws():
+            pass
+    except StoreError:
+        return "a"
+    return "b"

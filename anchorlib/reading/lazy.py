@@ -1,0 +1,92 @@
+"""The values of a series as a dask array: whoever computes a chunk reads it from the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.store import Pin, packed_rows, pin_of, rows_together, told_rows
+
+if TYPE_CHECKING:
+    from anchorlib.reading.series import Series
+
+__all__ = ["Chunks", "LazyValues", "lazy_values"]
+
+Chunks: TypeAlias = str | int | tuple[Any, ...] | Mapping[str, Any]
+"""What dask takes for chunks; by name: "record", "d0", "d1", …"""
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LazyValues:
+    """What dask indexes like an array: (record, *tensor shape), read when it is asked.
+
+    element: torch's name of the type that is stored. dtype: numpy's, as it is read.
+    """
+
+    pin: Pin
+    rows: bytes
+    element: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        """Of the records together."""
+        return len(self.shape)
+
+    def __getitem__(self, where: tuple[Any, ...]) -> Array:
+        """A chunk, or what dask has made of an index into it: a number, a slice or some numbers.
+
+        Raises as `Series.values`, and as `Pin.reader` where the run is not found.
+        """
+        first, *rest = where
+        rows = told_rows(self.rows)[first]
+        if not rows.size:
+            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *rest)]
+        raw = self.pin.reader().stack(np.atleast_1d(rows))
+        found: Array = dtypes.decode(raw, self.element)
+        return found[(slice(None) if rows.ndim else 0, *rest)]
+
+
+def lazy_values(series: Series, chunks: Chunks) -> Any:
+    """A dask array of all values; raises as `Series.to_xarray`."""
+    try:
+        import dask.array
+    except ImportError as error:
+        raise MissingExtraError(
+            "to_xarray(chunks=…) needs dask: pip install 'anchorlib[dask]'"
+        ) from error
+    name, own = series.form()
+    shape = (len(series), *own)
+    dtype = dtypes.decode(np.empty(0, dtypes.dtype(name).storage), name).dtype
+    nbytes = dtypes.dtype(name).storage.itemsize * prod(own)
+    stored = (rows_together(len(series), nbytes), *own)
+    asked = _by_axis(chunks, stored)
+    try:
+        told = dask.array.core.normalize_chunks(asked, shape, dtype=dtype, previous_chunks=stored)
+    except (ValueError, TypeError) as error:
+        raise OptionError(f"chunks={chunks!r} do not fit {shape}: {error}") from None
+    reader, _, rows = series.stored
+    values = LazyValues(pin_of(reader), packed_rows(rows), name, shape, dtype)
+    meta = np.empty((0,) * len(shape), dtype)
+    return dask.array.from_array(values, chunks=told, name=False, meta=meta)
+
+
+def _by_axis(chunks: Chunks, stored: tuple[int, ...]) -> Any:
+    """By the number of the axis, with the stored chunks where nothing is said."""
+    if not isinstance(chunks, Mapping):
+        return chunks
+    names = ["record", *(f"d{axis}" for axis in range(len(stored) - 1))]
+    if unknown := [name for name in chunks if name not in names]:
+        raise OptionError(
+            f"chunks={chunks!r}: there is no dimension {unknown[0]!r}; there are {', '.join(names)}"
+        )
+    return tuple(chunks.get(name, size) for name, size in zip(names, stored, strict=True))
