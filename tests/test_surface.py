@@ -53,6 +53,7 @@ PUBLIC = [
     "log2_histogram",
     "noise",
     "open_run",
+    "outliers",
     "print_tensor",
     "replay",
     "start",
@@ -84,6 +85,7 @@ SIGNATURES = {
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), reference=None, tensors='*', names=None, "
     "replay=False, ops=None, progress=None",
+    "outliers": "run, *, store=None, tensors='*'",
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "
     "optimizer=None, prefix=''",

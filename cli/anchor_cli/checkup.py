@@ -9,6 +9,7 @@ import numpy as np
 
 from anchor_cli.finding import Finding
 from anchor_cli.missing import Gaps, told
+from anchor_cli.ranks import outlier_text
 from anchor_cli.surroundings import EMULATE, TESTED_TORCH
 from anchor_cli.words import counted, steps_of
 from anchorlib.names import escape, join
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["checkup"]
 
 LOW = ("float16", "bfloat16", "float8")
+OUTLIERS = 3  # ranks told of; the command that is named tells of all
 TODO = {
     "queue full": "raise queue_bytes=, record less, or wait with on_full='block'",
     "queue full: values dropped": "raise queue_bytes=, record less, or wait with on_full='block'",
@@ -35,6 +37,7 @@ def checkup(run: Run) -> Iterator[Finding]:
     yield from _gaps(run)
     yield from _silent(run)
     yield from _nonfinite(run)
+    yield from _among_ranks(run)
     yield from _precision(run)
 
 
@@ -118,6 +121,16 @@ def _nonfinite(run: Run) -> Iterator[Finding]:
     passed = f"; {skipped:,} of them in steps that GradScaler skipped" if skipped else ""
     text = f"{counted(count, 'record')} with NaN or infinities, first {at}{passed}"
     yield Finding("beware", "values", text, f"see `anchor report {run.name} -o report.html`")
+
+
+def _among_ranks(run: Run) -> Iterator[Finding]:
+    """Ranks that leave the others, by their columns."""
+    if len(run.ranks) < 2:
+        return
+    from anchorlib.peers import outliers
+
+    for one in outliers(run).outliers[:OUTLIERS]:
+        yield Finding("beware", "ranks", outlier_text(one), f"see `anchor ranks {run.name}`")
 
 
 def _precision(run: Run) -> Iterator[Finding]:

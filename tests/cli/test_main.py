@@ -33,6 +33,7 @@ SURFACE = {
         "--csv", "--jsonl", "--html", "--junit", "--github",
         "--store", "--json",
     },
+    "ranks": {"run", "--tensor", "-t", "--store", "--json"},
     "report": {"runs", "--output", "-o", "--noise", "--store", "--json"},
     "ui": {"runs", "--bind", "--allow-host", "--insecure", "--store", "--json"},
     "verify": {"run", "--store", "--json"},
