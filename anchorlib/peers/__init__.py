@@ -8,5 +8,6 @@ Columns alone are read: digests, counts and norms, never values.
 
 from anchorlib.peers.answer import Early, Outlier, RankAnswer
 from anchorlib.peers.finding import outliers
+from anchorlib.peers.wording import outlier_text, ranks_text
 
-__all__ = ["Early", "Outlier", "RankAnswer", "outliers"]
+__all__ = ["Early", "Outlier", "RankAnswer", "outlier_text", "outliers", "ranks_text"]

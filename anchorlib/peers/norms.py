@@ -6,16 +6,20 @@ median absolute deviation (times 1.4826, which makes it the standard deviation o
 distribution: Rousseeuw and Croux 1993) as the unit. Two tests:
 
 jump    at one record, against the rank's own five records before it, so that shards that are
-        larger than others for good are none: more than `JUMP` units, a factor of `JUMP_AT_LEAST`
-        powers of two, and twice what nine ranks in ten ever did in that series.
+        larger than others for good are none, and against what the rank's other series of the kind
+        do in that step, for a strange batch moves them all: more than `JUMP` units, a factor of
+        `JUMP_AT_LEAST` powers of two, and twice what nine ranks in ten ever did in that series.
 level   over all records, in half of the series of a kind together and the same way: a rank that
         counts its gradients twice from its first step on; one large shard is no such rank.
+
+What moves all series of a rank in one step alone is taken for its data's doing.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,12 +30,13 @@ __all__ = ["departures_of_norms"]
 
 FEWEST_RANKS = 4
 BEFORE = 5  # records that a rank's own level is the median of
-JUMP = 12.0
+JUMP = 9.0
 JUMP_AT_LEAST = 2.0
 BEYOND_OTHERS = 2.0
 LEVEL = 8.0
 LEVEL_AT_LEAST = 0.5
 LEVEL_SERIES = 3
+TOGETHER = 3  # series of a kind whose median in a step is the batch's doing
 FLOOR = 0.02  # powers of two: what rounding in another order may do to a norm
 SIGMA = 1.4826
 
@@ -40,15 +45,27 @@ def departures_of_norms(grid: Grid, replicated: list[bool]) -> Iterator[Departur
     """Each rank whose norms leave its peers, by series; `replicated` says which are left out."""
     if len(grid.ranks) < FEWEST_RANKS:
         return
-    levels: dict[str, list[tuple[int, Array, Array]]] = {}
+    kinds: dict[str, list[_Sizes]] = {}
     for (key, places), alike in zip(grid.each(), replicated, strict=True):
-        if alike:
-            continue
-        apart = _apart(grid.rms[:, places])
-        yield from _jumps(apart, places.start)
-        levels.setdefault(key.kind, []).append((places.start, *_level(apart)))
-    for found in levels.values():
-        yield from _levels(found, grid)
+        if not alike:
+            apart = _apart(grid.rms[:, places])
+            own = _Sizes(places.start, grid.step[places], apart, _change(apart))
+            kinds.setdefault(key.kind, []).append(own)
+    for found in kinds.values():
+        together = _together(found)
+        for one in found:
+            yield from _jumps(one, together)
+        yield from _levels([(one.start, *_level(one.apart)) for one in found], grid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """A series in powers of two: apart from the median of ranks, and what changed of that."""
+
+    start: int
+    steps: Array
+    apart: Array
+    change: Array
 
 
 def _apart(rms: Array) -> Array:
@@ -60,21 +77,44 @@ def _apart(rms: Array) -> Array:
     return found
 
 
-def _jumps(apart: Array, start: int) -> Iterator[Departure]:
-    ranks, count = apart.shape
-    if count <= BEFORE // 2:
-        return
-    ahead = np.full((ranks, BEFORE), np.nan)
+def _change(apart: Array) -> Array:
+    """How far each record is from the median of its rank's records before it; NaN for the first."""
+    count = apart.shape[1]
+    ahead = np.full((len(apart), BEFORE), np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(np.hstack([ahead, apart]), BEFORE, axis=1)
     own = windows[:, :count]
     base = np.where(np.isfinite(own).sum(axis=2) > BEFORE // 2, _median(own, axis=2), np.nan)
-    change = np.abs(apart - base)
+    return apart - base
+
+
+def _together(found: list[_Sizes]) -> dict[int, Array]:
+    """By step, what most series of each rank did; without an entry where series are few."""
+    if len(found) < TOGETHER:
+        return {}
+    steps = np.concatenate([one.steps for one in found])
+    changes = np.concatenate([one.change for one in found], axis=1)
+    order = np.argsort(steps, kind="stable")
+    known, first = np.unique(steps[order], return_index=True)
+    parts = np.split(order, first[1:])
+    return {
+        step: np.nan_to_num(_median(changes[:, part], axis=1))
+        for step, part in zip(known.tolist(), parts, strict=True)
+        if len(part) >= TOGETHER
+    }
+
+
+def _jumps(one: _Sizes, together: dict[int, Array]) -> Iterator[Departure]:
+    if not np.isfinite(one.change).any():
+        return
+    none = np.zeros(len(one.change))
+    shared = np.stack([together.get(step, none) for step in one.steps.tolist()], axis=1)
+    change = np.abs(one.change - shared)
     most = np.nanmax(np.nan_to_num(change), axis=1)
-    unit = max(SIGMA * float(_median(change)) if np.isfinite(change).any() else 0.0, FLOOR)
+    unit = max(SIGMA * float(_median(change)), FLOOR)
     usual = float(np.quantile(most, 0.9, method="lower"))
     limit = max(JUMP * unit, JUMP_AT_LEAST, BEYOND_OTHERS * usual)
     for rank in np.flatnonzero(most > limit).tolist():
-        yield _departure(rank, start, np.flatnonzero(change[rank] > limit), apart)
+        yield _departure(rank, one.start, np.flatnonzero(change[rank] > limit), one.apart)
 
 
 def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:

@@ -9,7 +9,6 @@ import numpy as np
 
 from anchor_cli.finding import Finding
 from anchor_cli.missing import Gaps, told
-from anchor_cli.ranks import outlier_text
 from anchor_cli.surroundings import EMULATE, TESTED_TORCH
 from anchor_cli.words import counted, steps_of
 from anchorlib.names import escape, join
@@ -127,7 +126,7 @@ def _among_ranks(run: Run) -> Iterator[Finding]:
     """Ranks that leave the others, by their columns."""
     if len(run.ranks) < 2:
         return
-    from anchorlib.peers import outliers
+    from anchorlib.peers import outlier_text, outliers
 
     for one in outliers(run).outliers[:OUTLIERS]:
         yield Finding("beware", "ranks", outlier_text(one), f"see `anchor ranks {run.name}`")
