@@ -44,7 +44,7 @@ SURFACE = {
     "gc": {"--older-than", "--keep-last", "--max-size", "--dry-run", "--store", "--json"},
     "repair": {"run", "--as", "--drop-rank", "--dry-run", "--store", "--json"},
     "push": {"what", "--to", "--as", "--store", "--json"},
-    "doctor": {"run", "--store", "--json"},
+    "doctor": {"run", "--health", "--store", "--json"},
     "import": {"folder", "--run", "--step-pattern", "--overwrite", "--store", "--json"},
     "run": {"command", "--name", "--watch", "--mode", "--steps", "--phases", "--trace", "--store"},
     "ops": {"run", "--grep", "--stage", "--module", "--step", "--store", "--json"},
