@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.anchorlib.peers.planted import BENIGN, JUMPS, score
 
-FIRST, STOP = 12, 18
+FIRST, STOP = 18, 27
 WILD = "data, a factor of e"
 
 
@@ -15,13 +15,13 @@ def test_norms_name_planted_jumps_and_raise_no_false_alarm_on_cases_held_out():
         (kind, fault, table[f"{kind}: jumped {fault}"])
         for kind in BENIGN
         for fault in JUMPS
-        if table[f"{kind}: jumped {fault}"] != (6, 6)
+        if table[f"{kind}: jumped {fault}"] != (9, 9)
     ]
     assert missed == [
-        ("data, 30 %", "8 times", (4, 6)),
-        (WILD, "8 times", (0, 6)),
-        (WILD, "64 times", (0, 6)),
-        (WILD, "a 64th", (0, 6)),
+        ("data, 30 %", "8 times", (7, 9)),
+        (WILD, "8 times", (0, 9)),
+        (WILD, "64 times", (0, 9)),
+        (WILD, "a 64th", (0, 9)),
     ]
     for kind in ("data, 5 %", "data, 30 %", "heavy tails", "rows of one rank"):
-        assert table[f"{kind}: raised twice"] == (6, 6)
+        assert table[f"{kind}: raised twice"] == (9, 9)
