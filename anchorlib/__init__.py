@@ -21,6 +21,7 @@
     capture   the only torch: sessions, anchors diagnosis where two runs part
     scope     phases and steps to record        integrations  Lightning, Transformers, …
     poptorch  PopTorch's own names over it      reruns    a command run again, to be compared
+    peers     ranks that leave the others
 
 Importing this package imports none of torch, zarr and grpc: they come with the first name that
 needs them, so that the collector and the command line never load torch.
@@ -61,6 +62,7 @@ from anchorlib.modes import All, EveryN, Final, Sum, Summary
 if TYPE_CHECKING:
     from anchorlib.capture import Session, anchor, graft, print_tensor, start, tensor_names
     from anchorlib.noise_runs import noise
+    from anchorlib.peers import outliers
     from anchorlib.reading import Run, Series, open_run
     from anchorlib.record import Coordinates, Record, TensorInfo
     from anchorlib.summary import Log2Histogram, log2_histogram
@@ -110,6 +112,7 @@ __all__ = [
     "log2_histogram",
     "noise",
     "open_run",
+    "outliers",
     "print_tensor",
     "replay",
     "start",
@@ -122,6 +125,7 @@ _LAZY = {
     ),
     **dict.fromkeys(["noise"], "anchorlib.noise_runs"),
     **dict.fromkeys(["Comparison", "compare", "replay"], "anchorlib.diagnosis"),
+    **dict.fromkeys(["outliers"], "anchorlib.peers"),
     **dict.fromkeys(["Run", "Series", "open_run"], "anchorlib.reading"),
     **dict.fromkeys(["Coordinates", "Record", "TensorInfo"], "anchorlib.record"),
     **dict.fromkeys(["Log2Histogram", "log2_histogram"], "anchorlib.summary"),

@@ -54,6 +54,7 @@ PUBLIC = [
     "log2_histogram",
     "noise",
     "open_run",
+    "outliers",
     "print_tensor",
     "replay",
     "start",
@@ -85,6 +86,7 @@ SIGNATURES = {
     "open_run": "run, store=None",
     "compare": "a, b, *, store=None, noise=(), reference=None, tensors='*', names=None, "
     "replay=False, ops=None, progress=None, over=None",
+    "outliers": "run, *, store=None, tensors='*'",
     "Comparison.page": "self, *, height=900",
     "Session.watch": "self, model, *, tensors=None, mode=None, phases=None, steps=None, "
     "optimizer=None, prefix=''",

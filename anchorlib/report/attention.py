@@ -28,6 +28,7 @@ NAMES_SHOWN = 3
 def attention(view: RunView) -> list[Finding]:
     """The findings, worst first; one that says so where nothing stands out."""
     found = [
+        *(Finding("bad", f"{text[:1].upper()}{text[1:]}.") for text in view.apart),
         *_nonfinite(view),
         *_exploding(view),
         *_missing(view),

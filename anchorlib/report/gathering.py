@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import HISTORY, MODULE
+from anchorlib.errors import DamagedError
 from anchorlib.names import escape
+from anchorlib.peers import outlier_text, outliers
 from anchorlib.reading import Run, Series
 from anchorlib.record import TensorInfo
 from anchorlib.report.binning import BinCache, binned
@@ -20,6 +22,7 @@ from anchorlib.report.values import Budget, Line, Nonfinite, RunView
 __all__ = ["Part", "gather"]
 
 Array = np.ndarray[Any, Any]
+APART = 3  # outliers told on the page; `anchor ranks` tells all
 ADDED = ("zero", "nan", "inf", "subnormal", "sum")
 
 
@@ -87,7 +90,18 @@ def gather(
         nonfinite=bad,
         nonfinite_lines=bad_lines,
         unclipped=unclipped_norm(parts, parameters, steps, width),
+        apart=_apart(run),
     )
+
+
+def _apart(run: Run) -> tuple[str, ...]:
+    """Ranks that leave their peers, a sentence each; none of a run whose columns are damaged."""
+    if len(run.ranks) < 2:
+        return ()
+    try:
+        return tuple(outlier_text(one) for one in outliers(run).outliers[:APART])
+    except DamagedError:
+        return ()
 
 
 def _width(cells: int, budget: int) -> int:

@@ -186,3 +186,4 @@ class RunView:
     nonfinite: Nonfinite | None = None
     nonfinite_lines: int = 0
     unclipped: Unclipped | None = None
+    apart: tuple[str, ...] = ()

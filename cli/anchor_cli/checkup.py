@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["checkup"]
 
 LOW = ("float16", "bfloat16", "float8")
+OUTLIERS = 3  # ranks told of; the command that is named tells of all
 TODO = {
     "queue full": "raise queue_bytes=, record less, or wait with on_full='block'",
     "queue full: values dropped": "raise queue_bytes=, record less, or wait with on_full='block'",
@@ -35,6 +36,7 @@ def checkup(run: Run) -> Iterator[Finding]:
     yield from _gaps(run)
     yield from _silent(run)
     yield from _nonfinite(run)
+    yield from _among_ranks(run)
     yield from _precision(run)
 
 
@@ -118,6 +120,16 @@ def _nonfinite(run: Run) -> Iterator[Finding]:
     passed = f"; {skipped:,} of them in steps that GradScaler skipped" if skipped else ""
     text = f"{counted(count, 'record')} with NaN or infinities, first {at}{passed}"
     yield Finding("beware", "values", text, f"see `anchor report {run.name} -o report.html`")
+
+
+def _among_ranks(run: Run) -> Iterator[Finding]:
+    """Ranks that leave the others, by their columns."""
+    if len(run.ranks) < 2:
+        return
+    from anchorlib.peers import outlier_text, outliers
+
+    for one in outliers(run).outliers[:OUTLIERS]:
+        yield Finding("beware", "ranks", outlier_text(one), f"see `anchor ranks {run.name}`")
 
 
 def _precision(run: Run) -> Iterator[Finding]:

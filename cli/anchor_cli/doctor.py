@@ -9,7 +9,7 @@ import typer
 
 from anchor_cli import complete
 from anchor_cli.exits import ExitCode
-from anchor_cli.options import JsonOption, StoreOption, examples, without_slash
+from anchor_cli.options import JsonOption, StoreOption, examples, not_empty, without_slash
 from anchor_cli.terminal import document, emit, this_screen
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "examine"]
 
-EXAMPLES = examples("anchor doctor", "anchor doctor run1", "anchor doctor --json")
+EXAMPLES = examples(
+    "anchor doctor",
+    "anchor doctor run1",
+    "anchor doctor --json",
+    "anchor doctor --health grpc://127.0.0.1:50051",
+)
 
 
 def examine(
@@ -31,6 +36,16 @@ def examine(
         ),
     ] = None,
     *,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            "--health",
+            metavar="ADDRESS",
+            help="Ask this collector alone whether it serves, as a probe does.",
+            show_default=False,
+            callback=not_empty,
+        ),
+    ] = None,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -39,8 +54,11 @@ def examine(
     With RUN also at what it lacks, whether its process is alive, values that are not finite, and
     precision. A line for each finding: ok, beware or broken, and what to do. Nothing is written.
 
-    Exit code 1 where something is broken, 3 where RUN has gaps.
+    Exit code 1 where something is broken, 3 where RUN has gaps. With --health nothing else is
+    looked at: 0 where the collector serves, 4 where it does not.
     """
+    if health is not None:
+        return _health(health, run, as_json=as_json)
     findings = list(_surroundings(store))
     gaps = False
     if run is not None:
@@ -54,6 +72,24 @@ def examine(
     if broken:
         return ExitCode.DIFFERENCE
     return ExitCode.INCOMPLETE if gaps else ExitCode.DONE
+
+
+def _health(address: str, run: str | None, *, as_json: bool) -> int:
+    """What a collector says of itself; raises CollectorError where it does not serve."""
+    from anchorlib.errors import CollectorError, OptionError
+    from anchorlib.wire import ask_health, parse_address
+
+    if run is not None:
+        raise OptionError("--health asks a collector alone: leave RUN away")
+    where = parse_address(address)
+    state, seconds = ask_health(where)
+    if state != "SERVING":
+        raise CollectorError(f"{where} says {state}: it starts, or it stops; ask again")
+    if as_json:
+        document({"address": str(where), "state": state, "seconds": seconds})
+    else:
+        emit(f"{where} serves; it answered in {seconds * 1000:.1f} ms")
+    return ExitCode.DONE
 
 
 def _document(run: str | None, store: str, findings: Sequence[Finding]) -> dict[str, object]:

@@ -39,6 +39,7 @@ from anchor_cli import (
     ops,
     pull,
     push,
+    ranks,
     repair,
     report,
     rm,
@@ -84,6 +85,7 @@ app.command("ops", epilog=ops.EXAMPLES)(ops.show_ops)
 app.command("graph", epilog=graph.EXAMPLES)(graph.draw_graph)
 app.command("tail", epilog=tail.EXAMPLES)(tail.tail_run)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare_runs)
+app.command("ranks", epilog=ranks.EXAMPLES)(ranks.show_ranks)
 app.command("report", epilog=report.EXAMPLES)(report.write_report)
 app.command("ui", epilog=ui.EXAMPLES)(ui.serve_page)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify_run)

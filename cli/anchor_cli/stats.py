@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from anchor_cli.names import spans
 from anchor_cli.narrowing import narrowing
 from anchor_cli.options import (
     DaskOption,
@@ -86,8 +87,8 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
 ) -> int:
     """Show count, extremes, sums and digest of every record.
 
-    A terminal shows the columns that people read, as many as fit; --all shows the others too. A
-    pipe and --json have them all.
+    A terminal shows the columns that people read, as many as fit, and a line for all ranks that
+    recorded the same bits; --all shows the others too. A pipe and --json have them all.
     """
     from anchor_cli.missing import answered, lost
     from anchor_cli.selected import selected, settled
@@ -103,6 +104,8 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
     else:
         screen = this_screen()
         rows = [_cells(row, screen) for row in entries]
+        if screen.human and not whole:
+            rows = _folded(rows)
         emit(_table(rows, screen, several=len(found) > 1, whole=whole))
     return answered(lost(opened, tensor, found, selection))
 
@@ -119,6 +122,22 @@ def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
         else:
             cells.append(escape(str(value)) or "-")
     return cells
+
+
+def _folded(rows: Sequence[list[str]]) -> list[list[str]]:
+    """One row for records that differ in their rank alone, and in when it made them."""
+    titles = [column.title for column in _COLUMNS]
+    rank = titles.index("rank")
+    apart = {rank, titles.index("order"), titles.index("time_ns")}
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for row in rows:
+        key = tuple(cell for at, cell in enumerate(row) if at not in apart)
+        groups.setdefault(key, []).append(row)
+    found = []
+    for alike in groups.values():
+        ranks = spans(tuple(sorted({int(row[rank]) for row in alike})))
+        found.append([*alike[0][:rank], ranks, *alike[0][rank + 1 :]])
+    return found
 
 
 def _table(

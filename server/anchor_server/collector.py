@@ -110,13 +110,11 @@ class Collector:
         self.store = Path(store)
         if token is not None and access is not None:
             raise OptionError("a collector has one token, or an access file that names several")
-        shows = tls is not None and tls.client_ca_file is not None
-        self._access = (
-            None if access is None else AccessFile(access, self._admit, certificates=shows)
-        )
-        known = Access.of_token(token) if self._access is None else self._access.read()
-        shows = known.anyone is None or (tls is not None and tls.client_ca_file is not None)
-        host = checked_host(bind, guarded=tls is not None and shows, insecure=insecure)
+        named = tls is not None and tls.client_ca_file is not None
+        self._access = access and AccessFile(access, self._admit, certificates=named)
+        known = self._access.read() if self._access else Access.of_token(token)
+        guarded = tls is not None and (named or known.anyone is None)
+        host = checked_host(bind, guarded=guarded, insecure=insecure)
         take_store(self.store, fsync=fsync, read_only=read_only)
         self._ranks = Ranks(
             self.store,

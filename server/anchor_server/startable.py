@@ -86,7 +86,8 @@ def _reason(path: Path) -> str:
 
 def _access(wanted: Intended) -> Iterator[str]:
     if (file := wanted.access) is not None:
-        yield from _faults(AccessFile(file, lambda _: None).read)
+        named = wanted.tls is not None and wanted.tls.client_ca_file is not None
+        yield from _faults(AccessFile(file, lambda _: None, certificates=named).read)
 
 
 def _certificates(wanted: Intended) -> Iterator[str]:

@@ -224,6 +224,23 @@ def test_a_collector_is_asked_whether_it_is_well(tmp_path):
     assert levels(found, "collector") == levels(found, "run1") == ["broken"]
 
 
+def test_health_is_0_while_a_collector_serves_and_4_else(tmp_path):
+    with Collector(tmp_path, bind="127.0.0.1:0") as collector:
+        place = f"grpc://{collector.address}"
+        done = anchor("doctor", "--health", place, "--json")
+        assert (done.code, done.json["state"]) == (0, "SERVING")
+        assert anchor("doctor", "--health", place).out.startswith(f"{place} serves")
+        assert anchor("doctor", "run1", "--health", place).code == 2
+        collector._health.say(serving=False)
+        done = anchor("doctor", "--health", place)
+        assert (done.code, done.out) == (4, "")
+        assert "says NOT_SERVING" in done.err
+    assert anchor("doctor", "--health", place).code == 4
+    assert (
+        anchor("doctor", "--health", "nonsense").code == anchor("doctor", "--health", "").code == 2
+    )
+
+
 def test_a_run_without_a_record_is_not_called_sound(tmp_path):
     make_run(tmp_path, [])
     code, found = doctor("run1", "--store", tmp_path)

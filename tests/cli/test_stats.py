@@ -140,3 +140,15 @@ def test_missing_records_are_exit_3(store):
     done = anchor("stats", "gappy", "--store", store, "-t", "fc2.bias", "--json")
     assert (done.code, len(done.json)) == (3, 1)
     assert "lacks 2 records of steps 3-4 (line full)" in done.err
+
+
+def test_people_see_ranks_with_the_same_bits_in_one_line(tmp_path, monkeypatch):
+    for rank in range(5):
+        raw = BIAS if rank != 3 else BIAS + np.float32(1)
+        make_run(tmp_path, [record(raw=raw, rank=rank)], rank=rank)
+    monkeypatch.setattr(stats, "this_screen", lambda: Screen(80))
+    head, alike, other = anchor("stats", "run1", "--store", tmp_path, "-t", "*").out.splitlines()
+    at = head.split().index("rank")
+    assert [line.split()[at] for line in (alike, other)] == ["0-2,4", "3"]
+    told = anchor("stats", "run1", "--store", tmp_path, "-t", "*", "--all").out.splitlines()
+    assert len(told) == 6

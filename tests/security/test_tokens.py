@@ -52,6 +52,21 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path, mode):
     assert Credentials.from_environment({"ANCHOR_TOKEN_FILE": str(file)}).token == CANARY
 
 
+def test_a_mounted_secret_that_is_lent_to_a_group_is_read(tmp_path, monkeypatch):
+    """As Kubernetes mounts it under fsGroup: another owner's, 0440, behind a link."""
+    file, link = tmp_path / "..data", tmp_path / "token"
+    file.write_text(CANARY)
+    link.symlink_to(file)
+    monkeypatch.setattr("os.geteuid", lambda: file.stat().st_uid + 1)
+    for mode in (0o440, 0o640, 0o400):
+        file.chmod(mode)
+        assert Credentials.from_environment({"ANCHOR_TOKEN_FILE": str(link)}).token == CANARY
+    for mode in (0o444, 0o460):
+        file.chmod(mode)
+        with pytest.raises(OptionError, match="others than its owner"):
+            Credentials.from_environment({"ANCHOR_TOKEN_FILE": str(link)})
+
+
 def test_tokens_are_compared_in_constant_time(monkeypatch):
     compared = []
 

@@ -109,3 +109,13 @@ def test_gaps_are_said_with_their_reasons(tmp_path):
     found = findings(tmp_path, gaps=gaps)
     assert [one.level for one in found] == ["warn"]
     assert "3 observations were not recorded, or not with values (queue full: 3)" in found[0].text
+
+
+def test_a_rank_that_leaves_its_peers_is_named_with_its_first_step(tmp_path):
+    for rank in range(4):
+        odd = rank == 2
+        parts = [record("fc1", "grad", FINE + (odd and s > 1), step=s) for s in range(4)]
+        make_run(tmp_path, parts, rank=rank)
+    first = attention(gather(open_run("run1", tmp_path)))[0]
+    assert first.level == "bad"
+    assert first.text.startswith("Rank 2 first at step 2 in fc1@grad: its bits are not those that")

@@ -1,0 +1,114 @@
+"""What was found among the ranks of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["Departure", "Early", "Evidence", "Outlier", "RankAnswer", "folded"]
+
+Evidence = Literal["digest", "parting", "nan", "norm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One rank that leaves its peers in one series.
+
+    rank and the ranks in peers are places in the grid's list of ranks.
+    place: the first record that shows it. records: how many do.
+    ratio: by a norm alone: how many times its peers'.
+    """
+
+    evidence: Evidence
+    rank: int
+    place: int
+    records: int
+    peers: tuple[int, ...]
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """Ranks that leave their peers together, and the first record that shows it.
+
+    evidence: "digest": a replicated tensor has other bits there than on its peers.
+        "parting": ranks that agreed do not any more, and no majority says which are right.
+        "nan": NaN, or infinite gradients, where most peers have none.
+        "norm": a root mean square far from its peers', by the factor `ratio`.
+    peers: the ranks that it was held against, which agree with each other.
+    records, tensors: how many records of how many tensors and kinds show it.
+    """
+
+    ranks: tuple[int, ...]
+    evidence: Evidence
+    step: int
+    pass_index: int
+    call: int
+    phase: str
+    name: str
+    kind: str
+    records: int
+    tensors: int
+    peers: tuple[int, ...]
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """A rank whose last step comes before the last step of the run."""
+
+    rank: int
+    last_step: int
+    run_last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankAnswer:
+    """The ranks of a run, and which of them leave their peers.
+
+    replicated: series that the ranks hold alike. series: all that were looked at.
+    missing: ranks that recorded nothing, though the job had them.
+    """
+
+    run: str
+    ranks: tuple[int, ...]
+    series: int
+    replicated: int
+    outliers: tuple[Outlier, ...]
+    missing: tuple[int, ...]
+    ended_early: tuple[Early, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank recorded to the end."""
+        return not self.missing and not self.ended_early
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values: what `anchor ranks --json` prints."""
+        return {"schema_version": 1, **asdict(self)}
+
+
+def folded(found: Sequence[Outlier]) -> tuple[Outlier, ...]:
+    """Ranks that leave the same peers at the same record in the same way, as one."""
+    groups: dict[tuple[Any, ...], list[Outlier]] = {}
+    for one in found:
+        where = (one.step, one.pass_index, one.call, one.phase, one.name, one.kind)
+        groups.setdefault((one.evidence, *where, one.peers), []).append(one)
+    return tuple(_together(ones) for ones in groups.values())
+
+
+def _together(ones: list[Outlier]) -> Outlier:
+    first = ones[0]
+    if len(ones) == 1:
+        return first
+    return Outlier(
+        ranks=tuple(sorted({rank for one in ones for rank in one.ranks})),
+        **{field: getattr(first, field) for field in _SAME},
+        records=sum(one.records for one in ones),
+        tensors=max(one.tensors for one in ones),
+        ratio=max((one.ratio for one in ones if one.ratio is not None), default=None),
+    )
+
+
+_SAME = ("evidence", "step", "pass_index", "call", "phase", "name", "kind", "peers")

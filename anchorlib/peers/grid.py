@@ -1,0 +1,186 @@
+"""The columns of all ranks on one grid, ranks × places, so that peers stand below each other.
+
+A place is a record's series (name, kind, mode and phase), step, pass and call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from anchorlib.reading import Run
+from anchorlib.record import Flag
+from anchorlib.store import RankReader
+
+__all__ = ["Grid", "SeriesKey", "grid_of"]
+
+Array = np.ndarray[Any, Any]
+UNJUDGED = int(Flag.STEP_SKIPPED | Flag.SCALED)
+
+
+class SeriesKey(NamedTuple):
+    """What the records of one row of places have in common."""
+
+    name: str
+    kind: str
+    mode: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Places are sorted by series, then by step, pass and call.
+
+    ranks: (ranks,), ascending. last: the last step of each, -1 without a record.
+    series: what `owner` numbers.
+    owner, step, pass_index, call: (places,).
+    Of each record, (ranks, places):
+    row: where it stands in its rank's table, -1 where there is none, or where it has no element:
+        a shard of which a rank holds nothing tells nothing.
+    digest: the upper half of its digest, 0 where there is none.
+    varied: whether it has two different finite elements.
+    nan, inf: whether it has any, in a step that counts and without a loss scale.
+    rms: root mean square of its finite elements; NaN where there is none, or it is no positive
+        number.
+    """
+
+    ranks: list[int]
+    last: list[int]
+    readers: list[RankReader]
+    series: list[SeriesKey]
+    owner: Array
+    step: Array
+    pass_index: Array
+    call: Array
+    row: Array
+    digest: Array
+    varied: Array
+    nan: Array
+    inf: Array
+    rms: Array
+
+    def each(self) -> Iterator[tuple[SeriesKey, slice]]:
+        """Every series with its places."""
+        bounds = np.searchsorted(self.owner, np.arange(len(self.series) + 1)).tolist()
+        for key, first, stop in zip(self.series, bounds, bounds[1:], strict=False):
+            yield key, slice(first, stop)
+
+    def order(self, rank: int, place: int) -> int:
+        """When the rank (its number here) made the record at a place; raises DamagedError.
+
+        The record's checksum is compared first: damage on a disk is not a rank's fault.
+        """
+        row = int(self.row[rank, place])
+        self.readers[rank].check_rows(np.array([row]))
+        return int(self.readers[rank].cell("order", row))
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """The rows of one rank, and what places them."""
+
+    reader: RankReader
+    rows: Array
+    keys: Array  # (4, rows): series, step, pass, call
+
+
+def grid_of(run: Run, pairs: Set[tuple[str, str]]) -> Grid:
+    """What the ranks recorded of these names and kinds; a coordinate that repeats counts once.
+
+    Raises DamagedError, CollectorError.
+    """
+    known: dict[SeriesKey, int] = {}
+    ranks = run.ranks
+    labels = [_labels(*run.rows(rank), known, pairs) for rank in ranks]
+    distinct = {id(one.keys): one.keys for one in _shared(labels)}
+    all_keys = np.concatenate([np.zeros((4, 0), np.int64), *distinct.values()], axis=1)
+    levels = [np.unique(keys) for keys in all_keys]
+    codes = {number: _codes(keys, levels) for number, keys in distinct.items()}
+    _, first = np.unique(_codes(all_keys, levels), return_index=True)
+    owner, step, pass_index, call = all_keys[:, first]
+    places = _codes(all_keys[:, first], levels)
+    last = [int(one.keys[1].max(initial=-1)) for one in labels]
+    grid = Grid(
+        ranks, last, [one.reader for one in labels], list(known), owner, step, pass_index, call,
+        **_empty(len(ranks), len(places)),
+    )  # fmt: skip
+    for number, one in enumerate(labels):
+        _fill(grid, number, one.rows, np.searchsorted(places, codes[id(one.keys)]), one.reader)
+    return grid
+
+
+def _labels(
+    reader: RankReader, rows: Array, known: dict[SeriesKey, int], pairs: Set[tuple[str, str]]
+) -> _Labels:
+    phases = reader.catalogue.phases
+    ids = reader.series_ids[rows].astype(np.int64)
+    of_phase = reader.column("phase")[rows].astype(np.int64)
+    both, places = np.unique(ids * len(phases) + of_phase, return_inverse=True)
+    numbers = np.full(len(both), -1)
+    for at, code in enumerate(both.tolist()):
+        entry = reader.catalogue.series[code // len(phases)]
+        if (entry.name, entry.kind) in pairs:
+            key = SeriesKey(entry.name, entry.kind, entry.mode, phases[code % len(phases)])
+            numbers[at] = known.setdefault(key, len(known))
+    owner = numbers[places]
+    chosen = owner >= 0
+    rows, owner = rows[chosen], owner[chosen]
+    where = [reader.column(name)[rows].astype(np.int64) for name in ("step", "pass_index", "call")]
+    return _Labels(reader, rows, np.stack([owner, *where]))
+
+
+def _shared(labels: list[_Labels]) -> list[_Labels]:
+    """The same, with one array of keys for neighbours whose keys are equal, as they mostly are."""
+    for number in range(1, len(labels)):
+        before, one = labels[number - 1].keys, labels[number]
+        if np.array_equal(before, one.keys):
+            labels[number] = _Labels(one.reader, one.rows, before)
+    return labels
+
+
+def _codes(keys: Array, levels: list[Array]) -> Array:
+    """Keys as one number each, in the order of the keys."""
+    found = np.zeros(keys.shape[1], np.int64)
+    for values, level in zip(keys, levels, strict=True):
+        found = found * max(len(level), 1) + np.searchsorted(level, values)
+    return found
+
+
+def _empty(ranks: int, places: int) -> dict[str, Array]:
+    shape = (ranks, places)
+    flags = {name: np.zeros(shape, bool) for name in ("varied", "nan", "inf")}
+    return {
+        "row": np.full(shape, -1, np.int64),
+        "digest": np.zeros(shape, np.uint64),
+        "rms": np.full(shape, np.nan, np.float32),
+        **flags,
+    }
+
+
+def _fill(grid: Grid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
+    """Puts a rank's records onto the grid; of a place that repeats, the first one."""
+    numel = _numel(*reader.shape_codes(rows))
+    told = np.flatnonzero(numel > 0)[::-1]
+    rows, at, numel = rows[told], at[told], numel[told]
+
+    def column(name: str) -> Array:
+        # As a span, which the reader does not keep: thousands of ranks would fill the memory.
+        return reader.span(name, 0, reader.committed)[rows]
+
+    counts = (column("flags") & UNJUDGED) == 0
+    grid.row[rank, at] = rows
+    grid.digest[rank, at] = column("digest_high")
+    grid.varied[rank, at] = column("min") < column("max")
+    grid.nan[rank, at] = (column("nan") > 0) & counts
+    grid.inf[rank, at] = (column("inf") > 0) & counts
+    size = column("l2") / np.sqrt(numel)
+    grid.rms[rank, at] = np.where((size > 0) & np.isfinite(size), size, np.nan)
+
+
+def _numel(shapes: list[tuple[int, ...]], codes: Array) -> Array:
+    found: Array = np.array([prod(shape) for shape in shapes], np.float64)[codes]
+    return found

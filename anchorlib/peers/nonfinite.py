@@ -1,0 +1,39 @@
+"""Ranks with NaN where most of their peers have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from anchorlib.peers.answer import Departure
+from anchorlib.peers.grid import Grid
+
+__all__ = ["departures_of_nan"]
+
+COMMON = 4  # where more than one rank in so many has NaN at some time, the data has them
+ACTIVATIONS = "value"  # infinities are usual in it: masks of attention
+
+
+def departures_of_nan(grid: Grid) -> Iterator[Departure]:
+    """Each rank that has NaN in a series, or an infinite gradient, where its peers are finite.
+
+    Steps that GradScaler skipped and gradients that carry its scale do not count: overflowing on
+    one rank first is what a loss scale does now and then.
+    """
+    for key, places in grid.each():
+        odd = grid.nan[:, places]
+        if key.kind != ACTIVATIONS:
+            odd = odd | grid.inf[:, places]
+        if not odd.any():
+            continue
+        present = grid.row[:, places] >= 0
+        few = 2 * odd.sum(axis=0) <= present.sum(axis=0)
+        odd = odd & few
+        ranks = np.flatnonzero(odd.any(axis=1)).tolist()
+        if len(ranks) > max(len(odd) // COMMON, 1):
+            continue
+        for rank in ranks:
+            at = int(np.argmax(odd[rank]))
+            peers = tuple(np.flatnonzero(present[:, at] & ~odd[:, at]).tolist())
+            yield Departure("nan", rank, places.start + at, int(odd[rank].sum()), peers)

@@ -1,0 +1,173 @@
+"""Ranks whose norms leave those of their peers, in series that every rank has for itself.
+
+Local gradients, losses and activations differ on every rank, for the data does. All is measured in
+powers of two of the root mean square, against the median of the ranks at the same place, with the
+median absolute deviation (times 1.4826, which makes it the standard deviation of a normal
+distribution: Rousseeuw and Croux 1993) as the unit. Two tests:
+
+jump    at one record, against the rank's own five records before it, so that shards that are
+        larger than others for good are none, and against what the rank's other series of the kind
+        do in that step, for a strange batch moves them all: more than `JUMP` units, a factor of
+        `JUMP_AT_LEAST` powers of two, and twice what nine ranks in ten ever did in that series.
+level   over all records, in half of the series of a kind together and the same way: a rank that
+        counts its gradients twice from its first step on; one large shard is no such rank.
+
+What moves all series of a rank in one step alone is taken for its data's doing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorlib.peers.answer import Departure
+from anchorlib.peers.grid import Array, Grid
+
+__all__ = ["departures_of_norms"]
+
+FEWEST_RANKS = 4
+BEFORE = 5  # records that a rank's own level is the median of
+JUMP = 9.0
+JUMP_AT_LEAST = 2.0
+BEYOND_OTHERS = 2.0
+LEVEL = 8.0
+LEVEL_AT_LEAST = 0.5
+LEVEL_SERIES = 3
+TOGETHER = 3  # series of a kind whose median in a step is the batch's doing
+FLOOR = 0.02  # powers of two: what rounding in another order may do to a norm
+SIGMA = 1.4826
+
+
+def departures_of_norms(grid: Grid, replicated: list[bool]) -> Iterator[Departure]:
+    """Each rank whose norms leave its peers, by series; `replicated` says which are left out."""
+    if len(grid.ranks) < FEWEST_RANKS:
+        return
+    kinds: dict[str, list[_Sizes]] = {}
+    for (key, places), alike in zip(grid.each(), replicated, strict=True):
+        if not alike:
+            apart = _apart(grid.rms[:, places])
+            own = _Sizes(places.start, grid.step[places], apart, _change(apart))
+            kinds.setdefault(key.kind, []).append(own)
+    for found in kinds.values():
+        together = _together(found)
+        for one in found:
+            yield from _jumps(one, together)
+        yield from _levels([(one.start, *_level(one.apart)) for one in found], grid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """A series in powers of two: apart from the median of ranks, and what changed of that."""
+
+    start: int
+    steps: Array
+    apart: Array
+    change: Array
+
+
+def _apart(rms: Array) -> Array:
+    """Powers of two between each rank and the median of all, (ranks, places); NaN without."""
+    with np.errstate(all="ignore"):
+        size = np.log2(rms)
+    size[:, np.isfinite(size).sum(axis=0) < FEWEST_RANKS] = np.nan
+    found: Array = size - _median(size, axis=0)
+    return found
+
+
+def _change(apart: Array) -> Array:
+    """How far each record is from the median of its rank's records before it; NaN for the first."""
+    count = apart.shape[1]
+    ahead = np.full((len(apart), BEFORE), np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(np.hstack([ahead, apart]), BEFORE, axis=1)
+    own = windows[:, :count]
+    base = np.where(np.isfinite(own).sum(axis=2) > BEFORE // 2, _median(own, axis=2), np.nan)
+    return apart - base
+
+
+def _together(found: list[_Sizes]) -> dict[int, Array]:
+    """By step, what most series of each rank did; without an entry where series are few."""
+    if len(found) < TOGETHER:
+        return {}
+    steps = np.concatenate([one.steps for one in found])
+    changes = np.concatenate([one.change for one in found], axis=1)
+    order = np.argsort(steps, kind="stable")
+    known, first = np.unique(steps[order], return_index=True)
+    parts = np.split(order, first[1:])
+    return {
+        step: np.nan_to_num(_median(changes[:, part], axis=1))
+        for step, part in zip(known.tolist(), parts, strict=True)
+        if len(part) >= TOGETHER
+    }
+
+
+def _jumps(one: _Sizes, together: dict[int, Array]) -> Iterator[Departure]:
+    if not np.isfinite(one.change).any():
+        return
+    none = np.zeros(len(one.change))
+    shared = np.stack([together.get(step, none) for step in one.steps.tolist()], axis=1)
+    change = np.abs(one.change - shared)
+    most = np.nanmax(np.nan_to_num(change), axis=1)
+    unit = max(SIGMA * float(_median(change)), FLOOR)
+    usual = float(np.quantile(most, 0.9, method="lower"))
+    limit = max(JUMP * unit, JUMP_AT_LEAST, BEYOND_OTHERS * usual)
+    for rank in np.flatnonzero(most > limit).tolist():
+        yield _departure(rank, one.start, np.flatnonzero(change[rank] > limit), one.apart)
+
+
+def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:
+    first = int(at[0])
+    peers = np.isfinite(apart[:, first])
+    peers[rank] = False
+    ratio = float(np.exp2(apart[rank, first]))
+    here = tuple(np.flatnonzero(peers).tolist())
+    return Departure("norm", rank, start + first, len(at), here, ratio)
+
+
+def _level(apart: Array) -> tuple[Array, Array]:
+    """Each rank's level over all records, in powers of two and in units."""
+    level = _median(apart, axis=1)
+    unit = max(SIGMA * float(_median(np.abs(level))) if np.isfinite(level).any() else 0.0, FLOOR)
+    return level, level / unit
+
+
+def _levels(found: list[tuple[int, Array, Array]], grid: Grid) -> Iterator[Departure]:
+    if len(found) < LEVEL_SERIES:
+        return
+    levels, units = (np.array([one[part] for one in found]) for part in (1, 2))
+    with np.errstate(invalid="ignore"):
+        for sign in (1, -1):
+            out = (sign * units > LEVEL) & (sign * levels > LEVEL_AT_LEAST)
+            told = np.isfinite(levels).sum(axis=0)
+            faulty = (out.sum(axis=0) >= LEVEL_SERIES) & (2 * out.sum(axis=0) >= told)
+            for rank in np.flatnonzero(faulty).tolist():
+                yield _lasting(found, out[:, rank], rank, grid)
+
+
+def _lasting(found: list[tuple[int, Array, Array]], out: Array, rank: int, grid: Grid) -> Departure:
+    """All records of a rank in the series whose level is out, at the first of them."""
+    starts = {found[number][0]: number for number in np.flatnonzero(out).tolist()}
+    first = {_first(grid, rank, start): number for start, number in starts.items()}
+    place = min(first, key=lambda at: (int(grid.step[at]), grid.order(rank, at)))
+    level = found[first[place]][1]
+    peers = np.isfinite(level)
+    peers[rank] = False
+    owners = {int(grid.owner[at]) for at in first}
+    records = int(np.isin(grid.owner[grid.row[rank] >= 0], list(owners)).sum())
+    here = tuple(np.flatnonzero(peers).tolist())
+    return Departure("norm", rank, place, records, here, float(np.exp2(level[rank])))
+
+
+def _first(grid: Grid, rank: int, start: int) -> int:
+    """The first record of a rank in the series whose places begin at `start`."""
+    return start + int(np.argmax(grid.row[rank, start:] >= 0))
+
+
+def _median(values: Array, axis: int | None = None) -> Array:
+    """The median of what is finite; NaN where nothing is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that a slice is all NaN
+        found: Array = np.nanmedian(values, axis=axis)
+    return found

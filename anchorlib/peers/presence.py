@@ -1,0 +1,39 @@
+"""Ranks that a job had and a run has not, and ranks that end before the others."""
+
+from __future__ import annotations
+
+from anchorlib.peers.answer import Early
+from anchorlib.peers.grid import Grid
+from anchorlib.reading import Run
+
+__all__ = ["ended_early", "missing_ranks"]
+
+WORLD = "env.WORLD_SIZE"
+MOST = 1 << 20  # ranks that a header may speak of; more is no job's
+
+
+def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
+    """Below the highest rank, or below the world size that the headers state, none recorded.
+
+    A run that was told to record some ranks alone (`ranks=`, ANCHOR_RANKS) lacks the others too.
+    """
+    if not ranks:
+        return ()
+    stated = str(run.header().get(WORLD, ""))
+    world = int(stated) if stated.isdecimal() and len(stated) < 8 else 0
+    among = set(ranks)
+    whole = range(max(min(world, MOST), min(ranks[-1] + 1, MOST)))
+    return tuple(rank for rank in whole if rank not in among)
+
+
+def ended_early(grid: Grid) -> tuple[Early, ...]:
+    """The ranks whose last step comes before the last step of the run.
+
+    Ranks of a live run are a step apart now and then; they are named all the same.
+    """
+    end = max(grid.last, default=-1)
+    return tuple(
+        Early(rank, step, end)
+        for rank, step in zip(grid.ranks, grid.last, strict=True)
+        if step < end
+    )

@@ -1,0 +1,188 @@
+"""Tensors that ranks hold alike, and the rank whose bits are others: digests alone, no threshold.
+
+Ranks with equal digests at a place are a class. A series is replicated where a rank typically has
+a class of `size` peers (all ranks of a data-parallel job; the replicas of a shard in a hybrid one),
+and that says something: the tensor is not one number throughout, as zeros of a first step are on
+every shard. A rank is away where its class is at most half that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorlib.peers.answer import Departure
+from anchorlib.peers.grid import Array, Grid
+
+__all__ = ["Classes", "classes", "departures", "settled"]
+
+MOST_RETURNING = 4  # at most one rank in so many leaves and comes back, else it is the data's doing
+CHANGES = 3  # so many new values that ranks share make even a single number replicated
+MANY = 8  # ranks for which one new value is enough
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """How many ranks share a rank's digest at each place of a series.
+
+    sizes: (ranks, places), 0 where a rank has no record.
+    typical: how large a replicated tensor's classes are, 0 where it is none.
+    plain: it never said anything: one number throughout, and never another.
+    """
+
+    kind: str
+    first: int
+    digest: Array
+    sizes: Array
+    typical: int
+    plain: bool
+
+
+def classes(grid: Grid) -> list[Classes]:
+    """The classes of every series."""
+    return [_classes(grid, key.kind, places) for key, places in grid.each()]
+
+
+def _classes(grid: Grid, kind: str, places: slice) -> Classes:
+    digest, present = grid.digest[:, places], grid.row[:, places] >= 0
+    sizes = _sizes(digest, present)
+    usual = _usual(sizes)
+    varied = (grid.varied[:, places] & (sizes == usual)).any(axis=0)
+    plain, told = not varied.any(), varied & (usual > 1)
+    if plain and _changes(sizes, digest) >= (CHANGES if len(sizes) < MANY else 1):
+        return Classes(kind, places.start, digest, sizes, int(usual.max()), plain=False)
+    typical = int(usual[told].max()) if told.any() else 0
+    return Classes(kind, places.start, digest, sizes, typical, plain)
+
+
+def settled(found: list[Classes]) -> list[Classes]:
+    """The same, where series that say nothing go by the others of their kind.
+
+    A bias of zeros, or a scale that never moves, is held alike where nearly all of its kind are.
+    """
+    kinds: dict[str, list[int]] = {}
+    for one in found:
+        if not one.plain:
+            kinds.setdefault(one.kind, []).append(one.typical)
+    sure = {
+        kind: int(np.median(sizes))
+        for kind, sizes in kinds.items()
+        if np.mean(np.array(sizes) > 1) >= 0.9
+    }
+    return [
+        one
+        if not one.plain or one.kind not in sure or one.typical
+        else Classes(one.kind, one.first, one.digest, one.sizes, sure[one.kind], plain=False)
+        for one in found
+    ]
+
+
+def departures(one: Classes) -> Iterator[Departure]:
+    """Each rank that leaves its peers in this series, with the first record that shows it."""
+    if one.typical < 2:
+        return
+    present = one.sizes > 0
+    away = present & (2 * one.sizes <= np.minimum(one.typical, present.sum(axis=0)))
+    if not away.any():
+        return
+    nowhere = away.any(axis=0) & ~(present & ~away).any(axis=0)
+    if nowhere.any():
+        away, parted = _without_rhythm(away, nowhere, present)
+        if parted is not None:
+            yield from _parting(one, parted, away, present)
+    if not _is_data(away, present):
+        for rank in np.flatnonzero(away.any(axis=1)).tolist():
+            yield from _departure(one, rank, away, present)
+
+
+def _departure(one: Classes, rank: int, away: Array, present: Array) -> Iterator[Departure]:
+    places = np.flatnonzero(away[rank])
+    at = int(places[0])
+    mates = _mates(one, rank, at, away)
+    if mates.any() and not (mates & present[:, at]).any():
+        return  # its peers ended, and it went on alone
+    home = mates & present[:, at] & ~away[:, at]
+    lost = bool(mates.any()) and not home.any()
+    if not mates.any():
+        home = present[:, at] & ~away[:, at]
+    peers = () if lost else tuple(np.flatnonzero(home).tolist())
+    yield Departure("parting" if lost else "digest", rank, one.first + at, len(places), peers)
+
+
+def _mates(one: Classes, rank: int, at: int, away: Array) -> Array:
+    """The ranks with which it agreed last before; none where it never did."""
+    before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
+    if not len(before):
+        return np.zeros(len(one.digest), bool)
+    last = before[-1]
+    mates: Array = (one.digest[:, last] == one.digest[rank, last]) & (one.sizes[:, last] > 0)
+    mates[rank] = False
+    return mates
+
+
+def _parting(one: Classes, at: int, away: Array, present: Array) -> Iterator[Departure]:
+    """Ranks that agreed until `at`, each, and from there on with no majority any more."""
+    left = away[:, :at].any(axis=1)
+    for rank in np.flatnonzero(present[:, at] & ~left).tolist():
+        records = int(present[rank, at:].sum())
+        yield Departure("parting", rank, one.first + at, records, ())
+
+
+def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
+    """What is away where somebody is at home; and from where on nobody is any more, if it ends so.
+
+    Ranks that all part and meet again (local steps between two averages) do nothing wrong.
+    """
+    told = present.any(axis=0)
+    home = np.flatnonzero(told & ~nowhere)
+    first = int(np.flatnonzero(nowhere)[0])
+    ends = len(home) > 0 and first > home[-1]
+    return away & ~nowhere, first if ends else None
+
+
+def _is_data(away: Array, present: Array) -> bool:
+    """Whether ranks leave and come back too often for a fault, as padding masks do."""
+    left = away.any(axis=1)
+    if int(left.sum()) <= max(len(away) // MOST_RETURNING, 1):
+        return False
+    first = np.argmax(away, axis=1)
+    later = np.arange(away.shape[1]) > first[:, None]
+    back = (present & ~away & later).any(axis=1)
+    return bool((left & back).any())
+
+
+def _sizes(digest: Array, present: Array) -> Array:
+    """How many ranks have each rank's digest, by place."""
+    ranks = len(digest)
+    sizes = np.full(digest.shape, ranks, np.int64)
+    other = np.flatnonzero((digest != digest[:1]).any(axis=0) | ~present.all(axis=0))
+    if len(other):
+        some = digest[:, other]
+        order = np.argsort(some, axis=0, kind="stable")
+        ascending = np.take_along_axis(some, order, axis=0)
+        group = np.zeros(some.shape, np.int64)
+        group[1:] = np.cumsum(ascending[1:] != ascending[:-1], axis=0)
+        group += ranks * np.arange(len(other))
+        counts = np.bincount(group.ravel(), minlength=ranks * len(other))
+        found = np.empty_like(group)
+        np.put_along_axis(found, order, counts[group], axis=0)
+        sizes[:, other] = found
+    return np.where(present, sizes, 0)
+
+
+def _changes(sizes: Array, digest: Array) -> int:
+    """How often most ranks went to a new value together, between one place and the next."""
+    most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
+    shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
+    return int(np.count_nonzero((shared[1:] != shared[:-1]) & most[1:] & most[:-1]))
+
+
+def _usual(sizes: Array) -> Array:
+    """The size of a rank's class at each place, in the middle: one that occurs, 0 without ranks."""
+    ascending = np.sort(sizes, axis=0)
+    absent = (ascending == 0).sum(axis=0)
+    middle = np.minimum((absent + len(sizes) - 1) // 2, len(sizes) - 1)
+    found: Array = np.take_along_axis(ascending, middle[None], axis=0)[0]
+    return found

@@ -1,0 +1,51 @@
+"""What was found among ranks, as sentences; names in them are escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anchorlib.names import escape, join
+from anchorlib.peers.answer import Outlier
+
+__all__ = ["outlier_text", "ranks_text"]
+
+_ONE = {
+    "digest": "its bits are not those that {peers} agree on",
+    "parting": "it agrees no more with those it agreed with",
+    "nan": "it has NaN or infinities where {peers} have none",
+    "norm": "its size is {ratio} times that of {peers}",
+}
+_SEVERAL = {
+    "digest": "their bits are not those that {peers} agree on",
+    "parting": "they agreed before and differ from here on; no majority says which are right",
+    "nan": "they have NaN or infinities where {peers} have none",
+    "norm": "their sizes are up to {ratio} times those of {peers}",
+}
+
+
+def outlier_text(one: Outlier) -> str:
+    """One outlier: which ranks, from where on, and by what."""
+    meaning = (_SEVERAL if len(one.ranks) > 1 else _ONE)[one.evidence]
+    peers = "1 other" if len(one.peers) == 1 else f"{len(one.peers):,} others"
+    places = (("pass", one.pass_index), ("call", one.call))
+    where = "".join(f", {word} {number}" for word, number in places if number)
+    phase = "" if one.phase == "train" else f", phase {escape(one.phase)}"
+    records = f"{one.records:,} record{'s' * (one.records != 1)}"
+    tensors = f" of {one.tensors:,} tensors" if one.tensors > 1 else ""
+    return (
+        f"{ranks_text(one.ranks)} first at step {one.step}{where}{phase} in "
+        f"{escape(join(one.name, one.kind))}: "
+        f"{meaning.format(peers=peers, ratio=f'{one.ratio or 0:.3g}')}; {records}{tensors}"
+    )
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in ascending order, folded: "rank 4", "ranks 0-1022,1024"."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    spans = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return f"rank{'s' * (len(ranks) > 1)} {spans}"
