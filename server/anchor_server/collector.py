@@ -108,11 +108,9 @@ class Collector:
         record_bytes: int = RECORD_BYTES,
     ) -> None:
         self.store = Path(store)
-        if token is not None and access is not None:
-            raise OptionError("a collector has one token, or an access file that names several")
         named = tls is not None and tls.client_ca_file is not None
-        self._access = access and AccessFile(access, self._admit, certificates=named)
-        known = self._access.read() if self._access else Access.of_token(token)
+        self._access = AccessFile(access, self._admit, certificates=named) if access else None
+        known = self._known(token)
         guarded = tls is not None and (named or known.anyone is None)
         host = checked_host(bind, guarded=guarded, insecure=insecure)
         take_store(self.store, fsync=fsync, read_only=read_only)
@@ -146,6 +144,14 @@ class Collector:
         self.address = f"{host}:{self._handshakes.port}"
         self._stopped = threading.Event()
         self._stop_lock = threading.Lock()
+
+    def _known(self, token: str | None) -> Access:
+        """Who may do what: as the access file says, or whoever has the token."""
+        if self._access is None:
+            return Access.of_token(token)
+        if token is not None:
+            raise OptionError("a collector has one token, or an access file that names several")
+        return self._access.read()
 
     def start(self) -> None:
         """Serve from now on, on threads of its own."""
