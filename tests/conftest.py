@@ -32,6 +32,7 @@ SLOW = (
     "anchorlib/capture/test_distributed.py",
     "anchorlib/capture/tracing/test_bits.py",
     "anchorlib/capture/tracing/test_ranks.py",
+    "anchorlib/cluster/",
     "anchorlib/integrations/",
     "anchorlib/launch/",
     "anchorlib/poptorch/test_tutorial.py",
