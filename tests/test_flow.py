@@ -10,6 +10,7 @@ from torch import nn
 import anchorlib
 from anchor_server import Collector
 from anchorlib import All, EveryN, Final, Sum, Summary
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.slow
 
@@ -122,7 +123,6 @@ def test_an_observed_run_computes_what_the_unobserved_run_computes(tmp_path, mon
 
 def test_four_ranks_record_into_one_run_at_once(tmp_path):
     import subprocess
-    import sys
 
     script = (
         "import sys, torch, anchorlib\n"
@@ -133,7 +133,7 @@ def test_four_ranks_record_into_one_run_at_once(tmp_path):
         "        session.step()\n"
     )
     ranks = [
-        subprocess.Popen([sys.executable, "-W", "error", "-c", script, str(tmp_path), str(rank)])
+        subprocess.Popen([warm_python(), "-W", "error", "-c", script, str(tmp_path), str(rank)])
         for rank in range(4)
     ]
     assert [rank.wait(120) for rank in ranks] == [0] * 4

@@ -10,7 +10,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,6 +29,7 @@ from tests.security.certificates import Pair, pair
 from tests.server.processes import called, run, served
 from tests.server.test_faults import small_disk
 from tests.waiting import until
+from tests.warm import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ with anchorlib.start("run1", store=sys.argv[1]) as session:
 
 def test_a_trainer_that_trusts_another_authority_says_one_sentence(tmp_path, tls):
     told = run(
-        [sys.executable, "-c", TRAINING, f"grpcs://{tls.address}"],
+        [warm_python(), "-c", TRAINING, f"grpcs://{tls.address}"],
         ANCHOR_CA_FILE=str(pair(tmp_path, "stranger").cert),
         ANCHOR_SPOOL=str(tmp_path / "spool"),
     )

@@ -28,7 +28,12 @@ _HERE = Path(__file__).parent
 
 @functools.cache
 def warm_python() -> str:
-    """The path of the command, which is called like Python; its parent ends with this process."""
+    """The path of the command, which is called like Python; its parent ends with this process.
+
+    It needs Linux's handles of processes; elsewhere programs start as ever.
+    """
+    if sys.platform != "linux":
+        return sys.executable
     folder = Path(tempfile.mkdtemp(prefix="anchorlib-warm-"))
     address = folder / "parent"
     # What has threads cannot fork; and a pool of compilers takes longer to start than it saves.

@@ -108,6 +108,7 @@ def _become(words: list[str], directory: str, environment: dict[str, str]) -> No
     os.environ.clear()
     os.environ.update(environment)
     _open_streams()
+    sys.orig_argv[:] = [os.path.join(os.path.dirname(sys.argv[1]), "python"), *words]  # noqa: PTH118, PTH120
     how, program, arguments = _parsed(iter(words))
     own = sys.path[1:]  # without this file's folder
     sys.path[:] = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p] + own

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 import anchorlib
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def run_ranks(script, store, world=2):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("ANCHOR_")}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", body, str(store)],
+            [warm_python(), "-c", body, str(store)],
             env={
                 **clean,
                 "RANK": str(rank),

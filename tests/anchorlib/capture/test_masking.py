@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-import sys
 
 import pytest
 from hypothesis import assume, given
@@ -15,6 +14,7 @@ import anchorlib
 from anchorlib.capture.masking import masked, masked_text, masked_value
 from anchorlib.errors import OptionError
 from tests.server.processes import bare_environment
+from tests.warm import warm_python
 
 NAMES = [
     *("password", "db_password", "PASSWORD_STAGING", "pgpassword", "passphrase", "pw", "pwd"),
@@ -196,7 +196,7 @@ def test_a_run_keeps_no_secret_of_its_command_or_its_attributes(tmp_path):
     typed = "--wandb-key=Zq-4rgv --pw Zq-4rgv --lr 0.1 pg://me:Zq-4rgv@host"
     store = tmp_path / "store"
     subprocess.run(
-        [sys.executable, str(program), str(store), *shlex.split(typed)],
+        [warm_python(), str(program), str(store), *shlex.split(typed)],
         check=True,
         env=bare_environment(),
     )
