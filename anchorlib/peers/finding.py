@@ -36,7 +36,8 @@ def outliers(
     """
     opened = run if isinstance(run, Run) else open_run(run, store)
     asked = () if tensors == "*" else (tensors,) if isinstance(tensors, str) else tuple(tensors)
-    grid = grid_of(opened, {(info.name, info.kind) for info in opened.tensors(*asked)})
+    named = {(info.name, info.kind) for info in opened.tensors(*asked)} if asked else None
+    grid = grid_of(opened, named)
     found = settled(classes(grid))
     alike = [one.typical > 1 for one in found]
     left = [one for series in found for one in departures(series)]

@@ -88,14 +88,14 @@ class _Labels:
     keys: Array  # (4, rows): series, step, pass, call
 
 
-def grid_of(run: Run, pairs: Set[tuple[str, str]]) -> Grid:
-    """What the ranks recorded of these names and kinds; a coordinate that repeats counts once.
+def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> Grid:
+    """What the ranks recorded of these names and kinds (None: of all); a place counts once.
 
     Raises DamagedError, CollectorError.
     """
     known: dict[SeriesKey, int] = {}
-    ranks = run.ranks
-    labels = [_labels(*run.rows(rank), known, pairs) for rank in ranks]
+    labels = [_labels(*both, known, pairs) for both in run.all_rows()]
+    ranks = [one.reader.rank for one in labels]
     distinct = {id(one.keys): one.keys for one in _shared(labels)}
     all_keys = np.concatenate([np.zeros((4, 0), np.int64), *distinct.values()], axis=1)
     levels = [np.unique(keys) for keys in all_keys]
@@ -114,7 +114,7 @@ def grid_of(run: Run, pairs: Set[tuple[str, str]]) -> Grid:
 
 
 def _labels(
-    reader: RankReader, rows: Array, known: dict[SeriesKey, int], pairs: Set[tuple[str, str]]
+    reader: RankReader, rows: Array, known: dict[SeriesKey, int], pairs: Set[tuple[str, str]] | None
 ) -> _Labels:
     phases = reader.catalogue.phases
     ids = reader.series_ids[rows].astype(np.int64)
@@ -123,7 +123,7 @@ def _labels(
     numbers = np.full(len(both), -1)
     for at, code in enumerate(both.tolist()):
         entry = reader.catalogue.series[code // len(phases)]
-        if (entry.name, entry.kind) in pairs:
+        if pairs is None or (entry.name, entry.kind) in pairs:
             key = SeriesKey(entry.name, entry.kind, entry.mode, phases[code % len(phases)])
             numbers[at] = known.setdefault(key, len(known))
     owner = numbers[places]

@@ -193,6 +193,12 @@ class Run:
         reader = self._reader.rank(self._checked_rank(rank))
         return reader, visible_rows(reader)
 
+    def all_rows(self) -> list[tuple[RankReader, np.ndarray[Any, Any]]]:
+        """The same of every rank, ascending, having looked for new rows once."""
+        self._reader.refresh()
+        readers = [self._reader.rank(rank) for rank in self._reader.ranks]
+        return [(reader, visible_rows(reader)) for reader in readers]
+
     def tensors(self, *selectors: str) -> list[TensorInfo]:
         """What the run holds, in order of execution; all of it, or what the selectors name.
 

@@ -93,8 +93,8 @@ def _silent(run: Run) -> Iterator[Finding]:
 def _empty(run: Run) -> Iterator[str]:
     recorded = {(info.name, info.kind) for info in run.tensors()}
     lost = {(gap.name, gap.kind) for gap in run.gaps()}
-    for rank in run.ranks:
-        entries = run.rows(rank)[0].catalogue.series
+    for reader, _ in run.all_rows():
+        entries = reader.catalogue.series
         silent = {(entry.name, entry.kind): None for entry in entries}
         yield from (escape(join(*pair)) for pair in silent if pair not in recorded | lost)
 
@@ -102,8 +102,7 @@ def _empty(run: Run) -> Iterator[str]:
 def _nonfinite(run: Run) -> Iterator[Finding]:
     count = skipped = 0
     first: tuple[int, int, str] | None = None
-    for rank in run.ranks:
-        reader, rows = run.rows(rank)
+    for reader, rows in run.all_rows():
         odd = rows[(reader.column("nan")[rows] + reader.column("inf")[rows]) > 0]
         if not len(odd):
             continue
@@ -111,7 +110,11 @@ def _nonfinite(run: Run) -> Iterator[Finding]:
         flags = reader.column("flags")[odd]
         skipped += int(np.count_nonzero(flags & int(Flag.STEP_SKIPPED)))
         entry = reader.catalogue.series[int(reader.series_ids[odd[0]])]
-        place = (int(reader.column("step")[odd[0]]), rank, escape(join(entry.name, entry.kind)))
+        place = (
+            int(reader.column("step")[odd[0]]),
+            reader.rank,
+            escape(join(entry.name, entry.kind)),
+        )
         first = place if first is None else min(first, place)
     if first is None:
         yield Finding("ok", "values", "all finite")
