@@ -33,7 +33,7 @@ from anchorlib.store.location import Location
 from anchorlib.store.operations import operation_entries
 from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import StoredRows, committed_rows
-from anchorlib.store.seal import rank_location
+from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.values import StoredForm
 from anchorlib.summary import Log2Histogram, log2_histogram
 
@@ -69,6 +69,11 @@ class RankReader:
         """Whether the rank is still the one that was opened: not overwritten, not removed."""
         head = self._location.get(f"catalog/{chunk_key(0, 0)}", 0, len(self._first_line))
         return head == self._first_line
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it was sealed, and grows no more."""
+        return isinstance(self._location, SealedRank)
 
     def refresh(self) -> None:
         """Reads what was committed since."""

@@ -16,7 +16,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlib.errors import DamagedError, OptionError, RunNotFoundError, StoreError
+from anchorlib.errors import DamagedError, OptionError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.reading import Run
 from anchorlib.store import (
     FolderTarget,
@@ -29,6 +29,7 @@ from anchorlib.store import (
     seal,
 )
 from anchorlib.store.seal.grid import CHUNK_BYTES, SHARD_BYTES, Grid
+from anchorlib.upkeep.mending import Examined
 from tests.anchorlib.store.records import filled, floats, record, written
 from tests.anchorlib.store.sealing import assert_same_run, damages, opened, sealed_run
 from tests.writing import put
@@ -229,6 +230,21 @@ def test_what_cannot_be_sealed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match="x@grad at step 0"):
         seal(run, RankReader(run, 0), FolderTarget(tmp_path / "other.zarr", fsync=False))
     assert read_sealed(LocalLocation(tmp_path / "other.zarr"), 0) is None
+
+
+def test_a_sealed_rank_is_never_written_and_a_repair_keeps_all_of_it(tmp_path: Path) -> None:
+    run = written(tmp_path, [record("x", step, floats(step)) for step in range(3)])
+    store = tmp_path / "sealed"
+    (store / "run1.zarr").mkdir(parents=True)
+    sealed_run(run, store / "run1.zarr")
+    before = {path: path.read_bytes() for path in objects(store / "run1.zarr")}
+    with pytest.raises(RunExistsError, match="is sealed, and takes no more records"):
+        Writer.open(store, "run1", 0, resume=True)
+    examined = Examined.of(LocalLocation(store / "run1.zarr"), "run1", 0)
+    assert examined.sound.all()
+    assert examined.kept.all()
+    assert examined.problems == []
+    assert {path: path.read_bytes() for path in objects(store / "run1.zarr")} == before
 
 
 @given(
