@@ -29,8 +29,8 @@ from benchmarks.grids import grids
 from benchmarks.timing import touch_memory
 
 MODULES = (
-    "calls", "observing", "training", "tracing", "storing", "forms", "collecting", "reading",
-    "comparing", "page", "scaling",
+    "calls", "observing", "training", "tracing", "storing", "forms", "sealing", "collecting",
+    "reading", "comparing", "page", "scaling",
 )  # fmt: skip
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30

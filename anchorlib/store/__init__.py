@@ -47,18 +47,34 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
+from anchorlib.store.seal import (
+    FolderTarget,
+    RankFigures,
+    Sealed,
+    SealedObject,
+    SeriesFigures,
+    Target,
+    is_unfinished,
+    rank_location,
+    read_index,
+    read_sealed,
+    seal,
+)
 from anchorlib.store.tensors import TensorTree, rows_together
+from anchorlib.store.visible import visible_rows
 from anchorlib.store.writer import Writer
 
 __all__ = [
     "DEFAULT_STORE",
     "CollectorLocation",
+    "FolderTarget",
     "FoundRun",
     "HeldRank",
     "LocalLocation",
     "Location",
     "Pin",
     "RankAudit",
+    "RankFigures",
     "RankLock",
     "RankReader",
     "Remnants",
@@ -66,7 +82,11 @@ __all__ = [
     "RunFilesError",
     "RunReader",
     "RunRoom",
+    "Sealed",
+    "SealedObject",
     "SeriesEntry",
+    "SeriesFigures",
+    "Target",
     "TensorTree",
     "Within",
     "Writer",
@@ -82,6 +102,7 @@ __all__ = [
     "held_ranks",
     "holder",
     "is_locked",
+    "is_unfinished",
     "is_written",
     "list_runs",
     "listed_ranks",
@@ -92,6 +113,9 @@ __all__ = [
     "packed_rows",
     "pin_of",
     "place_run",
+    "rank_location",
+    "read_index",
+    "read_sealed",
     "remove_rank",
     "remove_run",
     "rename_run",
@@ -100,11 +124,13 @@ __all__ = [
     "run_author",
     "run_directory",
     "run_faults",
+    "seal",
     "stored_fingerprint",
     "stored_records",
     "told_rows",
     "unmade_store",
     "unpublished",
+    "visible_rows",
     "waiting_removals",
     "written_ns",
 ]

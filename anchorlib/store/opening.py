@@ -89,6 +89,11 @@ class Place:
                 "start), or take another run name"
             )
         if found is not None and attempts and (same or not overwrite):
+            if found.is_sealed:
+                raise RunExistsError(
+                    f"{self} is sealed, and takes no more records: take another run name, or "
+                    "overwrite it (overwrite=True of start)"
+                )
             if found.catalogue.version != VERSION:
                 raise RunExistsError(
                     f"{self} is of format {found.catalogue.version}, which is read and no longer "

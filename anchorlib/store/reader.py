@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from anchorlib.errors import RunNotFoundError
+from anchorlib.names import escape
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
+from anchorlib.store.seal import is_unfinished
 from anchorlib.store.tail import whole_rows
 
 __all__ = ["RunReader", "end_copy", "listed_ranks"]
@@ -31,8 +34,26 @@ class RunReader:
         self._copied: dict[int, bool] = {}
 
     def refresh(self) -> None:
-        """Looks for new ranks, rows and series."""
-        self._ranks = {rank: self._fresh(rank) for rank in self._listed()}
+        """Looks for new ranks, rows and series.
+
+        A rank that was not sealed to its end does not exist. Raises RunNotFoundError where there is
+        no other.
+        """
+        listed = self._listed()
+        found = {rank: reader for rank in listed if (reader := self._sealed_or_live(rank))}
+        if listed and not found:
+            raise RunNotFoundError(
+                f"no rank of {escape(self.name)} was sealed to its end: archive the run once more"
+            )
+        self._ranks = found
+
+    def _sealed_or_live(self, rank: int) -> RankReader | None:
+        try:
+            return self._fresh(rank)
+        except RunNotFoundError:
+            if is_unfinished(self.location, rank):
+                return None
+            raise
 
     def _fresh(self, rank: int) -> RankReader:
         reader = self._ranks.get(rank)

@@ -23,10 +23,10 @@ from anchorlib.store import (
     RankReader,
     Remnants,
     RowChecks,
-    Within,
     Writer,
     end_copy,
     place_run,
+    rank_location,
     run_directory,
     stored_records,
     unmade_store,
@@ -70,7 +70,7 @@ class Examined:
         end_copy(run, name, reader)
         rows = np.arange(reader.committed)
         sound = np.ones(len(rows), bool)
-        sound[RowChecks(Within(location, f"rank{rank}"), reader).unfit(rows)] = False
+        sound[RowChecks(rank_location(location, rank), reader).unfit(rows)] = False
         if lost_phases:
             sound &= ~np.isin(reader.column("phase"), list(lost_phases))
         found = cls(reader, sound, np.zeros(len(rows), bool), problems)
@@ -135,15 +135,17 @@ def salvage(store: Path, examined: Sequence[Examined], name: str) -> bool:
 
 def _opened(run: Location, rank: int) -> tuple[RankReader, Location, list[str], set[int]]:
     """A reader of what is left, where it reads, what is wrong, and the phases without a name."""
-    if _is_old(run, rank):  # which is read where it is whole
+    if _is_fixed(run, rank):  # which is read where it is whole
         return RankReader(run, rank), run, [], set()
     remnants = Remnants(run, rank)
     return RankReader(remnants, rank), remnants, remnants.problems, remnants.lost_phases
 
 
-def _is_old(run: Location, rank: int) -> bool:
+def _is_fixed(run: Location, rank: int) -> bool:
+    """Whether it is of format 1, or sealed: then it has no remnants as a live rank has them."""
     try:
-        return RankReader(run, rank).catalogue.version == 1
+        reader = RankReader(run, rank)
+        return reader.is_sealed or reader.catalogue.version == 1
     except AnchorError:
         return False
 

@@ -205,7 +205,7 @@ class _Work:
         told.lost, told.bare = one.lost
         told.problems = one.problems
         told.damaged = not one.is_sound
-        if told.damaged or one.reader.catalogue.version == 1:
+        if told.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
             return
         if self.dry or self.name is not None:
             told.remade = len(list(unpublished(self.found.location, one.reader)))
