@@ -31,9 +31,10 @@ from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store, unmade_store
+from anchorlib.store.parts import Part
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, end_copy, listed_ranks
+from anchorlib.store.reader import RunReader, end_copy, listed_parts, listed_ranks
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
@@ -46,6 +47,7 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
+from anchorlib.store.several import SeveralCollectors
 from anchorlib.store.tensors import TensorTree
 from anchorlib.store.writer import Writer
 
@@ -56,6 +58,7 @@ __all__ = [
     "HeldRank",
     "LocalLocation",
     "Location",
+    "Part",
     "RankAudit",
     "RankLock",
     "RankReader",
@@ -65,6 +68,7 @@ __all__ = [
     "RunReader",
     "RunRoom",
     "SeriesEntry",
+    "SeveralCollectors",
     "TensorTree",
     "Within",
     "Writer",
@@ -81,6 +85,7 @@ __all__ = [
     "is_locked",
     "is_written",
     "list_runs",
+    "listed_parts",
     "listed_ranks",
     "locate_store",
     "make_store",

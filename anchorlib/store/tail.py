@@ -36,7 +36,7 @@ def whole_rows(run: Location, reader: RankReader) -> int:
     remnants = Remnants(run, reader.rank)
     copied = RankReader(remnants, reader.rank)
     rows = min(reader.committed, copied.committed)
-    rows = _torn_rows(Within(remnants, rank_name(reader.rank)), copied, rows)
+    rows = _torn_rows(Within(remnants, rank_name(reader.rank, reader.part)), copied, rows)
     return _torn_values(copied, rows)
 
 

@@ -1,6 +1,7 @@
 """Runs as things: who writes them; measured, removed, renamed, chosen by age and size, and mended.
 
 keeping    the keeper of a store: a directory's own, or a collector's
+spread     the keeper of runs that several collectors hold together
 choosing   which runs go, by age, number and size
 writing    who writes now
 mending    what of a damaged run is sound, recorded once more

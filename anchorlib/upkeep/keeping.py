@@ -13,6 +13,7 @@ from anchorlib.store import (
     LocalLocation,
     Location,
     RunReader,
+    SeveralCollectors,
     Within,
     disk_bytes,
     find_run,
@@ -25,6 +26,7 @@ from anchorlib.store import (
     written_ns,
 )
 from anchorlib.upkeep.choosing import RunFacts
+from anchorlib.upkeep.spread import SpreadKeeper
 from anchorlib.upkeep.writing import Writing, writings_at, writings_in
 
 if TYPE_CHECKING:
@@ -160,4 +162,6 @@ def _keeper(location: Location) -> Keeper:
         from anchorlib.wire import KeeperClient
 
         return _RemoteKeeper(KeeperClient(location.client.address))
+    if isinstance(location, SeveralCollectors):
+        return SpreadKeeper([_keeper(one) for one in location.collectors])
     raise RunNotFoundError("only a directory or a collector keeps runs")

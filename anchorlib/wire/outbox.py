@@ -367,7 +367,7 @@ class Outbox:
                 f"it has {resume.committed} records of this session, but acknowledged "
                 f"{self.committed} of {end}: its store was changed"
             )
-        links = (*self._earlier, Link(resume.attempt, 0, resume.committed))
+        links = (*self._earlier, Link(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
         self._questions = Questions(doubts(self._frames.held(start), links))
         self._resume_at = resume.committed

@@ -39,7 +39,8 @@ StoreOption: TypeAlias = Annotated[
         "--store",
         envvar="ANCHOR_STORE",
         metavar="PLACE",
-        help="Where runs live: a directory, or grpc://HOST:PORT of a collector.",
+        help="Where runs live: a directory, or grpc://HOST:PORT of a collector "
+        "(grpc://A:PORT,B:PORT of several).",
         callback=not_empty,
     ),
 ]
