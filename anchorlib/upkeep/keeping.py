@@ -32,7 +32,7 @@ from anchorlib.upkeep.writing import Writing, writings_at, writings_in
 if TYPE_CHECKING:
     from anchorlib.wire import KeeperClient
 
-__all__ = ["Keeper", "keeper_at", "keeper_of", "local_run", "read_facts"]
+__all__ = ["Keeper", "keeper_at", "keeper_of", "keepers_at", "local_run", "read_facts"]
 
 _SUFFIX = ".zarr"
 
@@ -110,6 +110,13 @@ class _RemoteKeeper:
 def keeper_at(store: str) -> Keeper:
     """The keeper of the store that a text means. Raises as `locate_store`."""
     return _keeper(locate_store(store))
+
+
+def keepers_at(store: str) -> list[Keeper]:
+    """The same, of each of several collectors for itself."""
+    location = locate_store(store)
+    several = location.collectors if isinstance(location, SeveralCollectors) else [location]
+    return [_keeper(one) for one in several]
 
 
 def keeper_of(found: FoundRun) -> tuple[Keeper, str]:

@@ -27,6 +27,7 @@ FAILOVER_SECONDS: Final = 30.0
 _VARIABLE: Final = "ANCHOR_FAILOVER_SECONDS"
 _LEAST: Final = 0.1
 _MOST: Final = 86_400.0
+_MOST_ROUNDS: Final = 6  # after which the time is not doubled any more
 
 
 def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address, ...]:
@@ -67,7 +68,7 @@ class Route:
     """The collectors of one rank in their order, and the one that it is at.
 
     part: the place of that one in the order.
-    seconds: how long it may stay away; None takes the environment's word, and of a collector that
+    seconds: how long one may stay away; None takes the environment's word, and of a collector that
         is alone any time.
     """
 
@@ -78,7 +79,8 @@ class Route:
         self.part = 0
         if seconds is None:
             seconds = failover_seconds() if self.is_spread else math.inf
-        self.seconds = seconds
+        self._seconds = seconds
+        self._vain = 0  # moves since somebody acknowledged something
 
     @property
     def address(self) -> Address:
@@ -91,6 +93,15 @@ class Route:
         return len(self.order) > 1
 
     @property
+    def seconds(self) -> float:
+        """How long this one may stay away.
+
+        Twice as long after each round in which nobody acknowledged anything: where all of them are
+        slow, a rank that hurries from one to the next would never get on.
+        """
+        return self._seconds * 2.0 ** min(self._vain // len(self.order), _MOST_ROUNDS)
+
+    @property
     def among(self) -> str:
         """All of them as one text; empty where there is one."""
         return list_text(self.order) if self.is_spread else ""
@@ -98,3 +109,8 @@ class Route:
     def move(self) -> None:
         """The rank goes on at the next one; behind the last comes the first."""
         self.part = (self.part + 1) % len(self.order)
+        self._vain += 1
+
+    def get_on(self) -> None:
+        """The one that it is at has acknowledged something."""
+        self._vain = 0

@@ -40,7 +40,7 @@ StoreOption: TypeAlias = Annotated[
         envvar="ANCHOR_STORE",
         metavar="PLACE",
         help="Where runs live: a directory, or grpc://HOST:PORT of a collector "
-        "(grpc://A:PORT,B:PORT of several).",
+        "(grpc://A:50051,B:50051 of several).",
         callback=not_empty,
     ),
 ]
