@@ -144,8 +144,9 @@ class Sender:
 
     def _pause_or_move(self, failures: int, fault: Failure) -> int:
         """How many failures the next one follows."""
+        is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
         away = time.monotonic() - self._away_since
-        if fault.kind not in AWAY or away < self._route.seconds or self._over:
+        if not is_away or away < self._route.seconds or self._over:
             self._pause(failures, fault)
             return failures
         if self.on_move is None:
@@ -165,14 +166,16 @@ class Sender:
             f"the collector at {old} stays away; rank {self._hello.rank} of run "
             f"{self._hello.run} goes on at {self._address}"
         )
-        self._away_since = time.monotonic()
+        self._away_since, self._busy_since = time.monotonic(), 0.0
 
     def _may_pass(self, fault: Failure) -> bool:
         """Whether what holds the rank may be the attempt before this one, not yet missed there.
 
-        A collector notices only after a while that a machine or the line to it is gone.
+        A collector notices only after a while that a machine or the line to it is gone: so of
+        one that this session left, and comes back to.
         """
-        if not (self.follows or self._hello.resume) or fault.kind is not Kind.BUSY:
+        follows = self.follows or self._hello.resume or self._route.has_moved
+        if not follows or fault.kind is not Kind.BUSY:
             return False
         now = time.monotonic()
         self._busy_since = self._busy_since or now

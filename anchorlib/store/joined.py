@@ -92,10 +92,15 @@ class JoinedRank(RankReader):
             merged.attempts.append(self._attempt(session, row))
             row += sum(span.end - span.first for span in session.spans)
             self._state(merged, session)
-        last = self._sessions[-1].attempts[-1][0] if self._sessions else 0
-        merged.state = self._parts[last].catalogue.state
+        merged.state = "closed" if self._is_closed() else "open"
         merged.published = row
         return merged
+
+    def _is_closed(self) -> bool:
+        """Whether the last session ended as it should: it told whichever collector it was at."""
+        own = self._sessions[-1].attempts if self._sessions else ()
+        parts = [(self._parts[place].catalogue, attempt) for place, attempt in own]
+        return any(one.state == "closed" and one.attempts[-1] == attempt for one, attempt in parts)
 
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
         """Series and phases get one number for all parts, forms one for each: values lie apart."""

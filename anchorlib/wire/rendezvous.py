@@ -67,7 +67,7 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 class Route:
     """The collectors of one rank in their order, and the one that it is at.
 
-    part: the place of that one in the order.
+    part: the place of that one in the order. has_moved: whether the rank was at another before.
     seconds: how long one may stay away; None takes the environment's word, and of a collector that
         is alone any time.
     """
@@ -81,6 +81,7 @@ class Route:
             seconds = failover_seconds() if self.is_spread else math.inf
         self._seconds = seconds
         self._vain = 0  # moves since somebody acknowledged something
+        self.has_moved = False
 
     @property
     def address(self) -> Address:
@@ -110,6 +111,7 @@ class Route:
         """The rank goes on at the next one; behind the last comes the first."""
         self.part = (self.part + 1) % len(self.order)
         self._vain += 1
+        self.has_moved = True
 
     def get_on(self) -> None:
         """The one that it is at has acknowledged something."""
