@@ -60,7 +60,7 @@ def show_status(
         document([_document(one) for one in writings])
     elif writings:
         emit(_table(writings, this_screen()))
-    else:
+    elif not away:
         note(f"nobody writes into {escape(place)} now")
     for problem in away:
         note(problem)
