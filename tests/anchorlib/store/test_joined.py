@@ -97,6 +97,14 @@ def test_a_session_that_came_back_for_nothing_goes_on_in_its_attempt(tmp_path):
     assert len(Writer.open(tmp_path, "run1", 0, resume=True)._reader.catalogue.attempts) == 2
 
 
+def test_what_comes_before_what_is_there_may_come_later(tmp_path):
+    """A spool is brought to a collector to which its session had moved on already."""
+    write(tmp_path, 0, 0, 6)
+    write(tmp_path, 1, 12, 20)
+    write(tmp_path, 1, 6, 12)
+    assert steps(tmp_path) == list(range(20))
+
+
 def test_restarts_order_attempts_before_the_clock_does(tmp_path):
     write(tmp_path, 1, 0, 30, restart=1, writer_id=OTHER, resume=True)
     write(tmp_path, 0, 0, 20, restart=0)
