@@ -90,11 +90,11 @@ class Sender:
         self._credentials = credentials
         self._on_trouble = on_trouble
         self._stream: PushStream | None = None
-        self._busy_since = 0.0
-        self._away_since = time.monotonic()
+        self._busy_since = self._away_since = 0.0
 
     def run(self) -> None:
         """Send until the collector has closed the run, it refused, or `finished` is set."""
+        self._away_since = time.monotonic()  # earlier spools may have been delivered until now
         try:
             self._send()
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here

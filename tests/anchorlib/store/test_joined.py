@@ -26,6 +26,7 @@ def write(store: Path, number: int, first: int, end: int, *, closes: bool = Fals
     part = Part(number, first, told.pop("restart", None))
     who = told.pop("writer_id", WRITER)
     with Writer.open(store, "run1", 0, writer_id=who, part=part, **told) as writer:
+        assert writer.committed >= first
         writer.write_block(block_of([numbered(n) for n in range(writer.committed, end)]))
         if not closes:
             writer.publish()
