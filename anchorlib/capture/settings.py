@@ -23,6 +23,7 @@ from anchorlib.store import DEFAULT_STORE
 __all__ = ["Options", "Settings", "settings"]
 
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")  # torchrun; a requeued job
+_MOST_RESTARTS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ def settings(asked: Options) -> Settings:
             queue_bytes=_whole("queue_bytes", asked.queue_bytes, 1),
             max_bytes=None if asked.max_bytes is None else _room(asked.max_bytes),
             durability=_choice("durability", asked.durability, Durability),
+            restart=_restart_count(),
         ),
         store=place,
         recording=(ranks is None or rank in ranks) and env.get("ANCHOR_DISABLED", "0") in ("", "0"),
@@ -234,8 +236,14 @@ def _job_name() -> str:
 
 def _restarted() -> bool:
     """Whether the launcher says that it started this job before."""
-    counts = (os.environ.get(name, "0") for name in _RESTARTS)
-    return any(count.isdigit() and int(count) > 0 for count in counts)
+    return (_restart_count() or 0) > 0
+
+
+def _restart_count() -> int | None:
+    """How often the launcher says that it did; None where it does not say."""
+    told = [os.environ.get(name, "") for name in _RESTARTS]
+    counts = [int(one) for one in told if one.isdigit() and int(one) < _MOST_RESTARTS]
+    return max(counts, default=None)
 
 
 def _whole(name: str, value: object, least: int) -> int:

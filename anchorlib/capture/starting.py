@@ -54,8 +54,8 @@ def start(  # noqa: PLR0913  # the contract's arguments
     """Open the one active session of this process; it records at once.
 
     run: its name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
-    store: where runs live: a directory, or a collector's grpc:// or grpcs:// URL; else
-        ANCHOR_STORE, else "anchors".
+    store: where runs live: a directory, or the grpc:// or grpcs:// URL of a collector or of
+        several ("grpcs://a:50051,b:50051"); else ANCHOR_STORE, else "anchors".
     rank: else RANK, SLURM_PROCID, 0. ranks: on which ranks to record (others do nothing).
     tensors: selectors that limit what anchors record; else ANCHOR_TENSORS.
     mode: of anchors that name none.

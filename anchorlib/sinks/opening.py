@@ -8,13 +8,13 @@ from anchorlib.errors import OptionError
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.options import RunOptions
 from anchorlib.spool import spool_place, spool_room
-from anchorlib.wire import Credentials, check_credentials, parse_address
+from anchorlib.wire import Credentials, check_credentials, failover_seconds, parse_addresses
 
 __all__ = ["check_collector", "open_sink"]
 
 
 def open_sink(store: str, options: RunOptions) -> Sink:
-    """The sink for `store`: a directory, `grpc://host:port` or `grpcs://host:port`.
+    """The sink for `store`: a directory, or `grpc://host:port` (grpcs://) of one collector or more.
 
     Raises RunExistsError, RunBusyError or StoreError for a directory; a collector is not waited
     for. OptionError for an address of another scheme.
@@ -34,12 +34,16 @@ def open_sink(store: str, options: RunOptions) -> Sink:
 def check_collector(store: str) -> None:
     """Whether a sink for this URL could be opened, without gRPC, and without asking anybody.
 
-    Raises OptionError for an address, a certificate, a token or an ANCHOR_SPOOL_LIMIT that cannot
-    be.
+    Raises OptionError for an address, a certificate, a token, an ANCHOR_SPOOL_LIMIT or an
+    ANCHOR_FAILOVER_SECONDS that cannot be.
     """
     if store.partition("://")[0] not in ("grpc", "grpcs"):
         raise _unknown(store)
-    check_credentials(parse_address(store), Credentials.from_environment())
+    collectors = parse_addresses(store)
+    for one in collectors:
+        check_credentials(one, Credentials.from_environment())
+    if len(collectors) > 1:
+        failover_seconds()
     spool_room()
 
 

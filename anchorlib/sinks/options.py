@@ -26,6 +26,7 @@ class RunOptions:
     queue_bytes: of records that wait in memory.
     max_bytes: of values that this rank may take on disk; None leaves a part of the disk free.
     durability: whether what was taken survives the end of the process, or of power.
+    restart: how often the job was restarted, as its launcher counts; None where it does not.
     """
 
     run: str
@@ -37,6 +38,7 @@ class RunOptions:
     queue_bytes: int = QUEUE_BYTES
     max_bytes: int | None = None
     durability: Durability = "process"
+    restart: int | None = None
 
     @property
     def power(self) -> bool:

@@ -42,8 +42,10 @@ from anchorlib.wire import (
     Encoder,
     Hello,
     Outbox,
+    Part,
+    Route,
     frame_weights,
-    parse_address,
+    parse_addresses,
     writer_name,
 )
 
@@ -65,6 +67,8 @@ _CLOSED: Final = "closed"
 class RemoteSink:
     """Sends one rank of one run to the collector at `address`.
 
+    address: of one collector, or of several in one URL: then the rank is at the first of them by
+        hash, and goes on at the next where that stays away.
     options: its `durability` is the spool's: under "power", `put` returns when the disk has it.
     credentials: None takes the environment's.
     spool: the directory below which records wait on disk; None keeps them in memory.
@@ -84,7 +88,8 @@ class RemoteSink:
         writer_id: bytes | None = None,
         first: int = 0,
     ) -> None:
-        self.address = parse_address(address) if isinstance(address, str) else address
+        among = parse_addresses(address) if isinstance(address, str) else (address,)
+        self._route = Route(among, options.run, options.rank)
         self._dropped = self._lost = 0
         self.dropped_bytes = 0
         self._credentials = credentials or Credentials.from_environment()
@@ -100,6 +105,7 @@ class RemoteSink:
             header=json.dumps(dict(options.header), default=str),
             max_bytes=options.max_bytes or 0,
             writer=writer_name(),
+            part=Part(first=first, restart=options.restart) if self._route.is_spread else None,
         )
         self._changed = threading.Condition()
         self._gaps: dict[tuple[str, str, str, str], Gap] = {}
@@ -111,18 +117,17 @@ class RemoteSink:
         self._power = options.power
         self._spool = None if spool is None else self._make_spool(spool)
         self._outbox = self._make_outbox(first)
-        self._sender = Sender(
-            self.address, self._hello, self._outbox, self._changed, self._credentials, self._warn
-        )
-        self._earlier = Earlier(
-            self.address, self._hello, self._sender, self._changed, self._credentials, self._warn
-        )
+        shared = (self._changed, self._credentials, self._warn)
+        self._sender = Sender(self._route, self._hello, self._outbox, *shared)
+        self._sender.on_move = self._moved
+        self._earlier = Earlier(self._route, self._hello, self._sender, *shared)
         self._thread = threading.Thread(target=self._run, name="anchorlib-sender", daemon=True)
         self._thread.start()
 
     def _make_spool(self, place: Path) -> WrittenSpool | None:
         try:
-            return make_spool(place, self._hello, str(self.address), power=self._power)
+            to, among = str(self.address), self._route.among
+            return make_spool(place, self._hello, to, among=among, power=self._power)
         except OSError as fault:
             _log.warning(
                 "anchorlib: no spool can be made in %s (%s); records wait in memory (%d MiB at "
@@ -140,6 +145,11 @@ class RemoteSink:
         lineage: list[bytes] = []
         frames = self._spool.connect(encoder, lineage, self._changed)
         return Outbox(encoder, frames=frames, lineage=lineage)
+
+    @property
+    def address(self) -> Address:
+        """Of the collector that the rank is at."""
+        return self._route.address
 
     @property
     def spool(self) -> Path | None:
@@ -438,6 +448,15 @@ class RemoteSink:
                 self._sender.refusal,
                 self._push_line,
             )
+
+    def _moved(self, sentence: str) -> None:
+        """The spool says so before the next collector hears of it: what is in it goes there now."""
+        if self._spool is not None:
+            try:
+                self._spool.redirect(str(self.address))
+            except OSError as fault:
+                sentence += f" (its spool could not be told: {fault.strerror or fault})"
+        _log.warning("anchorlib: %s", sentence)
 
     def _warn(self, sentence: str) -> None:
         spool = self._spool

@@ -7,9 +7,11 @@ spool ─▶ collector     as the writer that made it: what it has already is no
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from anchorlib.errors import CollectorError, RunBusyError, StoreError
@@ -18,10 +20,21 @@ from anchorlib.spool.directory import to_directory
 from anchorlib.spool.load import Delivered, Load
 from anchorlib.spool.past import past_attempts
 from anchorlib.spool.place import SpoolLabel, spools_of
-from anchorlib.spool.sending import Sender
+from anchorlib.spool.sending import AWAY, Sender
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.target import Target
-from anchorlib.wire import Credentials, Hello, Outbox, PushReply, is_address, parse_address
+from anchorlib.wire import (
+    Credentials,
+    Failure,
+    Hello,
+    Kind,
+    Outbox,
+    PushReply,
+    Route,
+    is_address,
+    parse_address,
+    parse_addresses,
+)
 
 __all__ = ["Delivered", "Delivery", "deliver", "left_spools"]
 
@@ -69,6 +82,8 @@ class _Draining(Outbox):
 class Delivery:
     """One spool on its way to a collector.
 
+    seconds: how long the collector may stay away before the delivery ends.
+
     Raises StoreError for a spool in which nothing says whose it is, RunExistsError where another
     recording stands in its place.
     """
@@ -80,13 +95,14 @@ class Delivery:
         credentials: Credentials,
         changed: threading.Condition,
         on_trouble: Callable[[str], None],
+        seconds: float = math.inf,
     ) -> None:
         self._load = load = Load(work, target, changed)
-        hello = load.hello(past_attempts(load.run, load.rank, target.to))
+        hello = load.hello(past_attempts(load.run, load.rank, target.to, load.part))
         self.outbox = _Draining(load)
         self._changed = changed
-        address = parse_address(target.to)
-        self.sender = Sender(address, hello, self.outbox, changed, credentials, on_trouble)
+        route = Route([parse_address(target.to)], load.run, load.rank, seconds)
+        self.sender = Sender(route, hello, self.outbox, changed, credentials, on_trouble)
 
     @property
     def delivered(self) -> bool:
@@ -112,9 +128,9 @@ class Delivery:
         return self._load.finish()
 
 
-def left_spools(place: Path, hello: Hello, to: str) -> Iterator[OwnedSpool]:
+def left_spools(place: Path, hello: Hello, route: Route) -> Iterator[OwnedSpool]:
     """Spools of earlier writers of this rank that go to the same store, now this process's own."""
-    mine = hello.writer_id.hex()
+    mine, among = hello.writer_id.hex(), {str(one) for one in route.order}
     for folder in spools_of(place, hello.run, hello.rank):
         label = SpoolLabel.read(folder)
         if label is not None and label.writer_id == mine:
@@ -123,7 +139,7 @@ def left_spools(place: Path, hello: Hello, to: str) -> Iterator[OwnedSpool]:
             work = OwnedSpool.take(folder)
         except (RunBusyError, StoreError):
             continue  # its process is alive, or it was delivered a moment ago
-        if work.label is not None and work.label.to == to:
+        if work.label is not None and work.label.to in among:
             yield work
         else:
             work.release()
@@ -154,8 +170,7 @@ def deliver(
         if (nothing := _drained(work)) is not None:
             return nothing
         if is_address(to):
-            target = Target(str(parse_address(to)), run, follows)
-            return _to_collector(work, target, patience, progress)
+            return _to_collectors(work, Target(to, run, follows), patience, progress)
         return to_directory(work, Target(str(Path(to).absolute()), run, follows), progress)
     finally:
         work.release()
@@ -180,11 +195,30 @@ def _earlier(folder: Path) -> list[Path]:
         path
         for path in spools_of(folder.absolute().parent, mine.run, mine.rank)
         if (label := SpoolLabel.read(path)) is not None
-        and label.to == mine.to
+        and (label.to == mine.to or (label.among and label.among == mine.among))
         and label.created_ns < mine.created_ns
         and any(path.glob("*.seg"))
     ]
     return older[-1:]
+
+
+def _to_collectors(
+    work: OwnedSpool, target: Target, patience: float, progress: Progress
+) -> Delivered:
+    """To the one there is, or of several to the one that it was meant for, else to the next."""
+    label = work.label
+    run, rank = (target.run or label.run, label.rank) if label else ("", 0)
+    order = [str(one) for one in Route(parse_addresses(target.to), run, rank).order]
+    if label is not None and target.run is None:
+        order.sort(key=lambda one: one != label.to)
+    for one in order[:-1]:
+        try:
+            return _to_collector(work, replace(target, to=one), patience, progress)
+        except CollectorError as fault:
+            if fault.kind not in AWAY:
+                raise
+            _log.warning("anchorlib: %s; the next collector is asked", fault)
+    return _to_collector(work, replace(target, to=order[-1]), patience, progress)
 
 
 def _to_collector(
@@ -202,7 +236,8 @@ def _to_collector(
         delivery.cancel()
         thread.join()
     if not delivery.delivered:
-        raise CollectorError(sender.refusal or sender.trouble or f"{target.to} did not answer")
+        sentence = sender.trouble or f"{target.to} did not answer"
+        raise (sender.refused or Failure(Kind.SILENT, sentence)).error()
     return delivery.finish()
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from anchorlib.errors import AnchorError, CollectorError
 from anchorlib.names import escape
-from anchorlib.spool.sending import Sender
+from anchorlib.spool.sending import AWAY, Sender
 from anchorlib.spool.target import Target
-from anchorlib.wire import Address, Credentials, Hello, Kind
+from anchorlib.wire import Credentials, Hello, Kind, Route
 
 if TYPE_CHECKING:
     from anchorlib.spool.delivery import Delivery
@@ -37,14 +39,14 @@ class Earlier:
 
     def __init__(  # the parts it connects
         self,
-        address: Address,
+        route: Route,
         hello: Hello,
         sender: Sender,
         changed: threading.Condition,
         credentials: Credentials,
         on_trouble: Callable[[str], None],
     ) -> None:
-        self._address = address
+        self._route = route
         self._hello = hello
         self._sender = sender
         self._changed = changed
@@ -56,7 +58,7 @@ class Earlier:
         """All that is left below `place`, oldest first; a spool that cannot be is told of."""
         from anchorlib.spool.delivery import left_spools  # it needs the store
 
-        for work in left_spools(place, self._hello, str(self._address)):
+        for work in left_spools(place, self._hello, self._route):
             try:
                 self._deliver(work)
             except (AnchorError, OSError) as fault:
@@ -79,7 +81,19 @@ class Earlier:
             self._delivery.cancel()
 
     def _deliver(self, work: OwnedSpool) -> None:
-        delivery = self.begin(work)
+        places = [one for one in self._route.order if work.label and str(one) == work.label.to]
+        places += [one for one in self._route.order if one not in places]
+        for place in itertools.cycle(places):
+            try:
+                self._bring(work, str(place))
+            except CollectorError as fault:
+                if not (self._route.is_spread and fault.kind in AWAY):
+                    raise
+                continue  # with the next collector
+            return
+
+    def _bring(self, work: OwnedSpool, to: str) -> None:
+        delivery = self.begin(work, to)
         if delivery is None:
             return
         delivery.run()
@@ -88,31 +102,35 @@ class Earlier:
         elif (refused := delivery.sender.refused) is not None:
             raise refused.error()
 
-    def begin(self, work: OwnedSpool) -> Delivery | None:
+    def begin(self, work: OwnedSpool, to: str) -> Delivery | None:
         """The delivery of a spool, once a collector says what it has; None where it is too late.
 
-        Raises CollectorError for a collector that refuses again and again.
+        Raises CollectorError for a collector that refuses again and again, and for one of several
+        that stays away.
         """
         from anchorlib.spool.delivery import Delivery
 
-        pause, refusals = _FIRST_PAUSE, 0
+        pause, refusals, began = _FIRST_PAUSE, 0, time.monotonic()
         while not self._sender.finished:
             try:
                 begun = Delivery(
                     work,
-                    Target(str(self._address)),
+                    Target(to),
                     self._credentials,
                     self._changed,
                     self._on_trouble,
+                    self._route.seconds,
                 )
             except CollectorError as fault:
+                if time.monotonic() - began >= self._route.seconds:
+                    raise
                 passes = isinstance(fault.kind, Kind) and fault.kind.passing
                 refusals = 0 if passes else refusals + 1
                 if refusals >= _REFUSALS:
                     raise
                 with self._changed:
                     self._sender.trouble = str(fault)
-                    seconds = random.uniform(0, pause)
+                    seconds = random.uniform(0, min(pause, self._route.seconds / 4))
                     self._changed.wait_for(lambda: self._sender.finished, seconds)
                 pause = min(2 * pause, _LAST_PAUSE)
             else:

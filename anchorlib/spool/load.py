@@ -15,7 +15,15 @@ from anchorlib.spool.frames import SpoolFrames
 from anchorlib.spool.past import PastAttempt, heir_among
 from anchorlib.spool.spools import OwnedSpool
 from anchorlib.spool.target import Target
-from anchorlib.wire import PROTOCOL, Hello, Link, why_not_delivered, writer_name
+from anchorlib.wire import (
+    PROTOCOL,
+    Hello,
+    Link,
+    by_hash,
+    parse_addresses,
+    why_not_delivered,
+    writer_name,
+)
 
 __all__ = ["Delivered", "Load"]
 
@@ -71,6 +79,21 @@ class Load:
         return self._hello.rank
 
     @property
+    def part(self) -> int:
+        """Which part of its rank the target holds; 0 where it holds the whole."""
+        return self._part or 0
+
+    @property
+    def _part(self) -> int | None:
+        """The same; None where the rank is not spread over the target and others."""
+        label = self._work.label
+        if label is None or not label.among or self._target.run is not None:
+            return None
+        order = by_hash(parse_addresses(label.among), label.run, label.rank)
+        places = [str(one) for one in order]
+        return places.index(self._target.to) if self._target.to in places else None
+
+    @property
     def _hello(self) -> Hello:
         label = self._work.label
         if self.notes.hello is not None or label is None:
@@ -89,6 +112,9 @@ class Load:
         hello.protocol, hello.writer = PROTOCOL, writer_name()
         if self._target.run is not None:
             hello.resume, hello.overwrite = self._target.follows, False
+        if self._part is not None:
+            return self._as_part(hello, attempts, self._part)
+        hello.ClearField("part")
         heir = heir_among(hello.writer_id, attempts)
         if heir is None:
             self._check_free(hello, attempts)
@@ -97,6 +123,18 @@ class Load:
         hello.resume, hello.overwrite = True, False
         if attempts[-1].claim == claim_of(heir.secret):
             hello.acknowledged = attempts[-1].records
+        return hello
+
+    def _as_part(self, hello: Hello, attempts: Sequence[PastAttempt], number: int) -> Hello:
+        """Goes on with the numbers of the spool: what others have before it stays where it is."""
+        claim = claim_of(hello.writer_id)
+        oldest = self._segments.oldest
+        first = self.notes.end if oldest is None else oldest.first
+        if claim not in {one.claim for one in attempts}:
+            self._check_free(hello, attempts)
+        elif attempts[-1].claim == claim:
+            first = max(first, attempts[-1].first)
+        hello.part.number, hello.part.first = number, first
         return hello
 
     def _check_free(self, hello: Hello, attempts: Sequence[PastAttempt]) -> None:

@@ -7,18 +7,19 @@ from typing import NamedTuple
 
 from anchorlib.claims import claim_of, heir_of
 from anchorlib.errors import RunNotFoundError, StoreError
-from anchorlib.store import RunReader, find_run
+from anchorlib.store import RankReader, find_run
 from anchorlib.wire import Link
 
 __all__ = ["Heir", "PastAttempt", "heir_among", "past_attempts"]
 
 
 class PastAttempt(NamedTuple):
-    """What a store has of one attempt at a rank; `records` of it."""
+    """What a store has of one attempt at a rank: `records` of it, from number `first` on."""
 
     claim: bytes
     records: int
     started_ns: int
+    first: int = 0
 
 
 class Heir(NamedTuple):
@@ -35,21 +36,19 @@ class Heir(NamedTuple):
     attempt: int
 
 
-def past_attempts(run: str, rank: int, to: str) -> Sequence[PastAttempt]:
-    """The attempts at this rank that the store has."""
+def past_attempts(run: str, rank: int, to: str, part: int = 0) -> Sequence[PastAttempt]:
+    """The attempts at this rank that the store has, in that part of the rank that it holds."""
     try:
         found = find_run(run, to)
-        reader = RunReader(found.location, found.name)
-        reader.refresh()
-        one = reader.rank(rank)
-    except (RunNotFoundError, KeyError):
+        one = RankReader(found.location, rank, found.name, part)
+    except RunNotFoundError:
         return ()
     except StoreError:
         return ()  # what is damaged there, the writer will say
     attempts = one.catalogue.attempts
     ends = [*(attempt.first_row for attempt in attempts[1:]), one.committed]
     return [
-        PastAttempt(attempt.claim, end - attempt.first_row, attempt.started_ns)
+        PastAttempt(attempt.claim, end - attempt.first_row, attempt.started_ns, attempt.first)
         for attempt, end in zip(attempts, ends, strict=True)
     ]
 

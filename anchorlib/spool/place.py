@@ -59,7 +59,9 @@ _SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 class SpoolLabel:
     """What a spool is of: stands in its spool.json.
 
-    to: the store that it was meant for, as an address.
+    to: the store that it is meant for, as an address: of several collectors, the one that its rank
+        is at.
+    among: all of these, as one text; empty where there is one.
     created_ns: nanoseconds since the epoch.
     power: whether what is in it has to survive power loss.
     """
@@ -70,6 +72,7 @@ class SpoolLabel:
     to: str
     created_ns: int
     power: bool = False
+    among: str = ""
 
     @property
     def folder(self) -> str:
@@ -80,6 +83,12 @@ class SpoolLabel:
     def text(self) -> str:
         """As JSON."""
         return json.dumps({"format": "anchor-spool", "version": 1, **asdict(self)}) + "\n"
+
+    def write(self, folder: Path) -> None:
+        """Into the spool in `folder`, in place of the one that is there. Raises OSError."""
+        made = folder / f"{LABEL}.new"
+        made.write_text(self.text(), encoding="utf-8")
+        made.replace(folder / LABEL)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -93,6 +102,7 @@ class SpoolLabel:
                 str(told["to"]),
                 int(told["created_ns"]),
                 bool(told.get("power")),
+                str(told.get("among", "")),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -20,18 +20,22 @@ from anchorlib.wire import (
     Kind,
     Outbox,
     PushStream,
+    Route,
     failure,
     open_channel,
 )
 from anchorlib.wire.loading import grpc
 
-__all__ = ["Sender"]
+__all__ = ["AWAY", "Sender"]
 
 _log = logging.getLogger("anchorlib")
 
 _FIRST_BACKOFF: Final = 0.1  # seconds; doubled with each failure
 _BUSY_SECONDS: Final = 6.0 * KEEPALIVE_SECONDS
 _HOPELESS: Final = 10  # refusals of the same record, one after another
+
+AWAY: Final = frozenset({Kind.UNREACHABLE, Kind.SILENT, Kind.LINE, Kind.STOPPING})
+"""Failures after which nobody seems to be there; whoever answers that he has no room is."""
 
 # By whether the collector is full (each stream of many trainers costs it), and whether this session
 # closes, which has little time.
@@ -44,7 +48,10 @@ _LAST_BACKOFF: Final = {
 
 
 class Sender:
-    """One outbox, one collector; `run` on a thread of its own until it is over.
+    """One outbox, and the collector that its rank is at; `run` on a thread of its own.
+
+    It ends when all is over. Where the collector stays away, the rank goes on at the next one of
+    `route`, from the first record that was not acknowledged.
 
     changed: guards the outbox and everything here.
     on_trouble: called once each time that a collector which answered no longer does; without the
@@ -56,39 +63,47 @@ class Sender:
     finished: nothing is sent any more. Set it, and notify, to end everything.
     closing: set it, and notify, where there is little time left.
     follows: whoever holds the rank is known to have ended.
+    on_move: called when the rank is about to go on at another collector; without the lock. Where
+        nothing is set, a collector that stays away ends it.
     """
 
     def __init__(  # the parts it connects
         self,
-        address: Address,
+        route: Route,
         hello: Hello,
         outbox: Outbox,
         changed: threading.Condition,
         credentials: Credentials,
         on_trouble: Callable[[str], None],
     ) -> None:
+        self.on_move: Callable[[str], None] | None = None
         self.retries = 0
         self.trouble = ""
         self.refused: Failure | None = None
         self.finished = False
         self.closing = False
         self.follows = False
-        self._address = address
+        self._route = route
         self._hello = hello
         self._outbox = outbox
         self._changed = changed
         self._credentials = credentials
         self._on_trouble = on_trouble
         self._stream: PushStream | None = None
-        self._busy_since = 0.0
+        self._busy_since = self._away_since = 0.0
 
     def run(self) -> None:
         """Send until the collector has closed the run, it refused, or `finished` is set."""
+        self._away_since = time.monotonic()  # earlier spools may have been delivered until now
         try:
             self._send()
         except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
             _log.exception("anchorlib: a defect in the sender")
             self._refuse(Failure(Kind.HERE, f"sending to {self._address} failed: {fault!r}"))
+
+    @property
+    def _address(self) -> Address:
+        return self._route.address
 
     def cancel(self) -> None:
         """End the stream that there is, from any thread."""
@@ -109,6 +124,7 @@ class Sender:
             moved, mark = self._outbox.committed > mark, self._outbox.committed
             if moved:
                 failures, warned = 0, False
+                self._route.get_on()
             failures += 1
             stuck = 0 if moved or fault.kind.passing or fault.kind.permanent else stuck + 1
             self.retries += 1
@@ -124,14 +140,42 @@ class Sender:
             if not (warned or doubtful or known or fault.kind is Kind.IDLE or self._over):
                 warned, told = True, fault.kind
                 self._on_trouble(fault.sentence)
+            failures = self._pause_or_move(failures, fault)
+
+    def _pause_or_move(self, failures: int, fault: Failure) -> int:
+        """How many failures the next one follows."""
+        is_away = fault.kind in AWAY or (fault.kind is Kind.BUSY and self._route.has_moved)
+        away = time.monotonic() - self._away_since
+        if not is_away or away < self._route.seconds or self._over:
             self._pause(failures, fault)
+            return failures
+        if self.on_move is None:
+            self._refuse(fault)
+        else:
+            self._move(self.on_move)
+        return 0
+
+    def _move(self, tell: Callable[[str], None]) -> None:
+        """Go on at the next collector, from the first record that this one did not acknowledge."""
+        old = self._address
+        with self._changed:
+            self._route.move()
+            self._hello.part.number = self._route.part
+            self._hello.part.first = self._outbox.committed
+        tell(
+            f"the collector at {old} stays away; rank {self._hello.rank} of run "
+            f"{self._hello.run} goes on at {self._address}"
+        )
+        self._away_since, self._busy_since = time.monotonic(), 0.0
 
     def _may_pass(self, fault: Failure) -> bool:
         """Whether what holds the rank may be the attempt before this one, not yet missed there.
 
-        A collector notices only after a while that a machine or the line to it is gone.
+        A collector notices only after a while that a machine or the line to it is gone: so of
+        one that this session left, and comes back to.
         """
-        if not (self.follows or self._hello.resume) or fault.kind is not Kind.BUSY:
+        follows = self.follows or self._hello.resume or self._route.has_moved
+        if not follows or fault.kind is not Kind.BUSY:
             return False
         now = time.monotonic()
         self._busy_since = self._busy_since or now
@@ -153,7 +197,8 @@ class Sender:
         except AnchorError as error:
             return Failure(Kind.HERE, str(error))
         try:
-            stream = PushStream(channel, self._hello, self._outbox, self._changed)
+            seconds = self._route.seconds
+            stream = PushStream(channel, self._hello, self._outbox, self._changed, seconds)
             with self._changed:
                 if self.finished:
                     return None
@@ -170,6 +215,8 @@ class Sender:
             return Failure(Kind.HERE, sentence)
         finally:
             channel.close()
+            if stream.answered_at is not None:
+                self._away_since = stream.answered_at if stream.silent else time.monotonic()
         return None if self._over else Failure(Kind.LINE, f"{self._address} ended the stream")
 
     def _refuse(self, fault: Failure) -> None:
@@ -194,5 +241,6 @@ class Sender:
             closing = self.closing
             longest = _LAST_BACKOFF[fault.kind.full, closing]
             # 2.0 to a large power overflows after a few hours without a collector.
+            longest = min(longest, self._route.seconds / 4)
             seconds = random.uniform(0, min(longest, _FIRST_BACKOFF * 2.0 ** min(failures, 16)))
             self._changed.wait_for(lambda: self.finished or self.closing != closing, seconds)

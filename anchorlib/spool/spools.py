@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -134,6 +135,13 @@ class WrittenSpool:
         """On disk."""
         return self._segments.nbytes
 
+    def redirect(self, to: str) -> None:
+        """What is in it goes to another collector from now on. Raises OSError."""
+        label = self._work.label
+        if label is not None:
+            self._work.label = label = replace(label, to=to)
+            label.write(self.folder)
+
     def settle(self) -> None:
         """What was stored counts as handed over now: where it must, it survives power loss."""
         if self._power and not self.frames.spilling:
@@ -172,6 +180,7 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
     hello: Hello,
     to: str,
     *,
+    among: str = "",
     power: bool = False,
     limit: int | None = None,
     segment_bytes: int | None = None,
@@ -179,10 +188,13 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
 ) -> WrittenSpool:
     """A new spool below `place` for the writer that `hello` names.
 
-    limit: None takes ANCHOR_SPOOL_LIMIT, or what is sensible. Raises OptionError, OSError.
+    among: see `SpoolLabel`. limit: None takes ANCHOR_SPOOL_LIMIT, or what is sensible.
+
+    Raises OptionError, OSError.
     """
     disk = disk or Disk()
-    label = SpoolLabel(hello.run, hello.rank, hello.writer_id.hex(), to, time.time_ns(), power)
+    who = hello.writer_id.hex()
+    label = SpoolLabel(hello.run, hello.rank, who, to, time.time_ns(), power, among)
     above = [path for path in (place, *place.parents) if not path.exists()]
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     _sweep(place)
@@ -191,7 +203,7 @@ def make_spool(  # noqa: PLR0913  # what there is to say of it
     unnamed.mkdir(mode=0o700)
     lock = SpoolLock(unnamed)
     try:
-        (unnamed / LABEL).write_text(label.text(), encoding="utf-8")
+        label.write(unnamed)
         most = limit_of(disk.free(place)) if limit is None else limit
         folder = place / label.folder
         unnamed.rename(folder)

@@ -32,9 +32,10 @@ from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store, unmade_store
+from anchorlib.store.parts import Part
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, end_copy, listed_ranks
+from anchorlib.store.reader import RunReader, end_copy, listed_parts, listed_ranks
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
@@ -60,6 +61,7 @@ from anchorlib.store.seal import (
     read_sealed,
     seal,
 )
+from anchorlib.store.several import SeveralCollectors
 from anchorlib.store.tensors import TensorTree, rows_together
 from anchorlib.store.visible import visible_rows
 from anchorlib.store.writer import Writer
@@ -72,6 +74,7 @@ __all__ = [
     "HeldRank",
     "LocalLocation",
     "Location",
+    "Part",
     "Pin",
     "RankAudit",
     "RankFigures",
@@ -86,6 +89,7 @@ __all__ = [
     "SealedObject",
     "SeriesEntry",
     "SeriesFigures",
+    "SeveralCollectors",
     "Target",
     "TensorTree",
     "Within",
@@ -105,6 +109,7 @@ __all__ = [
     "is_unfinished",
     "is_written",
     "list_runs",
+    "listed_parts",
     "listed_ranks",
     "locate_store",
     "make_store",

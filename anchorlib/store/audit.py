@@ -49,7 +49,7 @@ class RankAudit:
     """Compares one rank of the run at `run` with its checksums; `reader` reads the same rank."""
 
     def __init__(self, run: Location, reader: RankReader) -> None:
-        self._location = rank_location(run, reader.rank)
+        self._location = rank_location(run, reader.rank, reader.part)
         self._reader = reader
         # In this order: what a live writer adds meanwhile is no damage.
         self._counted = committed_rows(self._location, "records")

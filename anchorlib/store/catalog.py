@@ -25,7 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from anchorlib.store.fields import check_depth, mapping, step, text, whole
 from anchorlib.store.form import MOST_DIMS, Form, new_form, shape_of
 from anchorlib.store.format1 import Format1
 from anchorlib.store.layout import VERSION, is_safe_key
+from anchorlib.store.parts import Begins
 
 __all__ = ["Attempt", "Catalogue", "SeriesEntry", "encode", "whole_lines"]
 
@@ -55,6 +56,8 @@ class Attempt:
 
     claim: of who wrote it (`anchorlib.claims`); empty where nobody may go on with it.
     header: with what it has learned since it began.
+    first: the number of the record in its first row; another collector has those before it.
+    begins, restart: of an attempt that is spread over collectors, see `parts`.
     """
 
     number: int
@@ -63,6 +66,9 @@ class Attempt:
     header: Mapping[str, Any]
     first_row: int
     order_base: int
+    first: int = 0
+    begins: Begins = ""
+    restart: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,7 @@ def encode(entry: Mapping[str, Any]) -> bytes:
 
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
     """The line of an attempt, which is also what zarr.json says of it."""
+    part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
     return {
         "attempt": attempt.number,
         "writer_id": attempt.claim.hex(),
@@ -164,6 +171,7 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
         "first_row": attempt.first_row,
         "order_base": attempt.order_base,
         "header": attempt.header,
+        **({"part": part} if attempt.begins else {}),
     }
 
 
@@ -257,6 +265,11 @@ def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    part = mapping(entry["part"]) if "part" in entry else {}
+    begins = text(part.get("begins", ""))
+    if begins not in get_args(Begins):
+        raise ValueError("no attempt begins so")
+    restart = part.get("restart")
     attempt = Attempt(
         number=whole(entry["attempt"]),
         claim=stored_claim(bytes.fromhex(text(entry["writer_id"]))),
@@ -264,6 +277,9 @@ def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
         header=mapping(entry["header"]),
         first_row=whole(entry["first_row"], most=_MOST),
         order_base=whole(entry["order_base"], most=_MOST),
+        first=whole(part.get("first", 0), most=_MOST),
+        begins=cast(Begins, begins),
+        restart=None if restart is None else whole(restart),
     )
     _put(catalogue.attempts, attempt.number, attempt)
 

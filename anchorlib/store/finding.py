@@ -4,6 +4,7 @@ anchors                      a directory of runs
 anchors/run1.zarr            one run, by its path
 grpc://host:port             what a collector serves
 grpc://host:port/run1        one run of it
+grpc://a:port,b:port         what several collectors serve together
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from anchorlib.errors import (
 from anchorlib.names import check_stored_run_name, escape, suggest
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.several import SeveralCollectors
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -127,10 +129,11 @@ def _collector(text: str) -> tuple[Location, str | None]:
             "grpcs://host:port"
         )
     # gRPC is loaded only where a collector is read.
-    from anchorlib.wire import ReaderClient, parse_address
+    from anchorlib.wire import ReaderClient, parse_addresses
 
-    address = parse_address(text)
-    return CollectorLocation(ReaderClient(address)), address.run
+    addresses = parse_addresses(text)
+    found = [CollectorLocation(ReaderClient(one)) for one in addresses]
+    return found[0] if len(found) == 1 else SeveralCollectors(found), addresses[0].run
 
 
 def _at_path(path: Path) -> FoundRun:

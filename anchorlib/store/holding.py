@@ -14,13 +14,13 @@ from typing import Final
 from anchorlib.errors import RunBusyError, StoreError
 from anchorlib.names import escape
 from anchorlib.store.latch import shut
-from anchorlib.store.layout import hidden, rank_of, run_directory
+from anchorlib.store.layout import hidden, part_of, rank_of, run_directory
 from anchorlib.store.lock import acquire, holder, is_locked, signed
 
 __all__ = ["HeldRank", "drop_locks", "held_ranks", "is_written", "move_locks", "whole_run"]
 
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+)\.lock")
+_LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+(?:\.p[0-9]+)?)\.lock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class HeldRank:
     rank: int
     host: str | None
     since_ns: int | None
+    part: int = 0
 
 
 def held_ranks(store: Path) -> list[HeldRank]:
@@ -46,11 +47,13 @@ def held_ranks(store: Path) -> list[HeldRank]:
         locked = [one for one in _all_locks(store) if is_locked(one[2])]
     except OSError as error:
         raise _unasked(hidden(store) / "locks", error) from error
-    found = [
-        HeldRank(run, rank_of(name) or 0, *(signed(path) or (None, None)))
-        for run, name, path in locked
-    ]
+    found = [_held(*one) for one in locked]
     return sorted(found, key=lambda one: (one.run, one.rank))
+
+
+def _held(run: str, name: str, path: Path) -> HeldRank:
+    host, since = signed(path) or (None, None)
+    return HeldRank(run, rank_of(name) or 0, host, since, part_of(name))
 
 
 @contextmanager

@@ -9,6 +9,7 @@
             forms/flat_float32/value                 elements of records of many shapes
                               /start shape series step pass_index call
             ops/log                              uint8, JSON lines: traced operations, if any
+        rank<r>.p<k>/                            the same: what another collector has of rank r
     <store>/.anchor/locks/<run>.rank<r>.lock         who writes that rank
     <store>/.anchor/tmp/                             what is not in the tree yet, or no more
 
@@ -43,12 +44,15 @@ __all__ = [
     "hidden",
     "is_safe_key",
     "kind_segment",
+    "part_of",
     "rank_name",
     "rows_per_chunk",
     "run_directory",
     "segment",
     "shape_rows",
 ]
+
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII)
 
 FORMAT = "anchor-zarr"
 VERSION = 2
@@ -155,15 +159,21 @@ def hidden(store: Path) -> Path:
     return store / ".anchor"
 
 
-def rank_name(rank: int) -> str:
-    """The group of one rank."""
-    return f"rank{rank}"
+def rank_name(rank: int, part: int = 0) -> str:
+    """The group of one rank, or of the part of it that another collector than the first has."""
+    return f"rank{rank}.p{part}" if part else f"rank{rank}"
 
 
 def rank_of(name: str) -> int | None:
-    """The rank whose group bears this name, None where it is another node."""
-    found = re.fullmatch(r"rank(0|[1-9][0-9]{0,9})", name)
+    """The rank whose group, or that of a part of it, bears this name; None for another node."""
+    found = _RANK.fullmatch(name)
     return int(found[1]) if found else None
+
+
+def part_of(name: str) -> int:
+    """Which part of its rank the group of this name is."""
+    found = _RANK.fullmatch(name)
+    return int(found[2] or 0) if found else 0
 
 
 def form_name(dtype: str, shape: tuple[int, ...]) -> str:

@@ -41,17 +41,20 @@ class RankLock:
         _HELD.add(self)
 
     @classmethod
-    def take(cls, store: Path, run: str, rank: int) -> RankLock:
-        """The lock of one rank of one run. Raises RunBusyError where another writer has it."""
+    def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
+        """The lock of one rank of one run, or of a part of it.
+
+        Raises RunBusyError where another writer has it.
+        """
         while True:
-            lock = cls._taken(store, run, rank)
+            lock = cls._taken(store, run, rank, part)
             if lock is not None:
                 return lock
 
     @classmethod
-    def _taken(cls, store: Path, run: str, rank: int) -> Self | None:
+    def _taken(cls, store: Path, run: str, rank: int, part: int) -> Self | None:
         """The lock; None where its file was removed with the run while it was waited for."""
-        path = lock_path(store, run, rank)
+        path = lock_path(store, run, rank, part)
         with lifted(store):
             lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
             own = acquire(lock.descriptor)
@@ -83,9 +86,9 @@ class RankLock:
             _HELD.discard(self)
 
 
-def lock_path(store: Path, run: str, rank: int) -> Path:
-    """The lock file of one rank."""
-    return hidden(store) / "locks" / f"{run}.{rank_name(rank)}.lock"
+def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
+    """The lock file of one rank, or of a part of it."""
+    return hidden(store) / "locks" / f"{run}.{rank_name(rank, part)}.lock"
 
 
 def is_locked(path: Path) -> bool:

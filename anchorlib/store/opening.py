@@ -29,6 +29,7 @@ from anchorlib.store.layout import (
 )
 from anchorlib.store.location import LocalLocation
 from anchorlib.store.metadata import group_json, stamp
+from anchorlib.store.parts import Part
 from anchorlib.store.publishing import catalogue_json, tell_series
 from anchorlib.store.rank import RankReader
 from anchorlib.store.table import (
@@ -45,18 +46,40 @@ __all__ = ["Place", "resume_counters", "store_errors", "take_up"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank of which run, where, and how it is kept; `author` is kept with a new run."""
+    """Which rank of which run, where, and how it is kept; `author` is kept with a new run.
+
+    part: the piece of the rank that is kept here, where others keep the rest; None for all of it.
+    """
 
     store: Path
     run: str
     rank: int
     tree: Tree
     author: str = ""
+    part: Part | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the part."""
+        return self.part.number if self.part is not None else 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first record that is written here now."""
+        return self.part.first if self.part is not None else 0
 
     @property
     def path(self) -> Path:
         """The rank's group."""
-        return run_directory(self.store, self.run) / rank_name(self.rank)
+        return run_directory(self.store, self.run) / rank_name(self.rank, self.number)
+
+    def goes_on(self, reader: RankReader, claim: bytes) -> bool:
+        """Whether the last attempt is this writer's, and the next record may stand behind it."""
+        attempts = reader.catalogue.attempts
+        if not (claim and attempts and attempts[-1].claim == claim):
+            return False
+        last = attempts[-1]
+        return last.first <= self.first <= last.first + reader.committed - last.first_row
 
     def __str__(self) -> str:
         return f"rank {self.rank} of run {self.run!r} in {self.store}"
@@ -71,24 +94,26 @@ class Place:
         run = run_directory(self.store, self.run)
         found = self._found(damaged=overwrite)
         attempts = found.catalogue.attempts if found is not None else []
-        same = bool(claim) and bool(attempts) and attempts[-1].claim == claim
-        if acknowledged and not same:
+        same = found is not None and self.goes_on(found, claim)
+        # A writer that was here, and comes back when the collector after this one is gone as well.
+        back = self.part is not None and bool(claim) and claim in {one.claim for one in attempts}
+        if acknowledged > self.first and not same:
             raise StoreError(
                 f"{self} does not go on from the {acknowledged} records that this writer had "
                 "delivered: the run was moved, removed, or recorded anew in between"
             )
-        if not same and claim and any(attempt.claim == claim for attempt in attempts):
+        if not (same or back) and claim and any(attempt.claim == claim for attempt in attempts):
             # What it sent before may be there, although it never heard so.
             raise StoreError(
                 f"{self} was gone on with by another attempt since this writer began: what it has "
                 "comes as the next attempt, by `anchor push`"
             )
-        if attempts and not (same or resume or overwrite):
+        if attempts and not (same or back or resume or overwrite):
             raise RunExistsError(
                 f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "
                 "start), or take another run name"
             )
-        if found is not None and attempts and (same or not overwrite):
+        if found is not None and attempts and (same or back or not overwrite):
             if found.is_sealed:
                 raise RunExistsError(
                     f"{self} is sealed, and takes no more records: take another run name, or "
@@ -101,12 +126,13 @@ class Place:
                 )
             return found
         budget.made_files(RANK_FILES)
-        create_rank(run, self.rank, self.tree, self.author)
-        return RankReader(LocalLocation(run), self.rank)
+        create_rank(run, self.rank, self.tree, self.author, self.number)
+        return RankReader(LocalLocation(run), self.rank, part=self.number)
 
     def _found(self, *, damaged: bool) -> RankReader | None:
+        run = LocalLocation(run_directory(self.store, self.run))
         try:
-            return RankReader(LocalLocation(run_directory(self.store, self.run)), self.rank)
+            return RankReader(run, self.rank, part=self.number)
         except RunNotFoundError:
             return None
         except StoreError:
@@ -139,7 +165,7 @@ def store_errors(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {reason}{f'; {todo}' if todo else ''}") from error
 
 
-def create_rank(run: Path, rank: int, tree: Tree, author: str = "") -> None:
+def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 0) -> None:
     """Puts an empty rank in place, whole; one that stands there is removed."""
     tree.ensure(run, run_document(run, author))
     made = tree.fresh()
@@ -153,7 +179,7 @@ def create_rank(run: Path, rank: int, tree: Tree, author: str = "") -> None:
     first = encode(about)
     tree.write(made / "catalog" / chunk_key(0, 0), first.ljust(CATALOG_CHUNK, b"\0"))
     tree.replace(made, group_json(stamp(rank=rank, state="open", attempts=[])))
-    tree.move_in(made, run / rank_name(rank))
+    tree.move_in(made, run / rank_name(rank, part))
 
 
 @dataclass(slots=True)

@@ -48,16 +48,17 @@ CATALOG_PART = 1 << 20  # of a catalogue that are in memory as text at a time
 class RankReader:
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    name: what errors call the run.
+    name: what errors call the run. part: which part of the rank it is, see `parts`.
     asked: what `find_run` was given for the run, for `pin_of`.
     """
 
     asked: tuple[str, str | None] | None = None
 
-    def __init__(self, run: Location, rank: int, name: str = "") -> None:
+    def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:
         self.run = name
         self.rank = rank
-        self._location = rank_location(run, rank)
+        self.part = part
+        self._location = rank_location(run, rank, part)
         self.catalogue = Catalogue(rank)
         self.committed = 0
         self.left_out = 0  # rows at the end of a copy, see `tail`

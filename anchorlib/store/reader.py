@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import RunNotFoundError, StoreError
 from anchorlib.names import escape
-from anchorlib.store.layout import rank_of
+from anchorlib.store.joined import joined_rank
+from anchorlib.store.layout import part_of, rank_of
 from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
 from anchorlib.store.seal import is_unfinished
 from anchorlib.store.tail import whole_rows
 
-__all__ = ["RunReader", "end_copy", "listed_ranks"]
+__all__ = ["RunReader", "end_copy", "listed_parts", "listed_ranks"]
+
+PartKey: TypeAlias = tuple[int, int]  # rank, part
 
 
 class RunReader:
@@ -30,43 +34,69 @@ class RunReader:
         self.name = name
         self.asked = asked
         self._ranks: dict[int, RankReader] = {}
-        self._looked: dict[int, tuple[int, int]] = {}
-        self._copied: dict[int, bool] = {}
+        self._parts: dict[PartKey, RankReader] = {}
+        self._looked: dict[PartKey, tuple[int, int]] = {}
+        self._copied: dict[PartKey, bool] = {}
+        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
 
     def refresh(self) -> None:
         """Looks for new ranks, rows and series.
 
         A rank that was not sealed to its end does not exist. Raises RunNotFoundError where there is
-        no other.
+        no other, StoreError where a part of a rank is missing.
         """
-        listed = self._listed()
-        found = {rank: reader for rank in listed if (reader := self._sealed_or_live(rank))}
+        self._look()
+        try:
+            self._join()
+        except StoreError:
+            # A rank may have gone on elsewhere while its parts were read one after the other.
+            self._look()
+            self._join()
+
+    def _look(self) -> None:
+        listed = listed_parts(self.location)
+        found = {key: reader for key in listed if (reader := self._sealed_or_live(key))}
         if listed and not found:
             raise RunNotFoundError(
                 f"no rank of {escape(self.name)} was sealed to its end: archive the run once more"
             )
-        self._ranks = found
+        self._parts = found
 
-    def _sealed_or_live(self, rank: int) -> RankReader | None:
+    def _sealed_or_live(self, key: PartKey) -> RankReader | None:
         try:
-            return self._fresh(rank)
+            return self._fresh(key)
         except RunNotFoundError:
-            if is_unfinished(self.location, rank):
+            if is_unfinished(self.location, key[0]):
                 return None
             raise
 
-    def _fresh(self, rank: int) -> RankReader:
-        reader = self._ranks.get(rank)
+    def _join(self) -> None:
+        ranks: dict[int, list[RankReader]] = {}
+        for (rank, _), reader in sorted(self._parts.items()):
+            ranks.setdefault(rank, []).append(reader)
+        self._ranks = {rank: self._whole(rank, parts) for rank, parts in ranks.items()}
+
+    def _whole(self, rank: int, parts: list[RankReader]) -> RankReader:
+        """The rank that these parts are; the same reader as long as none of them changes."""
+        known = [(id(part), part.version) for part in parts]
+        if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
+            joined = joined_rank(parts, self.name)
+            self._joined[rank] = known
+            return joined
+        return self._ranks[rank]
+
+    def _fresh(self, key: PartKey) -> RankReader:
+        reader = self._parts.get(key)
         if reader is not None and reader.left_out:  # a copy, which grows no more
             return reader
         if reader is None or not reader.is_current:
-            reader = RankReader(self.location, rank, self.name)
+            reader = RankReader(self.location, key[0], self.name, key[1])
             reader.asked = self.asked
         else:
             reader.refresh()
-        if self._looked.get(rank) != reader.version:
-            self._copied[rank] = end_copy(self.location, self.name, reader)
-            self._looked[rank] = reader.version
+        if self._looked.get(key) != reader.version:
+            self._copied[key] = end_copy(self.location, self.name, reader)
+            self._looked[key] = reader.version
         return reader
 
     @property
@@ -80,7 +110,10 @@ class RunReader:
 
     def open_rank(self, rank: int) -> RankReader:
         """One rank as it is now, without a look at the others. Raises RunNotFoundError."""
-        self._ranks[rank] = self._fresh(rank)
+        keys = [key for key in listed_parts(self.location) if key[0] == rank] or [(rank, 0)]
+        parts = {key: self._fresh(key) for key in keys}
+        self._parts |= parts
+        self._ranks[rank] = self._whole(rank, list(parts.values()))
         return self._ranks[rank]
 
     @property
@@ -99,11 +132,10 @@ class RunReader:
 
         A rank that is open and not live was left by a process that died.
         """
-        lock = _lock(self.location, self.name, rank)
-        return None if lock is None else is_locked(lock)
-
-    def _listed(self) -> list[int]:
-        return listed_ranks(self.location)
+        parts = [part for part in self._parts.values() if part.rank == rank]
+        locks = [_lock(self.location, self.name, rank, part.part) for part in parts]
+        known = [is_locked(lock) for lock in locks if lock is not None]
+        return any(known) if known else None
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
@@ -112,18 +144,18 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
     It is one where rows had to be left out, and where the rank is open and was never written in
     this place: then no lock of it is there.
     """
-    lock = _lock(run, name, reader.rank)
+    lock = _lock(run, name, reader.rank, reader.part)
     if lock is None or reader.catalogue.state != "open" or is_locked(lock):
         return False
     reader.end_at(whole_rows(run, reader))
     return bool(reader.left_out) or not lock.exists()
 
 
-def _lock(run: Location, name: str, rank: int) -> Path | None:
-    """The lock file of a rank; None where only a collector knows."""
+def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
+    """The lock file of a rank or a part of it; None where only a collector knows."""
     if not isinstance(run, LocalLocation):
         return None
-    return lock_path(run.root.parent, name, rank)
+    return lock_path(run.root.parent, name, rank, part)
 
 
 def listed_ranks(run: Location) -> list[int]:
@@ -131,5 +163,11 @@ def listed_ranks(run: Location) -> list[int]:
 
     Also what bears the name of a rank and is no folder: opening it says so.
     """
+    return sorted({rank for rank, _ in listed_parts(run)})
+
+
+def listed_parts(run: Location) -> list[PartKey]:
+    """The rank and part of each group of a rank at a location, ascending; see `listed_ranks`."""
     names = (entry.rstrip("/") for entry in run.list(""))
-    return sorted(rank for rank in map(rank_of, names) if rank is not None)
+    found = ((rank_of(name), part_of(name)) for name in names)
+    return sorted((rank, part) for rank, part in found if rank is not None)

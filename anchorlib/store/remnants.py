@@ -44,16 +44,17 @@ _MOST_LOST: Final = 4096  # entries that may be missing behind the last one that
 class Remnants:
     """One rank of the run at `run`, of format 2, with what is damaged in it made readable.
 
+    part: which part of the rank it is.
     problems: what was found, in words; none where catalogue and columns are whole.
     lost_phases: numbers of phases whose names are lost.
     """
 
-    def __init__(self, run: Location, rank: int) -> None:
+    def __init__(self, run: Location, rank: int, part: int = 0) -> None:
         self.problems: list[str] = []
         self.lost_phases: set[int] = set()
         self._run = run
         self._rank = rank
-        self._folder = rank_name(rank)
+        self._folder = rank_name(rank, part)
         self._location = Within(run, self._folder)
         self._chunks = self._chunk_count()
         self._seq = self._committed()

@@ -39,7 +39,7 @@ def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]
 
     reader: of the same rank, of which all rows were found sound. Raises StoreError, DamagedError.
     """
-    rank = Within(run, rank_name(reader.rank))
+    rank = Within(run, rank_name(reader.rank, reader.part))
     for key, document in due_documents(rank, reader).items():
         path = f"{key}/zarr.json".lstrip("/")
         if _parsed(_read(rank, path)) != json.loads(document):
@@ -60,7 +60,8 @@ def republish(store: Path, run: str, reader: RankReader) -> int:
     folder, tree = run_directory(store, run), Tree(store)
     location = LocalLocation(folder)
     found = [
-        (f"{rank_name(reader.rank)}/{key}", data) for key, data in unpublished(location, reader)
+        (f"{rank_name(reader.rank, reader.part)}/{key}", data)
+        for key, data in unpublished(location, reader)
     ]
     if list(run_faults(location)):
         found.append(("zarr.json", document_again(folder)))

@@ -33,10 +33,10 @@ def whole_rows(run: Location, reader: RankReader) -> int:
     """How many rows of this rank are before the first that a copy has in part."""
     if reader.catalogue.version == 1 or not reader.committed:
         return reader.committed
-    remnants = Remnants(run, reader.rank)
-    copied = RankReader(remnants, reader.rank)
+    remnants = Remnants(run, reader.rank, reader.part)
+    copied = RankReader(remnants, reader.rank, part=reader.part)
     rows = min(reader.committed, copied.committed)
-    rows = _torn_rows(Within(remnants, rank_name(reader.rank)), copied, rows)
+    rows = _torn_rows(Within(remnants, rank_name(reader.rank, reader.part)), copied, rows)
     return _torn_values(copied, rows)
 
 

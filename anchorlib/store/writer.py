@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,6 +37,7 @@ from anchorlib.store.making import make_store
 from anchorlib.store.metadata import json_value
 from anchorlib.store.opening import Place, resume_counters, store_errors, take_up
 from anchorlib.store.packing import Packer, without_values
+from anchorlib.store.parts import ANEW, Begins, Part
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.publishing import Publisher
 from anchorlib.store.rank import RankReader
@@ -79,6 +81,7 @@ class Writer:
         run_room: RunRoom | None = None,
         lock: RankLock | None = None,
         author: str = "",
+        part: Part | None = None,
     ) -> Writer:
         """Makes the rank, or takes it up again, and holds it until `close`.
 
@@ -98,6 +101,7 @@ class Writer:
         run_room: what all ranks of the run may take together, as `max_bytes`.
         lock: of this rank, held already; None takes it.
         author: who makes the run, if this makes it.
+        part: the piece of the rank that is written here, where others have the rest.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -108,9 +112,9 @@ class Writer:
         store = store.absolute()  # a later chdir leaves it where it is
         with store_errors(f"cannot open run {run!r} in {store}"):
             make_store(store, fsync=fsync)
-            lock = lock or RankLock.take(store, run, rank)
+            lock = lock or RankLock.take(store, run, rank, part.number if part else 0)
             try:
-                place = Place(store, run, rank, Tree(store, fsync=fsync), author)
+                place = Place(store, run, rank, Tree(store, fsync=fsync), author, part)
                 claim = claim_of(writer_id)
                 budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
                 existed = place.path.exists()
@@ -123,7 +127,7 @@ class Writer:
                 lock.release()
                 raise
             try:
-                writer._begin(claim, document)
+                writer._begin(claim, document, _begins(part, resume=resume, anew=overwrite))
             except BaseException:
                 writer.abandon()
                 raise
@@ -154,14 +158,13 @@ class Writer:
         self._left_out = LeftOut(())
         self._statements = Statements(self._catalog, self._budget, catalogue)
         self._operations = OperationFile(place.path, place.tree, budget)
-        self._first_row = 0
+        self._first_row = self._first = 0
         self._ground = Ground(place.path, place.run, place.rank)
 
-    def _begin(self, claim: bytes, header: Mapping[str, Any]) -> None:
+    def _begin(self, claim: bytes, header: Mapping[str, Any], begins: Begins) -> None:
         attempts = self._reader.catalogue.attempts
-        last = attempts[-1] if attempts else None
-        if last is not None and claim and last.claim == claim:
-            attempt = last
+        if self._place.goes_on(self._reader, claim):
+            attempt = last = attempts[-1]
             gaps = self._reader.catalogue.gaps.items()
             stated = [gap for key, gap in gaps if key[0] == last.number]
             self._left_out = LeftOut(stated)
@@ -169,12 +172,14 @@ class Writer:
         else:
             rows, order = self._reader.committed, self._resumed.order
             attempt = Attempt(len(attempts), claim, time.time_ns(), header, rows, order)
+            if (part := self._place.part) is not None:
+                attempt = replace(attempt, first=part.first, begins=begins, restart=part.restart)
             self._statements.begin(attempt)
         if self._reader.catalogue.state != "open":
             self._statements.append(encode({"state": "open"}))
         self._packer.attempt = attempt.number
         self._packer.order_base = attempt.order_base
-        self._first_row = attempt.first_row
+        self._first_row, self._first = attempt.first_row, attempt.first
         self._reader.catalogue.forget_statements()
         self._reader.refresh()
         self._publisher.publish_rank(self._reader.catalogue)
@@ -186,8 +191,15 @@ class Writer:
 
     @property
     def committed(self) -> int:
-        """Records that this attempt has written, which is how many of its stream are safe."""
-        return self._table.rows - self._first_row
+        """The number of the next record of its stream: those before it are safe, here or, of a
+        part, elsewhere.
+        """
+        return self._first + self._table.rows - self._first_row
+
+    @property
+    def first(self) -> int:
+        """The number of the first record that this attempt has here."""
+        return self._first
 
     @property
     def left_out(self) -> LeftOut:
@@ -380,6 +392,12 @@ class Writer:
             return False
         self._ground.check()
         return True
+
+
+def _begins(part: Part | None, *, resume: bool, anew: bool) -> Begins:
+    if part is None:
+        return ""
+    return ANEW if anew else "resumed" if resume else "new"
 
 
 def _document(run: str, header: Mapping[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Runs as things: who writes them; measured, removed, renamed, chosen by age and size, and mended.
 
 keeping    the keeper of a store: a directory's own, or a collector's
+spread     the keeper of runs that several collectors hold together
 choosing   which runs go, by age, number and size
 writing    who writes now
 mending    what of a damaged run is sound, recorded once more
@@ -11,7 +12,14 @@ mending    what of a damaged run is sound, recorded once more
 from __future__ import annotations
 
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
-from anchorlib.upkeep.keeping import Keeper, keeper_at, keeper_of, local_run, read_facts
+from anchorlib.upkeep.keeping import (
+    Keeper,
+    keeper_at,
+    keeper_of,
+    keepers_at,
+    local_run,
+    read_facts,
+)
 from anchorlib.upkeep.mending import Examined, salvage
 from anchorlib.upkeep.writing import Writing
 
@@ -24,6 +32,7 @@ __all__ = [
     "chosen",
     "keeper_at",
     "keeper_of",
+    "keepers_at",
     "local_run",
     "read_facts",
     "salvage",

@@ -13,6 +13,7 @@ from anchorlib.store import (
     LocalLocation,
     Location,
     RunReader,
+    SeveralCollectors,
     Within,
     disk_bytes,
     find_run,
@@ -25,12 +26,13 @@ from anchorlib.store import (
     written_ns,
 )
 from anchorlib.upkeep.choosing import RunFacts
+from anchorlib.upkeep.spread import SpreadKeeper
 from anchorlib.upkeep.writing import Writing, writings_at, writings_in
 
 if TYPE_CHECKING:
     from anchorlib.wire import KeeperClient
 
-__all__ = ["Keeper", "keeper_at", "keeper_of", "local_run", "read_facts"]
+__all__ = ["Keeper", "keeper_at", "keeper_of", "keepers_at", "local_run", "read_facts"]
 
 _SUFFIX = ".zarr"
 
@@ -110,6 +112,13 @@ def keeper_at(store: str) -> Keeper:
     return _keeper(locate_store(store))
 
 
+def keepers_at(store: str) -> list[Keeper]:
+    """The same, of each of several collectors for itself."""
+    location = locate_store(store)
+    several = location.collectors if isinstance(location, SeveralCollectors) else [location]
+    return [_keeper(one) for one in several]
+
+
 def keeper_of(found: FoundRun) -> tuple[Keeper, str]:
     """The keeper of the store that holds a run, and the run's name there.
 
@@ -160,4 +169,6 @@ def _keeper(location: Location) -> Keeper:
         from anchorlib.wire import KeeperClient
 
         return _RemoteKeeper(KeeperClient(location.client.address))
+    if isinstance(location, SeveralCollectors):
+        return SpreadKeeper([_keeper(one) for one in location.collectors])
     raise RunNotFoundError("only a directory or a collector keeps runs")

@@ -70,7 +70,8 @@ def _local(store: Path, held: HeldRank) -> Writing:
 
 def _last_record_ns(store: Path, held: HeldRank) -> int | None:
     try:
-        reader = RankReader(LocalLocation(run_directory(store, held.run)), held.rank)
+        run = LocalLocation(run_directory(store, held.run))
+        reader = RankReader(run, held.rank, part=held.part)
         if not reader.committed:
             return None
         last = reader.span("time_ns", reader.committed - 1, reader.committed)

@@ -4,6 +4,7 @@
     zarr   ◀──────── ReaderClient ◀════════════════gRPC════ collector ◀───────── files
 
 address    URLs
+rendezvous which of several collectors a rank is at
 credentials certificates, keys, tokens
 channel    channels
 loading    gRPC, kept from writing to stderr by itself
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
         Address,
         is_address,
         is_loopback,
+        list_text,
         parse_address,
+        parse_addresses,
     )
     from anchorlib.wire.channel import KEEPALIVE_SECONDS, PING_SECONDS, open_channel
     from anchorlib.wire.credentials import Credentials, check_credentials
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
     from anchorlib.wire.private import check_private
     from anchorlib.wire.push import PushStream, host_of, writer_name
     from anchorlib.wire.reader import ReaderClient
+    from anchorlib.wire.rendezvous import Route, by_hash, failover_seconds
     from anchorlib.wire.sealing import DamagedError, check_of, check_seal, sealed
     from anchorlib.wire.services import keeper_handler, push_handler, reader_handler
     from anchorlib.wire.v1.collector_pb2 import (
@@ -104,6 +108,7 @@ if TYPE_CHECKING:
         ListRequest,
         MeasureReply,
         MeasureRequest,
+        Part,
         PushReply,
         PushRequest,
         RemoveReply,
@@ -176,6 +181,7 @@ __all__ = [
     "MeasureRequest",
     "MemoryFrames",
     "Outbox",
+    "Part",
     "PushReply",
     "PushRequest",
     "PushStream",
@@ -185,11 +191,13 @@ __all__ = [
     "RenameReply",
     "RenameRequest",
     "Resume",
+    "Route",
     "Row",
     "StatusReply",
     "StatusRequest",
     "Writing",
     "ask_health",
+    "by_hash",
     "check_credentials",
     "check_of",
     "check_private",
@@ -198,6 +206,7 @@ __all__ = [
     "code_of",
     "defined",
     "doubts",
+    "failover_seconds",
     "failure",
     "first_of",
     "frame_weights",
@@ -208,8 +217,10 @@ __all__ = [
     "is_loopback",
     "keeper_handler",
     "kind_of",
+    "list_text",
     "open_channel",
     "parse_address",
+    "parse_addresses",
     "parse_request",
     "push_handler",
     "read_gaps",
@@ -226,7 +237,9 @@ __all__ = [
 
 _MODULES = {
     "credentials": "Credentials check_credentials",
-    "address": "Address DEFAULT_PORT is_address is_loopback parse_address",
+    "address": (
+        "Address DEFAULT_PORT is_address is_loopback list_text parse_address parse_addresses"
+    ),
     "channel": "KEEPALIVE_SECONDS PING_SECONDS open_channel",
     "decoder": "Decoder Framed parse_request",
     "encoder": "Encoded Encoder frame_weights",
@@ -249,11 +262,12 @@ _MODULES = {
     "private": "check_private",
     "push": "PushStream host_of writer_name",
     "reader": "ReaderClient",
+    "rendezvous": "Route by_hash failover_seconds",
     "sealing": "DamagedError check_of check_seal sealed",
     "services": "keeper_handler push_handler reader_handler",
     "v1.collector_pb2": (
         "Ack Closed Confirm Confirmed DURABILITY_POWER DURABILITY_PROCESS Flushed GetReply "
-        "GetRequest Hello Lineage ListReply ListRequest MeasureReply MeasureRequest PushReply "
+        "GetRequest Hello Lineage ListReply ListRequest MeasureReply MeasureRequest Part PushReply "
         "PushRequest RemoveReply RemoveRequest RenameReply RenameRequest Resume StatusReply "
         "StatusRequest Writing"
     ),

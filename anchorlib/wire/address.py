@@ -1,15 +1,27 @@
-"""Where a collector is: `grpc://host:port[/run]`, or `grpcs://` where it speaks TLS."""
+"""Where collectors are: `grpc://host:port[/run]`, or `grpcs://` where they speak TLS.
+
+Several that take the ranks of a run together stand in one URL: `grpcs://a:50051,b:50051[/run]`.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchorlib.errors import OptionError
 from anchorlib.names import check_stored_run_name
 
-__all__ = ["DEFAULT_PORT", "Address", "is_address", "is_loopback", "parse_address"]
+__all__ = [
+    "DEFAULT_PORT",
+    "Address",
+    "is_address",
+    "is_loopback",
+    "list_text",
+    "parse_address",
+    "parse_addresses",
+]
 
 DEFAULT_PORT = 50051
 
@@ -60,6 +72,29 @@ def parse_address(text: str) -> Address:
         )
     run = check_stored_run_name(found["run"]) if found["run"] else None
     return Address(found["host"].strip("[]"), port, found["scheme"] == "grpcs", run)
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Read a URL of one collector or of several; each of these has the run that stands at its end.
+
+    Raises as `parse_address`, and OptionError where one stands there twice.
+    """
+    scheme, separator, rest = text.partition("://")
+    hosts, slash, run = rest.partition("/")
+    found = tuple(
+        parse_address(f"{scheme}{separator}{host}{slash}{run}") for host in hosts.split(",")
+    )
+    targets = [one.target.lower() for one in found]
+    twice = [target for target in targets if targets.count(target) > 1]
+    if twice:
+        raise OptionError(f"{twice[0]} stands twice among the collectors: name each one once")
+    return found
+
+
+def list_text(collectors: Sequence[Address]) -> str:
+    """One text for a set of collectors, in whatever order they were named."""
+    scheme = "grpcs" if collectors[0].tls else "grpc"
+    return f"{scheme}://{','.join(sorted(one.target for one in collectors))}"
 
 
 def is_loopback(host: str) -> bool:

@@ -382,7 +382,7 @@ class Outbox:
                 f"this is attempt {resume.attempt} there, and was to be {self._attempt}: another "
                 "was made, or its store was changed; try once more"
             )
-        links = (*self._earlier, Link(resume.attempt, 0, resume.committed))
+        links = (*self._earlier, Link(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
         self._questions = Questions(doubts(self._frames.held(start), links))
         self._resume_at = resume.committed

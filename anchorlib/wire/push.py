@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from anchorlib.wire.limits import ANSWER_SECONDS
 from anchorlib.wire.loading import grpc
+from anchorlib.wire.malformed import FrameError
 from anchorlib.wire.outbox import Outbox
 from anchorlib.wire.sealing import sealed
 from anchorlib.wire.services import parse_reply, push_call
-from anchorlib.wire.v1.collector_pb2 import Hello, PushRequest
+from anchorlib.wire.v1.collector_pb2 import Hello, PushReply, PushRequest
 
 if TYPE_CHECKING:
     from anchorlib.wire.credentials import Metadata
@@ -31,18 +32,28 @@ class PushStream:
 
     `changed` is notified after every answer; notify it after every change to the outbox.
 
+    patience: seconds that an answer may take.
+
     silent: whether the stream was ended because an answer that was due did not come.
+    answered_at: when the last answer came, by the monotonic clock; None before the first.
     """
 
     def __init__(
-        self, channel: grpc.Channel, hello: Hello, outbox: Outbox, changed: threading.Condition
+        self,
+        channel: grpc.Channel,
+        hello: Hello,
+        outbox: Outbox,
+        changed: threading.Condition,
+        patience: float = ANSWER_SECONDS,
     ) -> None:
         self._channel = channel
         self._hello = hello
         self._outbox = outbox
         self._changed = changed
+        self._patience = min(patience, ANSWER_SECONDS)
         self._over = False
         self._heard = 0.0
+        self.answered_at: float | None = None
         self.silent = False
         self._gone = threading.Event()
         self._ended = threading.Event()
@@ -67,14 +78,24 @@ class PushStream:
         try:
             for reply in call:
                 with self._changed:
-                    self._heard = time.monotonic()
-                    self._outbox.take(parse_reply(reply))
+                    self._heard = self.answered_at = time.monotonic()
+                    self._outbox.take(self._known(parse_reply(reply)))
                     self._changed.notify_all()
                 self._outbox.tidy()
         finally:
             self.cancel()
             self._ended.wait(_ENDS_WITHIN)
             watch.join()
+
+    def _known(self, reply: PushReply) -> PushReply:
+        """The reply. Raises FrameError where a collector that knows no parts is to take one."""
+        knows = not reply.HasField("resume") or reply.resume.HasField("first")
+        if self._hello.HasField("part") and not knows:
+            raise FrameError(
+                "it is of an older version, which cannot share a run with other collectors; "
+                "install the same version of anchorlib on all of them"
+            )
+        return reply
 
     def cancel(self) -> None:
         """End the stream now, from any thread."""
@@ -92,12 +113,12 @@ class PushStream:
         A bit that flipped in the line's own frames can make either end wait for ever.
         """
         self._heard = time.monotonic()
-        while not self._gone.wait(ANSWER_SECONDS / 8):
+        while not self._gone.wait(self._patience / 8):
             with self._changed:
                 now = time.monotonic()
                 if not self._outbox.owed:
                     self._heard = now
-                self.silent = now - self._heard > ANSWER_SECONDS
+                self.silent = now - self._heard > self._patience
             if self.silent:
                 self.cancel()
 

@@ -6,12 +6,16 @@ import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anchor_cli.finding import Finding
 from anchor_cli.terminal import Screen, size
 from anchor_cli.words import counted
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchorlib.wire import Address
 
 __all__ = ["spools", "storage"]
 
@@ -62,21 +66,30 @@ def spools(store: str) -> Iterator[Finding]:
 
 
 def _collector(store: str) -> Iterator[Finding]:
-    from anchorlib.store import list_runs, locate_store
-    from anchorlib.wire import ask_health, parse_address
+    from anchorlib.wire import parse_addresses
 
     try:
-        address = parse_address(store)
-        state, seconds = ask_health(address)
-        runs = len(list_runs(locate_store(store)))
+        addresses = parse_addresses(store)
     except AnchorError as error:
         yield Finding("broken", "collector", str(error))
         return
+    for address in addresses:
+        yield _answer(address)
+
+
+def _answer(address: Address) -> Finding:
+    from anchorlib.store import list_runs, locate_store
+    from anchorlib.wire import ask_health
+
+    try:
+        state, seconds = ask_health(address)
+        runs = len(list_runs(locate_store(str(address))))
+    except AnchorError as error:
+        return Finding("broken", "collector", str(error))
     answer = f"{address} answers in {seconds * 1000:.1f} ms and serves {counted(runs, 'run')}"
     if state == "SERVING":
-        yield Finding("ok", "collector", answer)
-    else:
-        yield Finding("beware", "collector", f"{address} says {state}", "it starts, or it stops")
+        return Finding("ok", "collector", answer)
+    return Finding("beware", "collector", f"{address} says {state}", "it starts, or it stops")
 
 
 def _directory(path: Path) -> Iterator[Finding]:

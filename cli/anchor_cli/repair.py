@@ -70,6 +70,7 @@ def repair_run(
 
     found = find_run(run, store)
     place, known = local_run(found)
+    _check_whole(found)
     if name is not None:
         check_run_name(name)
     work = _Work(found, place, known, name, dry_run, sorted(set(drop_rank or ())))
@@ -87,6 +88,18 @@ def repair_run(
     else:
         emit(report.lines(this_screen()))
     return report.code
+
+
+def _check_whole(found: FoundRun) -> None:
+    """Raises OptionError for a run of several collectors: its parts would not fit any more."""
+    from anchorlib.errors import OptionError
+    from anchorlib.store import listed_parts
+
+    if any(part for _, part in listed_parts(found.location)):
+        raise OptionError(
+            f"{found.name} has ranks in parts, of several collectors: make one run of them first "
+            f"(anchor push {found.name} --to DIR) and repair that"
+        )
 
 
 @dataclass(slots=True)

@@ -50,20 +50,39 @@ def show_status(
 
     Rates are those of the last minute, the lag is the time from a record to its commit, and the
     backlog what waits in the spool, in records. Only a collector knows these; of a directory a dash
-    stands for them.
+    stands for them. Of several collectors those that answer are shown, and the others named.
     """
     from anchorlib.names import escape
-    from anchorlib.upkeep import keeper_at
 
     place = where if where is not None else store
-    writings = keeper_at(place).writings()
+    writings, away = _asked(place)
     if as_json:
         document([_document(one) for one in writings])
     elif writings:
         emit(_table(writings, this_screen()))
-    else:
+    elif not away:
         note(f"nobody writes into {escape(place)} now")
-    return ExitCode.DONE
+    for problem in away:
+        note(problem)
+    return ExitCode.COLLECTOR if away else ExitCode.DONE
+
+
+def _asked(place: str) -> tuple[list[Writing], list[str]]:
+    """Who writes, and what is wrong with those who could not be asked, if somebody could."""
+    from anchorlib.errors import CollectorError
+    from anchorlib.upkeep import keepers_at
+
+    found: list[Writing] = []
+    away: list[CollectorError] = []
+    keepers = keepers_at(place)
+    for keeper in keepers:
+        try:
+            found += keeper.writings()
+        except CollectorError as error:
+            away.append(error)
+    if len(away) == len(keepers):
+        raise away[0]
+    return sorted(found, key=lambda one: (one.run, one.rank)), [str(error) for error in away]
 
 
 def _document(one: Writing) -> dict[str, object]:

@@ -26,6 +26,7 @@ VARIABLES = (
     *("ANCHOR_STORE", "ANCHOR_RUN", "ANCHOR_TENSORS", "ANCHOR_RANKS", "ANCHOR_DISABLED"),
     *("ANCHOR_WATCH", "ANCHOR_PHASES", "ANCHOR_STEPS", "ANCHOR_TRACE", "ANCHOR_GRAFT"),
     *("ANCHOR_ON_FULL", "ANCHOR_RECORDER", "ANCHOR_SPOOL", "ANCHOR_SPOOL_LIMIT"),
+    *("ANCHOR_FAILOVER_SECONDS",),
     *("ANCHOR_PERTURB", "ANCHOR_DEBUG"),
     *(f"ANCHOR_{name}" for name in CREDENTIALS),
 )
@@ -154,6 +155,12 @@ def _limit(_: str) -> None:
     spool_room()
 
 
+def _failover(value: str) -> None:
+    from anchorlib.wire import failover_seconds
+
+    failover_seconds({"ANCHOR_FAILOVER_SECONDS": value})
+
+
 CHECKS = {
     "ANCHOR_RUN": check_run_name,
     "ANCHOR_RANKS": _whole_numbers,
@@ -165,6 +172,7 @@ CHECKS = {
     "ANCHOR_STEPS": lambda text: scope(environ={"ANCHOR_STEPS": text}),
     "ANCHOR_TRACE": lambda text: traced_steps({"ANCHOR_TRACE": text}),
     "ANCHOR_SPOOL_LIMIT": _limit,
+    "ANCHOR_FAILOVER_SECONDS": _failover,
 }
 
 

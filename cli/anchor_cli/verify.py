@@ -4,7 +4,6 @@ all that a run says beside its values against its checksums.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ __all__ = ["EXAMPLES", "Report", "verified", "verify_run"]
 EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
 
 _BLOCK_BYTES = 16 << 20
-_RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})/?")
 _FIGURES = ("run", "records", "values", "bytes", "unchecked")
 _SHOWN = 20  # damaged values named one by one; --json names all
 
@@ -145,18 +143,24 @@ class Report:
 
 def verified(found: FoundRun, tick: Tick) -> Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankAudit, RankReader, end_copy, is_unfinished, run_faults
+    from anchorlib.store import (
+        RankAudit,
+        RankReader,
+        end_copy,
+        is_unfinished,
+        listed_parts,
+        run_faults,
+    )
 
     report = Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
-    named = (_RANK.fullmatch(entry) for entry in found.location.list(""))
-    ranks = sorted(int(entry[1]) for entry in named if entry)
+    parts = listed_parts(found.location)
     report.damaged += (
-        _Damage(ranks[0], f"of the run: {one}") for one in run_faults(found.location)
+        _Damage(parts[0][0], f"of the run: {one}") for one in run_faults(found.location)
     )
-    for rank in ranks:
+    for rank, part in parts:
         try:
-            reader = RankReader(found.location, rank)
+            reader = RankReader(found.location, rank, part=part)
             audit = RankAudit(found.location, reader)
         except (StoreError, RunNotFoundError) as error:
             if not is_unfinished(found.location, rank):
@@ -166,7 +170,22 @@ def verified(found: FoundRun, tick: Tick) -> Report:
         if copied:
             report.copied[rank] = reader.left_out
         _verify_rank(reader, audit, report, tick)
+    report.damaged += _unjoined(found, [rank for rank, part in parts if part])
     return report
+
+
+def _unjoined(found: FoundRun, ranks: list[int]) -> list[_Damage]:
+    """What is missing between the parts of ranks that several collectors took."""
+    from anchorlib.errors import StoreError
+    from anchorlib.store import RunReader
+
+    if not ranks:
+        return []
+    try:
+        RunReader(found.location, found.name).refresh()
+    except StoreError as error:
+        return [_Damage(ranks[0], str(error))]
+    return []
 
 
 def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tick) -> None:

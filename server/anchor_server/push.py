@@ -216,7 +216,12 @@ class PushService:
             writer = tenancy.writer
             host = host_of(hello.writer) or caller.machine
             with self._tally.roster.seat(hello.run, hello.rank, host, writer.committed) as seat:
-                told = Resume(committed=writer.committed, attempt=writer.attempt, asks_backlog=True)
+                told = Resume(
+                    committed=writer.committed,
+                    attempt=writer.attempt,
+                    asks_backlog=True,
+                    first=writer.first,
+                )
                 yield PushReply(resume=told)
                 decoder = Decoder(record_bytes=self._limits.record_bytes)
                 stream = Stream(tenancy, decoder, self._room, self._tally, seat)

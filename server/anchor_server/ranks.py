@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from anchor_server.access import Grant
 from anchor_server.authors import check_author, check_runs
@@ -21,7 +21,7 @@ from anchor_server.trouble import Caller
 from anchorlib.claims import SECRET_BYTES, claim_of
 from anchorlib.errors import AnchorError, OptionError, RunBusyError
 from anchorlib.names import check_run_name, escape
-from anchorlib.store import RunRoom, Writer, run_directory
+from anchorlib.store import Part, RunRoom, Writer, run_directory
 from anchorlib.wire import HEADER_BYTES, Hello, Kind
 
 __all__ = ["Ranks", "Tenancy"]
@@ -29,6 +29,8 @@ __all__ = ["Ranks", "Tenancy"]
 _log = logging.getLogger("anchor_server")
 
 _UNPUBLISHED = 4096  # ranks that are remembered
+_MOST_PARTS = 10_000  # collectors that a rank may be spread over
+_Key: TypeAlias = tuple[str, int, int]  # run, rank, and which part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ class Ranks:
         self._patience = patience
         self._changed = threading.Condition()
         self._founding = Founding(store)
-        self._claims: dict[tuple[str, int], _Claim] = {}
-        self._unpublished: set[tuple[str, int]] = set()
+        self._claims: dict[_Key, _Claim] = {}
+        self._unpublished: set[_Key] = set()
 
     @contextmanager
     def tenancy(
@@ -112,7 +114,7 @@ class Ranks:
         """
         owner = escape(hello.writer[:200]) or caller.peer
         header = _header(hello)
-        key = (check_run_name(hello.run), hello.rank)
+        key = (check_run_name(hello.run), hello.rank, hello.part.number)
         self.check_author(grant, hello)
         self._take(key, _Claim(hello.writer_id, f"{owner} ({caller.peer})", end))
         try:
@@ -128,7 +130,7 @@ class Ranks:
         finally:
             with self._changed:
                 del self._claims[key]
-                if not any(run == hello.run for run, _ in self._claims):
+                if not any(run == hello.run for run, *_ in self._claims):
                     self._rooms.pop(hello.run, None)
                 self._changed.notify_all()
 
@@ -137,7 +139,7 @@ class Ranks:
             _log.info("rank replaced: what it held before is removed", extra=said)
         _log.info("stream begins", extra={**said, "seq": writer.committed})
 
-    def _tell_unpublished(self, key: tuple[str, int], error: AnchorError | None) -> None:
+    def _tell_unpublished(self, key: _Key, error: AnchorError | None) -> None:
         """Its records are committed all the same: only foreign readers see fewer of them."""
         if error is None:
             self._unpublished.discard(key)
@@ -157,14 +159,14 @@ class Ranks:
         with self._changed:
             return self._changed.wait_for(lambda: not self._claims, timeout)
 
-    def _take(self, key: tuple[str, int], claim: _Claim) -> None:
+    def _take(self, key: _Key, claim: _Claim) -> None:
         with self._changed:
             held = self._claims.get(key)
             if held is not None and compare_digest(held.writer_id, claim.writer_id):
                 held.end(Refusal(Kind.REPLACED, "another stream of this writer took over"))
             # Also for another writer: one that was killed a moment ago is about to be noticed.
             if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
-                run, rank = key
+                run, rank, _ = key
                 raise RunBusyError(
                     f"rank {rank} of run {run!r} is being written by {self._claims[key].owner}; "
                     "stop it, or take another run name or rank"
@@ -197,6 +199,7 @@ class Ranks:
             acknowledged=hello.acknowledged,
             run_room=room,
             author=grant.name,
+            part=_part(hello),
         )
         if room is not None and hello.overwrite:  # which removed what was measured
             room.measure()
@@ -215,6 +218,16 @@ class Ranks:
         if known is None:
             room.measure()
         return room
+
+
+def _part(hello: Hello) -> Part | None:
+    """The piece of the rank that is kept here; None for the whole."""
+    if not hello.HasField("part"):
+        return None
+    told = hello.part
+    if told.number >= _MOST_PARTS or told.first >= 1 << 63:
+        raise OptionError(f"no rank has a part {told.number} from record {told.first} on")
+    return Part(told.number, told.first, told.restart if told.HasField("restart") else None)
 
 
 def _least(*bounds: int | None) -> int | None:

@@ -185,7 +185,7 @@ def test_the_table_fits_and_keeps_run_rank_and_rates(monkeypatch, capsys, width)
         else Writing(HOSTILE, 7, HOSTILE, 10**18, 1234.5, 3.5e6, 0.25, 1200, 10**18)
         for number in range(2)
     ]
-    monkeypatch.setattr("anchorlib.upkeep.keeper_at", lambda place: _Keeper(shown))
+    monkeypatch.setattr("anchorlib.upkeep.keepers_at", lambda place: [_Keeper(shown)])
     monkeypatch.setattr(status, "this_screen", lambda: Screen(width))
     status.show_status("anywhere")
     out = capsys.readouterr().out

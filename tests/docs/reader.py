@@ -2,7 +2,8 @@
 
 Python runs in this process; so do `anchor …` and `python FILE.py …`, as they would from a shell
 but for the seconds that importing torch takes. Everything else is a line of bash. A collector is
-started on a free port, which then stands for 127.0.0.1:50051; its metrics on another, for 9464.
+started on a free port, which then stands for the address that its line binds to (127.0.0.1:50051);
+its metrics on another, for 9464.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Reader:
     patch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     collectors: list[subprocess.Popen[str]] = field(default_factory=list)
-    address: str = SERVED
+    served: dict[str, str] = field(default_factory=dict)
     metrics: str = field(default_factory=free_address)
 
     def follow(self, block: Block) -> None:
@@ -65,11 +66,14 @@ class Reader:
 
     def type(self, command: Command) -> None:
         """Run one command and compare its exit code."""
-        text = command.text.replace(SERVED, self.address).replace(MEASURED, self.metrics)
+        text = command.text.replace(MEASURED, self.metrics)
+        if text.startswith("anchor serve") and "--check" not in text:
+            self._serve(text)
+            return
+        for told, address in self.served.items():
+            text = text.replace(told, address)
         if found := re.fullmatch(rf"export ((?:{VARIABLE} ?)+)", text):
             self._export(found[1].split())
-        elif text.startswith("anchor serve") and "--check" not in text:
-            self._serve(text)
         else:
             assert self._run(text) == command.code, command.text
 
@@ -109,7 +113,8 @@ class Reader:
         assert collector.stdout is not None
         found = re.search(r"collecting on (\S+) ", collector.stdout.readline())
         assert found is not None, text
-        self.address = found[1]
+        bind = re.search(r"--bind (\S+)", text)
+        self.served[bind[1] if bind else SERVED] = found[1]
 
 
 def _script(path: str) -> int:

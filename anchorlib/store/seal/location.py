@@ -138,13 +138,14 @@ class SealedRank(RowLocation):
         return f"SealedRank({self.run!r}, {self.sealed.rank})"
 
 
-def rank_location(run: Location, rank: int) -> Location:
+def rank_location(run: Location, rank: int, part: int = 0) -> Location:
     """The location of one rank of the run at `run`, sealed or live: readers see no difference.
 
+    part: the piece of it that another collector than the first has; no such piece is ever sealed.
     Raises DamagedError where it says that it is sealed, and not how.
     """
-    sealed = read_sealed(run, rank)
-    return Within(run, rank_name(rank)) if sealed is None else SealedRank(run, sealed)
+    sealed = None if part else read_sealed(run, rank)
+    return Within(run, rank_name(rank, part)) if sealed is None else SealedRank(run, sealed)
 
 
 def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:

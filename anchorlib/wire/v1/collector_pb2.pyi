@@ -162,6 +162,7 @@ class Hello(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     WRITER_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     run: _builtins.str
     rank: _builtins.int
@@ -181,6 +182,10 @@ class Hello(_message.Message):
     """Records that were acknowledged to this writer. Where the store has no trace of them, the run was
     moved or removed: the collector refuses, and makes no empty run in its place.
     """
+    @_builtins.property
+    def part(self) -> Global___Part:
+        """Present where the rank may go on at other collectors; absent, all of it is at this one."""
+
     def __init__(
         self,
         *,
@@ -194,14 +199,47 @@ class Hello(_message.Message):
         max_bytes: _builtins.int = ...,
         writer: _builtins.str = ...,
         acknowledged: _builtins.int = ...,
+        part: Global___Part | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "header", b"header", "max_bytes", b"max_bytes", "overwrite", b"overwrite", "protocol", b"protocol", "rank", b"rank", "resume", b"resume", "run", b"run", "writer", b"writer", "writer_id", b"writer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "header", b"header", "max_bytes", b"max_bytes", "overwrite", b"overwrite", "part", b"part", "protocol", b"protocol", "rank", b"rank", "resume", b"resume", "run", b"run", "writer", b"writer", "writer_id", b"writer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Part(_message.Message):
+    """The piece of a rank that one of several collectors holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    RESTART_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """the collector's place in the rank's order of them, the first is 0"""
+    first: _builtins.int
+    """the number of the first record that it is given now"""
+    restart: _builtins.int
+    """how often the job was restarted, as its launcher counts"""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        first: _builtins.int = ...,
+        restart: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_restart", b"_restart", "restart", b"restart"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restart", b"_restart", "first", b"first", "number", b"number", "restart", b"restart"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__restart: _TypeAlias = _typing.Literal["restart"]  # noqa: Y015
+    _WhichOneofArgType__restart: _TypeAlias = _typing.Literal["_restart", b"_restart"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restart) -> _WhichOneofReturnType__restart | None: ...
+
+Global___Part: _TypeAlias = Part  # noqa: Y015
 
 @_typing.final
 class Resume(_message.Message):
@@ -212,23 +250,31 @@ class Resume(_message.Message):
     COMMITTED_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     ASKS_BACKLOG_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
     committed: _builtins.int
-    """records of this writer in the store: the number of the next one"""
+    """the number of the next record: those before it are in this store or another"""
     attempt: _builtins.int
     asks_backlog: _builtins.bool
     """Backlog is understood; a collector that does not say so is never told"""
+    first: _builtins.int
+    """The number of the attempt's first record in this store. A collector that does not say so knows
+    no parts, and is given none.
+    """
     def __init__(
         self,
         *,
         committed: _builtins.int = ...,
         attempt: _builtins.int = ...,
         asks_backlog: _builtins.bool = ...,
+        first: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "first", b"first"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks_backlog", b"asks_backlog", "attempt", b"attempt", "committed", b"committed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "asks_backlog", b"asks_backlog", "attempt", b"attempt", "committed", b"committed", "first", b"first"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first: _TypeAlias = _typing.Literal["first"]  # noqa: Y015
+    _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
 
 Global___Resume: _TypeAlias = Resume  # noqa: Y015
 

@@ -372,9 +372,9 @@ def test_what_was_left_is_given_up_after_refusals_in_a_row_alone(nowhere, monkey
     monkeypatch.setattr(earlier, "_FIRST_PAUSE", 0.0)
     sink = sink_to(nowhere)
     script[:] = [refused, refused, refused, refused, away, refused, refused, refused, refused, None]
-    assert sink._earlier.begin(None) is not None
+    assert sink._earlier.begin(None, nowhere) is not None
     script[:] = [away, refused, refused, refused, refused, refused, None]
     with pytest.raises(CollectorError, match="one might think"):
-        sink._earlier.begin(None)
+        sink._earlier.begin(None, nowhere)
     assert script == [None]
     sink.close(0)

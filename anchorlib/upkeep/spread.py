@@ -1,0 +1,83 @@
+"""The keeper of runs that several collectors hold together: all of them do it, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError
+from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchorlib.upkeep.keeping import Keeper
+    from anchorlib.upkeep.writing import Writing
+
+__all__ = ["SpreadKeeper"]
+
+
+class SpreadKeeper:
+    """Keeps runs of which each keeper holds a part; raises as each of them, see `Keeper`.
+
+    Everyone is asked before anything is changed: one that does not answer stops it all.
+    """
+
+    def __init__(self, keepers: Sequence[Keeper]) -> None:
+        self._keepers = keepers
+
+    def writings(self) -> list[Writing]:
+        """The ranks that are being written now, wherever they are."""
+        found = [one for keeper in self._keepers for one in keeper.writings()]
+        return sorted(found, key=lambda one: (one.run, one.rank))
+
+    def measure(self, run: str) -> tuple[int, bool]:
+        """Bytes of disk of all parts, and whether a living process writes one."""
+        found = self._holders(run).values()
+        return sum(nbytes for nbytes, _ in found), any(written for _, written in found)
+
+    def remove(self, run: str, *, unless_after: int | None = None) -> int:
+        """Removes all parts of a run; the bytes freed."""
+        holders = self._idle(run)
+        return sum(keeper.remove(run, unless_after=unless_after) for keeper in holders)
+
+    def rename(self, run: str, name: str) -> None:
+        """Gives all parts another name; where one cannot have it, none has."""
+        if self._held(name):
+            raise RunExistsError(
+                f"there is a run {escape(name)!r} already: take another name, or remove that one "
+                "first (anchor rm)"
+            )
+        done: list[Keeper] = []
+        try:
+            for keeper in self._idle(run):
+                keeper.rename(run, name)
+                done.append(keeper)
+        except AnchorError:
+            for keeper in done:
+                keeper.rename(name, run)
+            raise
+
+    def finish(self) -> tuple[int, list[str]]:
+        """Nothing: collectors end interrupted removals when they start."""
+        return 0, []
+
+    def _idle(self, run: str) -> list[Keeper]:
+        """Those that hold a part of a run which nobody writes."""
+        holders = self._holders(run)
+        if any(written for _, written in holders.values()):
+            raise RunBusyError(f"run {escape(run)!r} is being written: stop that process first")
+        return list(holders)
+
+    def _holders(self, run: str) -> dict[Keeper, tuple[int, bool]]:
+        found = self._held(run)
+        if not found:
+            raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
+        return found
+
+    def _held(self, run: str) -> dict[Keeper, tuple[int, bool]]:
+        found = {}
+        for keeper in self._keepers:
+            try:
+                found[keeper] = keeper.measure(run)
+            except RunNotFoundError:
+                continue
+        return found
