@@ -132,8 +132,8 @@ class RunReader:
 
         A rank that is open and not live was left by a process that died.
         """
-        parts = [part for part in self._parts.values() if part.rank == rank]
-        locks = [_lock(self.location, self.name, rank, part.part) for part in parts]
+        parts = {0, *(part for known, part in self._parts if known == rank)}
+        locks = [_lock(self.location, self.name, rank, part) for part in parts]
         known = [is_locked(lock) for lock in locks if lock is not None]
         return any(known) if known else None
 
