@@ -108,7 +108,7 @@ def _become(words: list[str], directory: str, environment: dict[str, str]) -> No
     os.environ.clear()
     os.environ.update(environment)
     _open_streams()
-    sys.orig_argv[:] = [os.path.join(os.path.dirname(sys.argv[1]), "python"), *words]  # noqa: PTH118, PTH120
+    sys.orig_argv[:] = [_typed(environment), *words]
     how, program, arguments = _parsed(iter(words))
     own = sys.path[1:]  # without this file's folder
     sys.path[:] = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p] + own
@@ -132,6 +132,13 @@ def _become(words: list[str], directory: str, environment: dict[str, str]) -> No
     module.__loader__ = SourceFileLoader("__main__", program)
     with io.open_code(os.path.abspath(program)) as file:  # noqa: PTH100
         exec(compile(file.read(), program, "exec"), module.__dict__)
+
+
+def _typed(environment: dict[str, str]) -> str:
+    """What the command was called by: its path, or its name where it is found by that."""
+    folder = os.path.dirname(sys.argv[1])  # noqa: PTH120
+    found = folder in environment.get("PATH", "").split(os.pathsep)
+    return "python" if found else f"{folder}/python"
 
 
 def _open_streams() -> None:
