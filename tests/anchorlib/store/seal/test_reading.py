@@ -225,6 +225,12 @@ def test_what_cannot_be_sealed_is_refused(tmp_path: Path) -> None:
         live = LocalLocation(tmp_path / "open.zarr")
         with pytest.raises(StoreError, match="was not closed"):
             seal(live, RankReader(live, 0), target)
+    shapes = [record(f"y{size}", 0, filled("float32", (size,)), order=size) for size in range(12)]
+    flat = LocalLocation(written(tmp_path, shapes, run="flat"))
+    value = flat.root / "rank0/forms/flat_float32/value/c.0"
+    value.write_bytes(bytes([value.read_bytes()[0] ^ 1]) + value.read_bytes()[1:])
+    with pytest.raises(DamagedError, match="y8@grad at step 0"):
+        seal(flat, RankReader(flat, 0), FolderTarget(tmp_path / "other.zarr", fsync=False))
     value = next((run.root / "rank0/forms").glob("*/value/c.0*"))
     value.write_bytes(b"\1" + value.read_bytes()[1:])
     with pytest.raises(DamagedError, match="x@grad at step 0"):
