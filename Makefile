@@ -8,7 +8,7 @@ GPU_PYTHON ?= $(BIN)/python
 PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal --durations 20 --durations-min 2
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos diagnosis bench gpu profile screenshots docs fix proto clean
+.PHONY: demo check check-style test chaos soak diagnosis bench gpu profile screenshots docs fix proto clean
 
 demo: .venv/.demo  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -33,6 +33,9 @@ test: .venv/.ready  ## every test; those of the page want chromium, firefox-esr;
 
 chaos: .venv/.ready  ## 20 seeds of killed trainers, recorders and collectors on a line that breaks
 	$(BIN)/python -m tests.delivery.chaos --seeds 20 --records 4000
+
+soak: .venv/.ready  ## 64 ranks that come, go, die and resume against one collector for 15 minutes: the table
+	$(BIN)/python -m tests.delivery.soak --minutes 15 --ranks 64
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
 	$(PYTEST) -m wide --junit-xml .pytest_cache/$@.xml

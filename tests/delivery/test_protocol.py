@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from functools import cache
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 
 from anchorlib.wire import Kind
 from tests.delivery.protocol.exploring import DOUBLED, LOST, STUCK, UNCONFIRMED, Found, explored
-from tests.delivery.protocol.moves import Bounds
+from tests.delivery.protocol.moves import Bounds, Moves
+from tests.delivery.protocol.real import Real
 from tests.delivery.protocol.rules import Rules
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
 TWO = ((0,), (1, 2))
 ONE = ((0, 1),)
 EACH = ((0,), (1,), (2,))
@@ -69,6 +72,37 @@ def test_every_step_happens_somewhere():
     assert known - happened == {"skip", "write"}
 
 
+REAL = {
+    "a run that is taken away": WORLDS["a run that is taken away"],
+    "a writer after another": WORLDS["a writer after another"],
+    "a writer that resumes": Bounds(writers=2, frames=TWO, resumes=True, sleeps=True),
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("world", REAL)
+def test_the_program_goes_where_the_model_goes(world, seed, tmp_path):
+    """Random ways through the model, taken by real spools, outboxes, streams and stores."""
+    chance, moves = random.Random(f"{world} {seed}"), Moves(Rules(), REAL[world])
+    state = moves.first()
+    real = Real(tmp_path, state)
+    way = []
+    try:
+        for _ in range(60):
+            found = list(moves.all(state))
+            if not found:
+                break
+            move = chance.choices(found, [3 if one.fair else 1 for one in found])[0]
+            way.append(f"{move.name} {move.about}")
+            real.move(move.name, move.about, state, move.state)
+            state = move.state
+            real.check(state)
+    except Exception as fault:
+        raise AssertionError(f"{', '.join(way)}: {fault}") from fault
+    finally:
+        real.close()
+
+
 # -- rules that are left out, and the law that each of them keeps
 
 
@@ -115,7 +149,7 @@ class HolesAreTaken(Rules):
 class OneFileTooMany(Rules):
     """A file goes when its first record is there."""
 
-    def kept(self, spool, number):
+    def kept(self, spool, number, *, live):
         return tuple(frame for frame in spool.frames if frame.first >= number)
 
 
@@ -175,7 +209,7 @@ class NothingEnds(Rules):
 FORGED = WORLDS["a run that is forged"]
 AFTER = Bounds(writers=2, frames=TWO, resumes=True)
 ASLEEP = WORLDS["a writer that nobody had heard of for long"]
-HEIRS = Bounds(writers=2, frames=ONE, resumes=True, taken=(0, 1))
+HEIRS = Bounds(writers=2, frames=((0,), (1,)), resumes=True, taken=(0,))
 PLANTED = [
     (AckBeforeTheWrite, AFTER, UNCONFIRMED),
     (WhoComesBeginsAnew, AFTER, LOST),

@@ -202,7 +202,7 @@ class Moves:
         outbox = outbox._replace(committed=max(outbox.committed, committed))
         spool = state.spool(outbox.spool)
         number = outbox.committed + outbox.base + spool.hole
-        kept = spool._replace(frames=self._rules.kept(spool, number))
+        kept = spool._replace(frames=self._rules.kept(spool, number, live=outbox.live))
         return state.with_spool(outbox.spool, kept)._replace(outbox=outbox)
 
     def _delivered(self, state: State, outbox: Outbox) -> State:
@@ -319,12 +319,17 @@ class Moves:
         if len(state.spools) < self._bounds.writers and wanted:
             for near in (True, False):
                 yield Move("begin", self._with_writer(state, near=near), int(near), fair=False)
-        for near in (True, False):
+        older = state.asleep is not None and state.spool(state.asleep.spool).near
+        for near in (False,) if older else (True, False):  # delivery._earlier: it comes first
             for number in self._left(state, near=near)[:1]:
                 yield from self._pushed(state, number)
 
     def _pushed(self, state: State, number: int) -> Iterator[Move]:
         """What somebody does who finds a spool: pushes it, under another name where he must."""
+        spool = state.spool(number)
+        if not (spool.frames or spool.closed):
+            yield Move("nothing waits", state.with_spool(number, None), number)
+            return
         delivery = self._rules.delivery(state, number)
         if delivery is not None:
             yield Move("push", state._replace(outbox=delivery), number)
@@ -338,6 +343,10 @@ class Moves:
         secret = bytes([number + 1]) * 16
         spool = Spool(secret, resume=self._bounds.resumes or number > 0, near=near)
         ring = self._rules.goes_on(state) if number else 0
+        for empty in self._left(state, near=True) if near else ():  # spools._sweep
+            left = state.spool(empty)
+            if not (left.frames or left.closed):
+                state = state.with_spool(empty, None)
         return state._replace(
             spools=(*state.spools, spool), live=number, ring=ring, marked=ring, skipped=frozenset()
         )

@@ -64,10 +64,13 @@ class Rules:
 
     def questions(self, outbox: Outbox, spool: Spool, said: Resume) -> tuple[Confirm, ...]:
         """What has to be confirmed before anything is let go of (holding.doubts)."""
+        known = min([outbox.committed, *(first for _, first, _ in outbox.links)])
         links = (*outbox.links, (said.attempt, 0, said.committed))
         asked = []
         for frame in spool.frames:
             first = self.place(outbox, spool, frame.first)
+            if first + len(frame.rows) <= known:  # it was confirmed before
+                continue
             for attempt, begin, end in links:
                 start, stop = max(begin, first), min(end, first + len(frame.rows))
                 if start < stop:
@@ -111,12 +114,13 @@ class Rules:
         """A record's number on the wire (Holes.place)."""
         return number - spool.hole - outbox.base
 
-    def kept(self, spool: Spool, number: int) -> tuple[Frame, ...]:
+    def kept(self, spool: Spool, number: int, *, live: bool) -> tuple[Frame, ...]:
         """The frames that stay once all before `number` is there (Segments.commit): one at least,
-        for the file that is being written is never removed.
+        for the file that is being written is never removed. In a spool that was left, a record may
+        go on in the next file (Segments.found).
         """
         frames = spool.frames
-        while len(frames) > 1 and frames[0].end <= number:
+        while len(frames) > 1 and frames[0].end + (not live) <= number:
             frames = frames[1:]
         return frames
 
