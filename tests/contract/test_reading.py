@@ -460,7 +460,7 @@ def test_the_hierarchy_is_valid_at_every_moment(store):
 
 def test_a_closed_tensor_opens_in_xarray_with_its_coordinates(trained):
     group = "rank0/tensors/fc1/value"
-    data = xarray.open_zarr(trained.run.zarr(), group=group, consolidated=False)
+    data = xarray.open_zarr(trained.run.zarr(), group=group, consolidated=False, chunks=None)
     assert {"step", "pass_index", "call"} <= set(data.coords)
     series = trained.run.series("fc1", rank=0)
     found = [data[name].values.tolist() for name in ("step", "pass_index", "call")]
