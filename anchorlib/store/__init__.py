@@ -4,7 +4,7 @@ Writer      puts records of one rank down, so that what is committed survives ki
 RunReader   committed rows of all ranks, also while they are written
 RankAudit   what of a rank does not fit its checksums
 stored_fingerprint   what records are, to be compared with those that somebody holds
-Location    where bytes are read from: a directory, or a collector
+Location    where bytes are read from: a directory, a collector, or an object store
 remove_run, rename_run    a run as a whole, which no living process writes
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
@@ -31,6 +31,7 @@ from anchorlib.store.layout import run_directory
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store, unmade_store
+from anchorlib.store.objects import is_object_url
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
 from anchorlib.store.reader import RunReader, end_copy, listed_ranks
@@ -79,6 +80,7 @@ __all__ = [
     "held_ranks",
     "holder",
     "is_locked",
+    "is_object_url",
     "is_written",
     "list_runs",
     "listed_ranks",

@@ -1,9 +1,11 @@
-"""Which store and which run a text means: a directory, a path to a run, or a collector's address.
+"""Which store and which run a text means: a directory, a path to a run, or a URL.
 
 anchors                      a directory of runs
 anchors/run1.zarr            one run, by its path
 grpc://host:port             what a collector serves
 grpc://host:port/run1        one run of it
+s3://bucket/prefix           what is archived in an object store (also gs://, az://)
+s3://bucket/prefix/run1      one run of it
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from anchorlib.errors import (
 from anchorlib.names import check_stored_run_name, escape, suggest
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.objects import is_object_url, object_location, parse_object_url
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -56,6 +59,8 @@ def locate_store(store: str | Path | None = None) -> Location:
     directory is not there; CollectorError comes with the first read.
     """
     text = _store_text(store)
+    if is_object_url(text):
+        return object_location(parse_object_url(text))
     if "://" in text:
         return _collector(text)[0]
     path = Path(text)
@@ -96,7 +101,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
     """
     text = str(run)
     if "://" in text:
-        location, name = _collector(text)
+        location, name = _archived(text) if is_object_url(text) else _collector(text)
         if not name:
             url = escape(text.rstrip("/"))
             raise RunNotFoundError(f"{url} names no run: write {url}/run1")
@@ -111,12 +116,17 @@ def _store_text(store: str | Path | None) -> str:
     return str(store if store is not None else os.environ.get("ANCHOR_STORE") or DEFAULT_STORE)
 
 
+def _archived(text: str) -> tuple[Location, str]:
+    address, name = parse_object_url(text).split()
+    return object_location(address), name
+
+
 def _collector(text: str) -> tuple[Location, str | None]:
     scheme = text.partition("://")[0]
     if scheme not in ("grpc", "grpcs"):
         raise OptionError(
-            f"{escape(scheme)}:// cannot be read; give a directory, grpc://host:port or "
-            "grpcs://host:port"
+            f"{escape(scheme)}:// cannot be read; give a directory, grpc://host:port, "
+            "grpcs://host:port or s3://bucket/prefix"
         )
     # gRPC is loaded only where a collector is read.
     from anchorlib.wire import ReaderClient, parse_address

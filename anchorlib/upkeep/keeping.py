@@ -160,4 +160,7 @@ def _keeper(location: Location) -> Keeper:
         from anchorlib.wire import KeeperClient
 
         return _RemoteKeeper(KeeperClient(location.client.address))
-    raise RunNotFoundError("only a directory or a collector keeps runs")
+    raise OptionError(
+        "runs in an object store never change: remove or rename them with the cloud's own tools; "
+        "only a directory or a collector keeps runs"
+    )

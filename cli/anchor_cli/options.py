@@ -39,7 +39,7 @@ StoreOption: TypeAlias = Annotated[
         "--store",
         envvar="ANCHOR_STORE",
         metavar="PLACE",
-        help="Where runs live: a directory, or grpc://HOST:PORT of a collector.",
+        help="Where runs live: a directory, grpc://HOST:PORT of a collector, or s3://BUCKET/PREFIX.",
         callback=not_empty,
     ),
 ]

@@ -188,7 +188,7 @@ def test_the_installed_command_is_main():
         (["names", "run1", "--store", ""], "it is empty; see `anchor names --help`"),
         (["serve", "--store", ""], "it is empty; see `anchor serve --help`"),
         (["names", "run1", ""], "a selector is empty"),
-        (["names", "run1", "--store", "s3://bucket"], "s3:// cannot be read"),
+        (["names", "run1", "--store", "ftp://host"], "ftp:// cannot be read"),
         (["hist", "run1", "-t", "fc2.bias", "--as", "fp17"], "'fp17' (choices: fp16, bf16"),
         (["hist", "run1", "-t", "fc2.bias", "--scale", "2"], "--scale says"),
         (["hist", "run1", "-t", "fc2.bias", "-o", "x.gif"], "choose .png, .html, .csv, .json"),
