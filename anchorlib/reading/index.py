@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.reading.rows import visible_rows
 from anchorlib.record import Gap, TensorInfo
-from anchorlib.store import RankReader, SeriesEntry
+from anchorlib.store import RankReader, SeriesEntry, visible_rows
 
 __all__ = ["RankIndex", "listing"]
 

@@ -15,11 +15,10 @@ from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, selec
 from anchorlib.reading.frames import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
-from anchorlib.reading.rows import visible_rows
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
 from anchorlib.record import Edges, Gap, Record, TensorInfo
-from anchorlib.store import RankReader, RunReader, as_zarr, find_run, written_ns
+from anchorlib.store import RankReader, RunReader, as_zarr, find_run, visible_rows, written_ns
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:

@@ -47,17 +47,31 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
+from anchorlib.store.seal import (
+    FolderTarget,
+    RankFigures,
+    Sealed,
+    SealedObject,
+    SeriesFigures,
+    Target,
+    read_index,
+    read_sealed,
+    seal,
+)
 from anchorlib.store.tensors import TensorTree
+from anchorlib.store.visible import visible_rows
 from anchorlib.store.writer import Writer
 
 __all__ = [
     "DEFAULT_STORE",
     "CollectorLocation",
+    "FolderTarget",
     "FoundRun",
     "HeldRank",
     "LocalLocation",
     "Location",
     "RankAudit",
+    "RankFigures",
     "RankLock",
     "RankReader",
     "Remnants",
@@ -65,7 +79,11 @@ __all__ = [
     "RunFilesError",
     "RunReader",
     "RunRoom",
+    "Sealed",
+    "SealedObject",
     "SeriesEntry",
+    "SeriesFigures",
+    "Target",
     "TensorTree",
     "Within",
     "Writer",
@@ -89,6 +107,8 @@ __all__ = [
     "names_beneath",
     "open_beneath",
     "place_run",
+    "read_index",
+    "read_sealed",
     "remove_rank",
     "remove_run",
     "rename_run",
@@ -96,10 +116,12 @@ __all__ = [
     "run_author",
     "run_directory",
     "run_faults",
+    "seal",
     "stored_fingerprint",
     "stored_records",
     "unmade_store",
     "unpublished",
+    "visible_rows",
     "waiting_removals",
     "written_ns",
 ]

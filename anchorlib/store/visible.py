@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.store import RankReader
+from anchorlib.store.rank import RankReader
 
 __all__ = ["visible_rows"]
 

@@ -1,0 +1,35 @@
+"""Sealed ranks: a closed rank as a few large, compressed objects that never change any more.
+
+    rank0/sealed.json                   written last: size and SHA-256 of every object below
+          index.json.zst                what names, stats and pooled histograms need of each series
+          zarr.json                     a zarr v3 group; every array below is sharded
+          catalog/zarr.json, c/0        the catalogue as it was written
+          records/int64/…, float64/…    the table: all columns of a dtype are rows of one array
+          forms/float32_8x8/value/…     (record, 8, 8), sorted by series: a tensor is one range
+                           /labels/…    series, step, … and where the record was before
+          ops/log/…                     traced operations, where any were
+
+    seal(run, reader, FolderTarget(path)) ─▶ Sealed          the same rank gives the same bytes
+    rank_location(run, 0)                 ─▶ Location        live or sealed: readers need not care
+    read_sealed(run, 0), read_index(run, 0)                  one request each
+
+A rank without `sealed.json` was not sealed to its end, and does not exist for readers. Any zarr v3
+reader opens the arrays; ours find every row, value and checksum at the place where it was written.
+"""
+
+from anchorlib.store.seal.index import RankFigures, SeriesFigures, read_index
+from anchorlib.store.seal.manifest import Sealed, SealedObject, read_sealed
+from anchorlib.store.seal.sealing import seal
+from anchorlib.store.seal.target import FolderTarget, Target
+
+__all__ = [
+    "FolderTarget",
+    "RankFigures",
+    "Sealed",
+    "SealedObject",
+    "SeriesFigures",
+    "Target",
+    "read_index",
+    "read_sealed",
+    "seal",
+]

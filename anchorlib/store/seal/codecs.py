@@ -1,0 +1,137 @@
+"""How chunks of sealed arrays are compressed and checked: codecs that every zarr v3 reader has.
+
+A chunk is its elements in C order, through blosc (bits shuffled; lz4 for values, zstd for tables)
+and with its crc32c behind it; a shard is its chunks, then 16 bytes a chunk that say where it lies,
+then the crc32c of these.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+
+from anchorlib.store.seal.target import Buffer
+
+__all__ = [
+    "INDEX_ENTRY",
+    "NO_CHUNK",
+    "codec_chain",
+    "compressed",
+    "deflated",
+    "expanded",
+    "index_bytes",
+    "inflated",
+    "parsed_index",
+    "sharding",
+]
+
+Array = np.ndarray[Any, Any]
+LEVEL: Final = 5
+CHECK: Final = 4  # bytes of a crc32c, little-endian
+INDEX_ENTRY: Final = 16  # offset and size of a chunk in its shard, "<u8" each
+_HEADER: Final = struct.Struct("<4xI4xI")  # blosc's: of its sixteen bytes, both sizes
+NO_CHUNK: Final = (1 << 64) - 1
+"""Offset and size of a chunk that a shard does not hold: it lies beyond the array's end."""
+
+
+def codec_chain(dtype: np.dtype[Any], name: str) -> list[dict[str, Any]]:
+    """What zarr.json says of the chunks of an array whose blosc compressor is `name`."""
+    order: dict[str, Any] = {"name": "bytes"}
+    if dtype.itemsize > 1:
+        order["configuration"] = {"endian": "big" if dtype.str[0] == ">" else "little"}
+    blosc = {
+        "typesize": dtype.itemsize,
+        "cname": name,
+        "clevel": LEVEL,
+        "shuffle": "bitshuffle",
+        "blocksize": 0,
+    }
+    return [order, {"name": "blosc", "configuration": blosc}, {"name": "crc32c"}]
+
+
+def sharding(chunk: tuple[int, ...], codecs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What zarr.json says of the shards themselves."""
+    index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+    told = {
+        "chunk_shape": chunk,
+        "codecs": codecs,
+        "index_codecs": index,
+        "index_location": "end",
+    }
+    return {"name": "sharding_indexed", "configuration": told}
+
+
+def compressed(data: Array, name: str) -> list[Buffer]:
+    """The bytes of one chunk, in parts: of contiguous elements, full to its end."""
+    # A view of bytes: blosc takes no array of every dtype, and what it makes depends on none.
+    raw = data.reshape(-1).view(np.uint8)
+    made: bytes = _blosc().compress(raw, name.encode(), LEVEL, 2, 0, data.dtype.itemsize)
+    return [made, _check(made)]
+
+
+def expanded(stored: Buffer, out: Array) -> None:
+    """Fills `out`, contiguous bytes, with the chunk that was stored. Raises ValueError."""
+    body, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
+    if len(check) < CHECK or _check(body) != check:
+        raise ValueError("does not fit its checksum")
+    # Its header says how much it is made of and makes; blosc believes it.
+    if len(body) < _HEADER.size or _HEADER.unpack_from(body) != (len(out), len(body)):
+        raise ValueError("is not a chunk of this array")
+    try:
+        _blosc().decompress(body, out)
+    except RuntimeError as error:
+        raise ValueError(f"cannot be decompressed: {error}") from error
+
+
+def index_bytes(entries: Array) -> bytes:
+    """The end of a shard, of (chunks, 2) offsets and sizes."""
+    told = entries.astype("<u8").tobytes()
+    return told + _check(told)
+
+
+def parsed_index(stored: Buffer) -> Array:
+    """Offsets and sizes of the chunks of a shard, (chunks, 2). Raises ValueError."""
+    told, check = memoryview(stored)[:-CHECK], bytes(memoryview(stored)[-CHECK:])
+    if _check(told) != check:
+        raise ValueError("does not fit its checksum")
+    return np.frombuffer(told, "<u8").reshape(-1, 2)
+
+
+def deflated(data: bytes) -> bytes:
+    """A frame of zstd with its checksum, as the tool of that name writes it."""
+    from numcodecs import Zstd
+
+    made: bytes = Zstd(level=LEVEL, checksum=True).encode(data)
+    return made
+
+
+def inflated(frame: bytes, most: int) -> bytes:
+    """What is in a frame of zstd. Raises ValueError."""
+    from numcodecs import Zstd
+
+    try:
+        found: bytes = Zstd().decode(frame)
+    except (RuntimeError, MemoryError) as error:  # the frame says how large it is
+        raise ValueError(f"it cannot be decompressed: {error}") from error
+    if len(found) > most:
+        raise ValueError(f"it is larger than {most} bytes")
+    return found
+
+
+def _check(data: Buffer) -> bytes:
+    value: int = google_crc32c.value(data)
+    return value.to_bytes(CHECK, "little")
+
+
+@cache
+def _blosc() -> Any:
+    from numcodecs import blosc
+
+    # Threads of blosc put blocks down in the order they are done with: bytes would differ from one
+    # sealing to the next. zarr sets the same when it is imported.
+    blosc.use_threads = False
+    return blosc

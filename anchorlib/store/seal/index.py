@@ -1,0 +1,248 @@
+"""What a sealed rank says of each of its series, so that nobody has to read the table for it.
+
+It holds what listings and pooled histograms need, of the rows that readers see (of a coordinate
+that was recorded again after a resume, the last attempt's). What stands in it is counted from rows
+that fit their checksums, at the moment they are sealed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from anchorlib.errors import DamagedError
+from anchorlib.record import Gap
+from anchorlib.store.catalog import encode
+from anchorlib.store.checks import is_sound
+from anchorlib.store.fields import items, mapping, step, text, texts, whole
+from anchorlib.store.layout import rank_name
+from anchorlib.store.location import Location
+from anchorlib.store.seal.codecs import inflated
+from anchorlib.store.visible import visible_rows
+from anchorlib.summary import Log2Histogram
+
+if TYPE_CHECKING:
+    from anchorlib.store.catalog import SeriesEntry
+    from anchorlib.store.rank import RankReader
+
+__all__ = ["INDEX", "RankFigures", "SeriesFigures", "figures_of", "index_document", "read_index"]
+
+Array = np.ndarray[Any, Any]
+INDEX: Final = "index.json.zst"
+_MOST_BYTES: Final = 256 << 20  # of its text
+_APART: Final = ("zero", "nan", "inf", "subnormal")
+_AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesFigures:
+    """All records of one tensor, kind and mode on one rank.
+
+    dtypes, shapes: the different ones, in order of appearance. first_order: the place of its first
+    record in the rank's run. bytes: of stored values. minimum, maximum: over all finite elements,
+    None where there are none. histogram: of all elements together.
+    """
+
+    name: str
+    kind: str
+    mode: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    records: int
+    first_order: int
+    first_step: int
+    last_step: int
+    bytes: int
+    minimum: float | None
+    maximum: float | None
+    histogram: Log2Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """A sealed rank without its records.
+
+    steps: those that have records, ascending. created_ns, written_ns: when the rank was made, and
+    its last record. bytes: of stored values, all attempts together. series: in order of execution.
+    gaps: what was not recorded.
+    """
+
+    rank: int
+    uid: str
+    state: str
+    records: int
+    bytes: int
+    created_ns: int
+    written_ns: int
+    steps: tuple[int, ...]
+    series: tuple[SeriesFigures, ...]
+    gaps: tuple[Gap, ...]
+
+
+def read_index(run: Location, rank: int) -> RankFigures | None:
+    """The index of one sealed rank; None where it has none. One request.
+
+    Raises DamagedError where it is not what was written.
+    """
+    key = f"{rank_name(rank)}/{INDEX}"
+    data = run.get(key, 0, _MOST_BYTES)
+    if data is None:
+        return None
+    try:
+        line = inflated(data, _MOST_BYTES)
+        if not line.endswith(b"\n") or not is_sound(line[:-1]):
+            raise ValueError("it does not fit its checksum")
+        told = mapping(json.loads(line))
+        if whole(told["rank"]) != rank:
+            raise ValueError(f"it is that of rank {told['rank']}")
+        return _read_rank(told)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{key} is damaged: {error}") from error
+
+
+def index_document(figures: RankFigures) -> bytes:
+    """The line that the object holds, before it is compressed."""
+    told = asdict(figures)
+    told["steps"] = _runs(figures.steps)
+    for one, series in zip(told["series"], figures.series, strict=True):
+        histogram = series.histogram
+        one["histogram"] = {
+            **{name: getattr(histogram, name) for name in _APART},
+            "bins": [[exponent, count] for exponent, count in histogram.bins.items()],
+        }
+    return encode(told)
+
+
+def figures_of(reader: RankReader) -> RankFigures:
+    """Counts a rank. Raises DamagedError where its rows are not those that were written."""
+    catalogue, rows = reader.catalogue, visible_rows(reader)
+    owner = reader.series_ids[rows]
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(len(catalogue.series) + 1))
+    parts = zip(catalogue.series, np.split(rows[order], ends)[1:-1], strict=True)
+    series = [_series(reader, entry, own) for entry, own in parts if len(own)]
+    return RankFigures(
+        rank=reader.rank,
+        uid=catalogue.uid,
+        state=catalogue.state,
+        records=reader.committed,
+        bytes=reader.stored_bytes(np.arange(reader.committed)),
+        created_ns=catalogue.created_ns,
+        written_ns=int(reader.column("time_ns").max(initial=catalogue.created_ns)),
+        steps=tuple(np.unique(reader.column("step")).tolist()),
+        series=tuple(sorted(series, key=lambda one: one.first_order)),
+        gaps=tuple(reader.gaps()),
+    )
+
+
+def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigures:
+    steps = reader.column("step")[rows]
+    shapes, codes = reader.shape_codes(rows)
+    return SeriesFigures(
+        name=entry.name,
+        kind=entry.kind,
+        mode=entry.mode,
+        dtypes=tuple(reader.dtype_set(rows)),
+        shapes=tuple(shapes[code] for code in dict.fromkeys(codes.tolist())),
+        records=len(rows),
+        first_order=int(reader.column("order")[rows[0]]),
+        first_step=int(steps.min()),
+        last_step=int(steps.max()),
+        bytes=reader.stored_bytes(rows),
+        minimum=_finite(np.fmin.reduce(reader.column("min")[rows])),
+        maximum=_finite(np.fmax.reduce(reader.column("max")[rows])),
+        histogram=Log2Histogram.pooled(_histograms(reader, rows)),
+    )
+
+
+def _histograms(reader: RankReader, rows: Array) -> Iterable[Log2Histogram]:
+    own = reader.column("hist_length")[rows] >= 0
+    yield reader.pooled_pairs(rows[own])
+    made = rows[~own]  # of few elements: made from their values
+    for start in range(0, len(made), _AT_ONCE):
+        yield from reader.histograms(made[start : start + _AT_ONCE])
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _runs(steps: tuple[int, ...]) -> list[list[int]]:
+    """Ascending numbers as half-open ranges."""
+    found: list[list[int]] = []
+    for number in steps:
+        if found and found[-1][1] == number:
+            found[-1][1] = number + 1
+        else:
+            found.append([number, number + 1])
+    return found
+
+
+def _read_rank(told: Mapping[str, Any]) -> RankFigures:
+    return RankFigures(
+        rank=whole(told["rank"]),
+        uid=text(told["uid"]),
+        state=text(told["state"]),
+        records=whole(told["records"]),
+        bytes=whole(told["bytes"]),
+        created_ns=whole(told["created_ns"]),
+        written_ns=whole(told["written_ns"]),
+        steps=tuple(_numbers(told["steps"], whole(told["records"]))),
+        series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
+        gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
+    )
+
+
+def _numbers(told: Any, most: int) -> list[int]:
+    """What `_runs` has put together; there are no more steps than records."""
+    found: list[int] = []
+    for start, stop in (map(step, items(one)) for one in items(told)):
+        if stop - start > most - len(found):
+            raise ValueError("it speaks of more steps than there are records")
+        found += range(start, stop)
+    return found
+
+
+def _read_series(told: Mapping[str, Any]) -> SeriesFigures:
+    one = mapping(told["histogram"])
+    bins = [(step(exponent), whole(count)) for exponent, count in map(items, items(one["bins"]))]
+    figures = {name: whole(one[name]) for name in _APART}
+    return SeriesFigures(
+        name=text(told["name"]),
+        kind=text(told["kind"]),
+        mode=text(told["mode"]),
+        dtypes=texts(told["dtypes"]),
+        shapes=tuple(tuple(map(whole, items(shape))) for shape in items(told["shapes"])),
+        records=whole(told["records"]),
+        first_order=whole(told["first_order"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+        bytes=whole(told["bytes"]),
+        minimum=_extreme(told["minimum"]),
+        maximum=_extreme(told["maximum"]),
+        histogram=Log2Histogram(dict(bins), **figures),
+    )
+
+
+def _extreme(told: Any) -> float | None:
+    if told is None:
+        return None
+    if not isinstance(told, float):
+        raise ValueError("an extreme is no number")
+    return told
+
+
+def _read_gap(told: Mapping[str, Any]) -> Gap:
+    return Gap(
+        text(told["name"]),
+        text(told["kind"]),
+        text(told["mode"]),
+        text(told["reason"]),
+        count=whole(told["count"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+    )

@@ -1,0 +1,146 @@
+"""sealed.json: what a sealed rank is made of, and that it is whole.
+
+    {"format": "anchor-sealed", "version": 1, "rank": 0, "uid": "9f…", "records": 120, "bytes": …,
+     "arrays": {"records/int64": {…}, …},
+     "objects": {"zarr.json": {"size": 512, "sha256": "…"}, "catalog/c/0": {…}, …},
+     "check": "…"}
+
+Keys in it begin at the rank. It is one line that ends with its own checksum, as those of the
+catalogue do. It is written last, so a rank that has none was never sealed to its end.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.store.catalog import encode
+from anchorlib.store.checks import is_sound
+from anchorlib.store.fields import check_depth, mapping, text, whole
+from anchorlib.store.layout import is_safe_key, rank_name
+from anchorlib.store.location import Location
+
+__all__ = ["SEALED", "Sealed", "SealedObject", "read_sealed"]
+
+SEALED: Final = "sealed.json"
+FORMAT: Final = "anchor-sealed"
+VERSION: Final = 1
+_MOST: Final = (1 << 63) - 1
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES: Final = 64 << 20  # of the document itself
+
+
+@dataclass(frozen=True, slots=True)
+class SealedObject:
+    """One object of a sealed rank.
+
+    key: from the run on ("rank0/catalog/c/0"). size: in bytes. sha256: of its bytes, in hex.
+    """
+
+    key: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What sealing a rank has made.
+
+    uid: the rank's own, from its catalogue. records: committed rows. bytes: of their values, before
+    compression. arrays: what readers have to know of each array, by its key in the rank.
+    objects: all but `sealed.json` itself, in the order they were made.
+    """
+
+    rank: int
+    uid: str
+    records: int
+    bytes: int
+    arrays: Mapping[str, Mapping[str, Any]]
+    objects: tuple[SealedObject, ...]
+
+    @property
+    def key(self) -> str:
+        """Of `sealed.json`, from the run on."""
+        return f"{rank_name(self.rank)}/{SEALED}"
+
+    @property
+    def document(self) -> builtins.bytes:
+        """The bytes of `sealed.json`."""
+        begin = len(rank_name(self.rank)) + 1
+        return encode(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "rank": self.rank,
+                "uid": self.uid,
+                "records": self.records,
+                "bytes": self.bytes,
+                "arrays": self.arrays,
+                "objects": {
+                    one.key[begin:]: {"size": one.size, "sha256": one.sha256}
+                    for one in self.objects
+                },
+            }
+        )
+
+
+def read_sealed(run: Location, rank: int) -> Sealed | None:
+    """What the rank of the run at `run` says it is made of; None where it is not sealed.
+
+    One request. Raises DamagedError where `sealed.json` is not what was written, StoreError where a
+    later version wrote it.
+    """
+    key = f"{rank_name(rank)}/{SEALED}"
+    data = run.get(key, 0, _MOST_BYTES)
+    if data is None:
+        return None
+    try:
+        if not data.endswith(b"\n") or not is_sound(data[:-1]):
+            raise ValueError("it does not fit its checksum")
+        told = mapping(json.loads(data))
+        check_depth(told)
+        if told["format"] == FORMAT and whole(told["version"]) > VERSION:
+            raise StoreError(
+                f"{key} was written in version {told['version']} of sealed ranks, and this "
+                f"anchorlib knows {VERSION}: a newer one can read it"
+            )
+        return _sealed(told, rank)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"{key} is damaged: {error}") from error
+
+
+def _sealed(told: Mapping[str, Any], rank: int) -> Sealed:
+    if told["format"] != FORMAT or whole(told["rank"]) != rank:
+        raise ValueError(f"it is no {FORMAT} of rank {rank}")
+    return Sealed(
+        rank,
+        text(told["uid"]),
+        whole(told["records"], most=_MOST),
+        whole(told["bytes"], most=_MOST),
+        {_safe(key): mapping(one) for key, one in mapping(told["arrays"]).items()},
+        tuple(
+            SealedObject(
+                f"{rank_name(rank)}/{_safe(key)}",
+                whole(one["size"], most=_MOST),
+                _digest(one["sha256"]),
+            )
+            for key, one in mapping(told["objects"]).items()
+        ),
+    )
+
+
+def _safe(key: str) -> str:
+    if not is_safe_key(text(key)):
+        raise ValueError("one of its keys leads out of the run")
+    return key
+
+
+def _digest(told: Any) -> str:
+    if not _SHA256.fullmatch(text(told)):
+        raise ValueError("one of its digests is none of SHA-256")
+    return str(told)

@@ -1,0 +1,67 @@
+"""Where sealed objects go: a folder of this machine, or whatever takes whole objects by key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["Buffer", "FolderTarget", "Target"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Target(Protocol):
+    """Takes objects; each is whole when `put` returns, or not there at all."""
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Store the parts, end to end, as the object at `key` ("rank0/catalog/c/0")."""
+        ...
+
+
+class FolderTarget:
+    """A folder that keeps objects as files, and leaves alone what it has already.
+
+    root: the folder of the run ("run1.zarr"), made where it is not there. Each file is written
+    beside its place, brought to the disk, and put in place by one rename.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        """See `Target.put`; raises OSError."""
+        path = self.root / key
+        if _holds(path, parts):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A name that begins with a dot is no part of a store, see `layout`.
+        made = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with made.open("wb") as file:
+                file.writelines(parts)
+                file.flush()
+                os.fsync(file.fileno())
+            made.replace(path)
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
+
+
+def _holds(path: Path, parts: Sequence[Buffer]) -> bool:
+    """Whether a file has just these bytes."""
+    try:
+        if path.stat().st_size != sum(map(len, parts)):
+            return False
+        with path.open("rb") as file:
+            return all(file.read(len(piece)) == piece for piece in _pieces(parts))
+    except FileNotFoundError:
+        return False
+
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[memoryview]:
+    """The parts in pieces that cost little memory to compare."""
+    for part in parts:
+        view = memoryview(part)
+        yield from (view[at : at + (1 << 20)] for at in range(0, len(view), 1 << 20))
