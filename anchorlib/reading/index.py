@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.record import Gap, TensorInfo
-from anchorlib.store import RankReader, SeriesEntry, visible_rows
+from anchorlib.store import RankReader, SeriesEntry, common_shape, visible_rows
 
 __all__ = ["RankIndex", "listing"]
 
@@ -72,7 +72,7 @@ class _Sum:
     def add(self, other: _Sum) -> None:
         self.first_order = min(self.first_order, other.first_order)
         self.dtypes |= other.dtypes
-        self.shape = _common_shape([self.shape, other.shape])
+        self.shape = common_shape([self.shape, other.shape])
         self.ranks += other.ranks
         self.records += other.records
         self.first_step = min(self.first_step, other.first_step)
@@ -120,17 +120,10 @@ def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
     return _Sum(
         first_order=index.first_order(entry),
         dtypes=dict.fromkeys(reader.dtype_set(rows)),
-        shape=_common_shape(shapes),
+        shape=common_shape(shapes),
         ranks=[reader.rank],
         records=len(rows),
         first_step=int(steps.min()),
         last_step=int(steps.max()),
         nbytes=reader.stored_bytes(rows),
     )
-
-
-def _common_shape(shapes: list[tuple[int | None, ...] | None]) -> tuple[int | None, ...] | None:
-    if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
-        return None
-    dims = zip(*(shape or () for shape in shapes), strict=True)
-    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)

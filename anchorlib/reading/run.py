@@ -17,7 +17,7 @@ from anchorlib.reading.histogram import TensorHistogram, gradients_first
 from anchorlib.reading.index import RankIndex, listing
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
-from anchorlib.record import Edges, Gap, Record, TensorInfo
+from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import RankReader, RunReader, as_zarr, find_run, visible_rows, written_ns
 from anchorlib.summary import Log2Histogram
 
@@ -114,12 +114,8 @@ class Run:
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
         """What was not recorded, or not with its values: totals per series and reason."""
-        found: dict[tuple[str, str, str, str], Gap] = {}
-        for index in self._all() if rank is None else [self._index(self._checked_rank(rank))]:
-            for gap in index.reader.gaps():
-                key = (gap.name, gap.kind, gap.mode, gap.reason)
-                found[key] = add_gaps(found[key], gap) if key in found else gap
-        return list(found.values())
+        indexes = self._all() if rank is None else [self._index(self._checked_rank(rank))]
+        return summed_gaps(gap for index in indexes for gap in index.reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
         """What values were computed from, on one rank (None: the lowest), in order of statement.
@@ -395,13 +391,3 @@ class Run:
 
     def _repr_html_(self) -> str:
         return run_html(self)
-
-
-def add_gaps(one: Gap, two: Gap) -> Gap:
-    """Both statements of one series and reason together."""
-    return Gap(
-        *(one.name, one.kind, one.mode, one.reason),
-        count=one.count + two.count,
-        first_step=min(one.first_step, two.first_step),
-        last_step=max(one.last_step, two.last_step),
-    )

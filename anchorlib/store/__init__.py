@@ -10,6 +10,7 @@ remove_run, rename_run    a run as a whole, which no living process writes
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
+from anchorlib.store.archived import noted_runs
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.author import run_author
@@ -20,6 +21,7 @@ from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
     DEFAULT_STORE,
     FoundRun,
+    archived_location,
     as_zarr,
     find_run,
     has_run,
@@ -38,6 +40,7 @@ from anchorlib.store.reader import RunReader, end_copy, listed_ranks
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
+    evict_run,
     place_run,
     remove_rank,
     remove_run,
@@ -47,6 +50,7 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
+from anchorlib.store.run_index import RunFigures, common_shape
 from anchorlib.store.seal import (
     FolderTarget,
     RankFigures,
@@ -76,6 +80,7 @@ __all__ = [
     "RankReader",
     "Remnants",
     "RowChecks",
+    "RunFigures",
     "RunFilesError",
     "RunReader",
     "RunRoom",
@@ -87,11 +92,14 @@ __all__ = [
     "TensorTree",
     "Within",
     "Writer",
+    "archived_location",
     "as_zarr",
     "check_series",
     "check_writable",
+    "common_shape",
     "disk_bytes",
     "end_copy",
+    "evict_run",
     "find_run",
     "finish_removals",
     "has_run",
@@ -105,6 +113,7 @@ __all__ = [
     "locate_store",
     "make_store",
     "names_beneath",
+    "noted_runs",
     "open_beneath",
     "place_run",
     "read_index",

@@ -23,6 +23,7 @@ from anchorlib.errors import (
     StoreError,
 )
 from anchorlib.names import check_stored_run_name, escape, suggest
+from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.objects import is_object_url, object_location, parse_object_url
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_STORE",
     "FoundRun",
+    "archived_location",
     "as_zarr",
     "find_run",
     "has_run",
@@ -46,10 +48,14 @@ SUFFIX = ".zarr"
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run's name and the location whose keys begin at its root."""
+    """A run's name and the location whose keys begin at its root.
+
+    archive: where it is, if the store that was asked has but a note of that.
+    """
 
     name: str
     location: Location
+    archive: str = ""
 
 
 def locate_store(store: str | Path | None = None) -> Location:
@@ -85,7 +91,20 @@ def list_runs(store: Location) -> list[str]:
     """The names of the runs in a store, sorted."""
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
-    return sorted(f.removesuffix(SUFFIX) for f in runs if _is_run(_within(store, f)))
+    found = {f.removesuffix(SUFFIX) for f in runs if _is_run(_within(store, f))}
+    if isinstance(store, LocalLocation):
+        found |= {*noted_runs(store.root)}
+    return sorted(found)
+
+
+def archived_location(store: Path, run: str) -> Location | None:
+    """Where a run is read whose files are in its archive alone; None for every other one.
+
+    Raises as `find_run`.
+    """
+    if os.path.lexists(store / f"{run}{SUFFIX}") or (note := note_of(store, run)) is None:
+        return None
+    return _elsewhere(note).location
 
 
 def has_run(store: Path, run: str) -> bool:
@@ -153,9 +172,21 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     location = _within(store, f"{name}{SUFFIX}")
     if _has_ranks(location):
         return FoundRun(name, location)
+    if isinstance(store, LocalLocation) and (note := note_of(store.root, name)) is not None:
+        return _elsewhere(note)
     known = list_runs(store)
     hint = suggest(name, known) if known else "; it holds no run at all"
     raise RunNotFoundError(f"no run {name!r} in {escape(where)}{hint}")
+
+
+def _elsewhere(note: ArchiveNote) -> FoundRun:
+    """A run whose files are in its archive alone."""
+    location = _within(locate_store(note.place), f"{note.run}{SUFFIX}")
+    if _has_ranks(location):
+        return FoundRun(note.run, location, note.place)
+    raise RunNotFoundError(
+        f"{note.run} was archived to {escape(note.place)} and removed here, and is not there now"
+    )
 
 
 def _within(store: Location, folder: str) -> Location:

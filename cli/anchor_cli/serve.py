@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from anchor_cli.amounts import parse_rate, parse_seconds, parse_size
+from anchor_cli.archiving import archiving
 from anchor_cli.exits import ExitCode
 from anchor_cli.options import JsonOption, examples, not_empty
 from anchor_cli.showing import Shown, say_exports
@@ -31,6 +32,7 @@ EXAMPLES = examples(
     "anchor serve --bind 0.0.0.0:50051 --token-file token --tls-cert c.pem --tls-key k.pem",
     "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --bind 0.0.0.0:50051",
     "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
+    "anchor serve --archive s3://bucket/prefix --keep-local 500GB",
     "anchor serve --max-streams 64 --idle-timeout 10m --max-run-size 500GB",
 )
 
@@ -142,6 +144,35 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             "--metrics-bind", metavar="HOST:PORT", help="Answer Prometheus at /metrics there."
         ),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="URL|DIR",
+            help="Archive runs there when they are closed: s3://BUCKET/PREFIX, gs://…, az://….",
+        ),
+    ] = None,
+    archive_after: Annotated[
+        str,
+        typer.Option(
+            "--archive-after", metavar="TIME", help="With --archive: how long after the last write."
+        ),
+    ] = "60s",
+    keep_local: Annotated[
+        str,
+        typer.Option(
+            "--keep-local",
+            metavar="all|none|SIZE|AGE",
+            help="With --archive: what of archived runs stays here; others are read from there.",
+        ),
+    ] = "all",
+    without_conditions: Annotated[
+        bool,
+        typer.Option(
+            "--without-conditional-writes",
+            help="With --archive: use a store that cannot refuse to overwrite.",
+        ),
+    ] = False,
     log_format: Annotated[
         Literal["text", "json"] | None,
         typer.Option("--log-format", help="Log every stream on stderr; without it, trouble only."),
@@ -172,6 +203,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         "max_run_files": max_run_inodes,
         "max_runs": max_runs,
         **_limits(max_streams, idle_timeout, max_run_size, max_rate),
+        "archiving": archiving(archive, archive_after, keep_local, without_conditions),
     }
     collector = _listening(directory, bind, **settings)
     if collector is None:

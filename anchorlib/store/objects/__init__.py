@@ -6,6 +6,7 @@ location     reading by key, as any other location
 shelf        what archiving asks of a place: objects put with conditions
 bucket       a prefix of a bucket as a shelf
 folder       a directory as a shelf
+inside       a folder of a shelf as a shelf of its own
 places       which of them a text names
 """
 
@@ -13,6 +14,7 @@ from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_
 from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import Limits, connected
 from anchorlib.store.objects.folder import FolderShelf
+from anchorlib.store.objects.inside import ShelfWithin
 from anchorlib.store.objects.location import ObjectLocation
 from anchorlib.store.objects.places import object_location, shelf_at
 from anchorlib.store.objects.shelf import Held, Shelf
@@ -25,6 +27,7 @@ __all__ = [
     "ObjectLocation",
     "ObjectShelf",
     "Shelf",
+    "ShelfWithin",
     "connected",
     "is_object_url",
     "object_location",
