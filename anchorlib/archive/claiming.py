@@ -17,19 +17,14 @@ from typing import Any, Final
 
 from anchorlib.errors import RunBusyError
 from anchorlib.names import escape
+from anchorlib.store.layout import claim_key
 from anchorlib.store.objects import Shelf
 from anchorlib.store.seal import Sealed
 
-__all__ = ["CLAIM", "claim_key", "claimed"]
+__all__ = ["claimed"]
 
-CLAIM: Final = "sealing.json"
 STALE_SECONDS: Final = 86_400.0
 """No rank takes so long to be sent: a claim that is older was left by an archiver that died."""
-
-
-def claim_key(rank: int) -> str:
-    """The claim of a rank, from the run on."""
-    return f"rank{rank}/{CLAIM}"
 
 
 def claimed(shelf: Shelf, sealed: Sealed) -> None:

@@ -10,8 +10,13 @@ from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, listed_ranks
 from anchorlib.store.objects import Shelf
-from anchorlib.store.run_index import INDEX, RunFigures, index_bytes, parsed_index
-from anchorlib.store.seal import RankFigures, read_index, read_sealed
+from anchorlib.store.run_index import (
+    INDEX,
+    RunFigures,
+    index_bytes,
+    parsed_index,
+    sealed_figures,
+)
 
 __all__ = ["put_index"]
 
@@ -51,13 +56,6 @@ def _parsed(data: bytes) -> RunFigures | None:
 def _with(run: Location, known: RunFigures | None, ranks: Sequence[int]) -> RunFigures:
     """The index with these ranks; made from all ranks of the archive where it was none."""
     if known is None:
-        return RunFigures.of(_figures(run, listed_ranks(run)))
-    fresh = [*_figures(run, [rank for rank in ranks if rank not in known.ranks])]
+        return RunFigures.of(sealed_figures(run, listed_ranks(run)))
+    fresh = [*sealed_figures(run, [rank for rank in ranks if rank not in known.ranks])]
     return known.joined(RunFigures.of(fresh)) if fresh else known
-
-
-def _figures(run: Location, ranks: Iterable[int]) -> Iterable[RankFigures]:
-    """What the indices of those of the ranks say that are marked as whole."""
-    for rank in ranks:
-        if read_sealed(run, rank) is not None and (one := read_index(run, rank)) is not None:
-            yield one

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import xxhash
 
-from anchorlib.archive.claiming import claim_key, claimed
+from anchorlib.archive.claiming import claimed
 from anchorlib.errors import DamagedError, RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, RankReader
 from anchorlib.store.archived import RankNote
-from anchorlib.store.layout import rank_name
+from anchorlib.store.layout import claim_key, rank_name
 from anchorlib.store.objects import Held, Shelf
 from anchorlib.store.seal import FolderTarget, Sealed, read_sealed, seal
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib.record import Gap, TensorInfo
-from anchorlib.store import RankReader, SeriesEntry, common_shape, visible_rows
+from anchorlib.store import RankReader, RunFigures, SeriesEntry, common_shape, visible_rows
 
-__all__ = ["RankIndex", "listing"]
+__all__ = ["RankIndex", "listed_figures", "listing"]
 
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str]
@@ -91,10 +91,7 @@ def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInf
                 found[key].add(one)
             else:
                 found[key] = one
-    missing: dict[Key, int] = {}
-    for gap in gaps:
-        key = (gap.name, gap.kind, gap.mode)
-        missing[key] = missing.get(key, 0) + gap.count
+    missing = _missing(gaps)
     return [
         TensorInfo(
             name=key[0],
@@ -111,6 +108,35 @@ def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInf
         )
         for key, one in sorted(found.items(), key=lambda item: item[1].first_order)
     ]
+
+
+def listed_figures(figures: RunFigures) -> list[TensorInfo]:
+    """The same of an archived run, as its index has it."""
+    missing = _missing(figures.gaps)
+    return [
+        TensorInfo(
+            name=one.name,
+            kind=one.kind,
+            mode=one.mode,
+            dtype="|".join(one.dtypes),
+            shape=one.shape,
+            ranks=one.ranks,
+            records=one.records,
+            first_step=one.first_step,
+            last_step=one.last_step,
+            bytes=one.bytes,
+            gaps=missing.get(one.key, 0),
+        )
+        for one in figures.series
+    ]
+
+
+def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for gap in gaps:
+        key = (gap.name, gap.kind, gap.mode)
+        found[key] = found.get(key, 0) + gap.count
+    return found
 
 
 def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:

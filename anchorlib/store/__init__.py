@@ -36,7 +36,7 @@ from anchorlib.store.making import check_writable, make_store, unmade_store
 from anchorlib.store.objects import is_object_url
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, end_copy, listed_ranks
+from anchorlib.store.reader import RunReader, end_copy
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
@@ -50,7 +50,7 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
-from anchorlib.store.run_index import RunFigures, common_shape
+from anchorlib.store.run_index import MergedSeries, RunFigures, common_shape, listed_ranks
 from anchorlib.store.seal import (
     FolderTarget,
     RankFigures,
@@ -74,6 +74,7 @@ __all__ = [
     "HeldRank",
     "LocalLocation",
     "Location",
+    "MergedSeries",
     "RankAudit",
     "RankFigures",
     "RankLock",

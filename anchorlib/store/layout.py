@@ -160,6 +160,11 @@ def rank_name(rank: int) -> str:
     return f"rank{rank}"
 
 
+def claim_key(rank: int) -> str:
+    """What says, from the run on, that a sealed rank is being put there and not whole yet."""
+    return f"{rank_name(rank)}/sealing.json"
+
+
 def rank_of(name: str) -> int | None:
     """The rank whose group bears this name, None where it is another node."""
     found = re.fullmatch(r"rank(0|[1-9][0-9]{0,9})", name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anchorlib.store.layout import rank_of
+from anchorlib.errors import RunNotFoundError
+from anchorlib.store.layout import claim_key
 from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
+from anchorlib.store.run_index import RunFigures, archived_figures, listed_ranks
 from anchorlib.store.tail import whole_rows
 
-__all__ = ["RunReader", "end_copy", "listed_ranks"]
+__all__ = ["RunReader", "end_copy"]
 
 
 class RunReader:
@@ -20,13 +22,35 @@ class RunReader:
         """`location` is the run's own: its keys begin with "rank0/"."""
         self.location = location
         self.name = name
+        self.figures: RunFigures | None = None
+        self._looked_for_figures = False
         self._ranks: dict[int, RankReader] = {}
         self._looked: dict[int, tuple[int, int]] = {}
         self._copied: dict[int, bool] = {}
 
     def refresh(self) -> None:
-        """Looks for new ranks, rows and series."""
-        self._ranks = {rank: self._fresh(rank) for rank in self._listed()}
+        """Looks for new ranks, rows and series.
+
+        A run of sealed ranks that has an index never changes: its ranks are opened when they are
+        asked for. `figures` is what the index says.
+        """
+        if not self._looked_for_figures:
+            self.figures = archived_figures(self.location)
+            self._looked_for_figures = True
+        if self.figures is None:
+            listed = listed_ranks(self.location)
+            self._ranks = {rank: one for rank in listed if (one := self._opened(rank)) is not None}
+            if listed and not self._ranks:
+                raise RunNotFoundError(f"{self.name} is being archived, and no rank is whole yet")
+
+    def _opened(self, rank: int) -> RankReader | None:
+        """One rank, None where an archiver has not put all of it there yet."""
+        try:
+            return self._fresh(rank)
+        except RunNotFoundError:
+            if self.location.get(claim_key(rank), 0, 1) is None:
+                raise
+            return None
 
     def _fresh(self, rank: int) -> RankReader:
         reader = self._ranks.get(rank)
@@ -44,15 +68,19 @@ class RunReader:
     @property
     def ranks(self) -> list[int]:
         """The ranks seen so far, ascending."""
-        return sorted(self._ranks)
+        return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
 
     def rank(self, rank: int) -> RankReader:
         """One rank; raises KeyError where it has recorded nothing."""
+        if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
+            self._ranks[rank] = RankReader(self.location, rank, self.name)
         return self._ranks[rank]
 
     @property
     def state(self) -> str:
         """ "open" as long as any rank is, else "closed"."""
+        if self.figures is not None:
+            return "closed" if self.figures.closed else "open"
         states = {reader.catalogue.state for reader in self._ranks.values()}
         return "closed" if states == {"closed"} else "open"
 
@@ -68,9 +96,6 @@ class RunReader:
         """
         lock = _lock(self.location, self.name, rank)
         return None if lock is None else is_locked(lock)
-
-    def _listed(self) -> list[int]:
-        return listed_ranks(self.location)
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
@@ -91,12 +116,3 @@ def _lock(run: Location, name: str, rank: int) -> Path | None:
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank)
-
-
-def listed_ranks(run: Location) -> list[int]:
-    """The ranks of the run at a location, ascending.
-
-    Also what bears the name of a rank and is no folder: opening it says so.
-    """
-    names = (entry.rstrip("/") for entry in run.list(""))
-    return sorted(rank for rank in map(rank_of, names) if rank is not None)

@@ -9,7 +9,7 @@ many ranks there are. It is a line with its checksum, as those of the catalogue 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +18,24 @@ from anchorlib.record import Gap, summed_gaps
 from anchorlib.store.catalog import encode
 from anchorlib.store.checks import is_sound
 from anchorlib.store.fields import items, mapping, step, text, texts, whole
+from anchorlib.store.layout import rank_of
+from anchorlib.store.location import Location
 from anchorlib.store.seal.codecs import deflated, inflated
-from anchorlib.store.seal.index import RankFigures, SeriesFigures
+from anchorlib.store.seal.index import RankFigures, SeriesFigures, read_index
+from anchorlib.store.seal.manifest import read_sealed
 from anchorlib.summary import Log2Histogram
 
-__all__ = ["INDEX", "MergedSeries", "RunFigures", "common_shape", "index_bytes", "parsed_index"]
+__all__ = [
+    "INDEX",
+    "MergedSeries",
+    "RunFigures",
+    "archived_figures",
+    "common_shape",
+    "index_bytes",
+    "listed_ranks",
+    "parsed_index",
+    "sealed_figures",
+]
 
 INDEX: Final = "index.json.zst"
 FORMAT: Final = "anchor-index"
@@ -49,6 +62,7 @@ class MergedSeries:
     last_step: int
     bytes: int
     histogram: Log2Histogram
+    scales: tuple[float, ...]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -68,6 +82,7 @@ class MergedSeries:
             max(self.last_step, other.last_step),
             self.bytes + other.bytes,
             self.histogram + other.histogram,
+            tuple(sorted({*self.scales, *other.scales})),
         )
 
 
@@ -132,6 +147,41 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)
 
 
+def listed_ranks(run: Location) -> list[int]:
+    """The ranks of the run at a location, ascending.
+
+    Also what bears the name of a rank and is no folder: opening it says so.
+    """
+    names = (entry.rstrip("/") for entry in run.list(""))
+    return sorted(rank for rank in map(rank_of, names) if rank is not None)
+
+
+def archived_figures(run: Location) -> RunFigures | None:
+    """What the index of the run at a location says; None where its ranks have to be read.
+
+    Ranks that were archived since are added. One request, and one for every thousand ranks.
+    """
+    data = run.get(INDEX)
+    if data is None:
+        return None
+    try:
+        known = parsed_index(data)
+    except DamagedError:  # the ranks themselves say the same
+        return None
+    listed = listed_ranks(run)
+    if not known.ranks or not {*known.ranks} <= {*listed}:
+        return None
+    later = [*sealed_figures(run, [rank for rank in listed if rank not in {*known.ranks}])]
+    return known.joined(RunFigures.of(later)) if later else known
+
+
+def sealed_figures(run: Location, ranks: Iterable[int]) -> Iterator[RankFigures]:
+    """What the indices of those of the ranks say that are marked as whole."""
+    for rank in ranks:
+        if read_sealed(run, rank) is not None and (one := read_index(run, rank)) is not None:
+            yield one
+
+
 def index_bytes(figures: RunFigures) -> bytes:
     """The object that holds them."""
     told = {
@@ -186,6 +236,7 @@ def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
         max(one.last_step for one in figures),
         sum(one.bytes for one in figures),
         Log2Histogram.pooled(one.histogram for one in figures),
+        tuple(sorted({scale for one in figures for scale in one.scales})),
     )
 
 
@@ -207,6 +258,7 @@ def _told(one: MergedSeries) -> dict[str, Any]:
         "first_step": one.first_step,
         "last_step": one.last_step,
         "bytes": one.bytes,
+        "scales": one.scales,
         "counts": [histogram.zero, histogram.nan, histogram.inf, histogram.subnormal],
         "bins": [[exponent, count] for exponent, count in histogram.bins.items()],
     }
@@ -242,7 +294,14 @@ def _read_series(told: Mapping[str, Any]) -> MergedSeries:
         last_step=step(told["last_step"]),
         bytes=whole(told["bytes"]),
         histogram=Log2Histogram(bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal),
+        scales=tuple(map(_number, items(told["scales"]))),
     )
+
+
+def _number(told: Any) -> float:
+    if not isinstance(told, float):
+        raise ValueError("a loss scale is no number")
+    return told
 
 
 def _dimension(told: Any) -> int | None:

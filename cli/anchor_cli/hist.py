@@ -66,6 +66,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     """
     from anchor_cli.answer import WRITERS, Answer
     from anchor_cli.files import by_suffix, written_whole
+    from anchor_cli.indexed import answer_of_index
     from anchor_cli.missing import answered, lost
     from anchor_cli.selected import selected, settled
     from anchorlib.reading import open_run
@@ -74,8 +75,11 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
-    found = selected(opened, tensor, selection, gradients=True)
-    answer = Answer.of(found, opened.name, tensor, target)
+    found: list[Selected] = []
+    answer = answer_of_index(opened, tensor, selection) if target is None else None
+    if answer is None:
+        found = selected(opened, tensor, selection, gradients=True)
+        answer = Answer.of(found, opened.name, tensor, target)
     if output is not None and write is not None:
         with written_whole(output) as file:
             write(answer, file)
@@ -85,7 +89,7 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         emit(answer.lines(this_screen()))
     if remark := _scales(found) or _carried(found, target):
         note(remark)
-    return answered(lost(opened, tensor, found, selection))
+    return answered(lost(opened, tensor, found, selection) if found else "")
 
 
 def _scales(found: Sequence[Selected]) -> str:
