@@ -17,13 +17,15 @@ from moto.server import ThreadedMotoServer
 
 from anchorlib.store.objects import Limits, connection
 
-__all__ = ["Line", "Trouble", "object_store"]
+__all__ = ["HASTY", "Line", "Trouble", "object_store"]
 
 Trouble = str
 """How a request goes wrong, see `Line`."""
 
 HASTY = Limits(request=0.5, connect=0.5, again=1, retrying=2.0)
 """Limits of time under which a test of a store that does not answer is over in a moment."""
+
+_PATIENT = Limits(request=20.0, connect=20.0, again=1, retrying=60.0)
 
 _CONDITIONS = ("if-none-match", "if-match")
 _OWN = ("host", "connection", "transfer-encoding", "content-length")
@@ -138,7 +140,7 @@ def object_store(patch: pytest.MonkeyPatch, bucket: str = "anchors") -> Iterator
     patch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHETEST")
     patch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-the-test")
     patch.setenv("AWS_REGION", "us-east-1")
-    patch.setattr(connection, "DEFAULT", HASTY)
+    patch.setattr(connection, "DEFAULT", _PATIENT)
     try:
         _ask(line.behind, "POST", "/moto-api/reset")
         _ask(line.behind, "PUT", f"/{bucket}")

@@ -10,7 +10,7 @@ remove_run, rename_run    a run as a whole, which no living process writes
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
-from anchorlib.store.archived import noted_runs
+from anchorlib.store.archived import note_of, noted_runs
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
 from anchorlib.store.audit import RankAudit
 from anchorlib.store.author import run_author
@@ -114,6 +114,7 @@ __all__ = [
     "locate_store",
     "make_store",
     "names_beneath",
+    "note_of",
     "noted_runs",
     "open_beneath",
     "place_run",

@@ -26,7 +26,13 @@ from anchorlib.names import check_stored_run_name, escape, suggest
 from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
-from anchorlib.store.objects import is_object_url, object_location, parse_object_url
+from anchorlib.store.objects import (
+    ObjectLocation,
+    is_object_url,
+    object_location,
+    parse_object_url,
+)
+from anchorlib.store.run_index import INDEX
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -170,7 +176,9 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     except InvalidNameError as error:
         raise RunNotFoundError(f"there is no such run: {error}") from error
     location = _within(store, f"{name}{SUFFIX}")
-    if _has_ranks(location):
+    # An index is found by one request, a thousand ranks by two.
+    is_indexed = isinstance(store, ObjectLocation) and location.get(INDEX, 0, 1) is not None
+    if is_indexed or _has_ranks(location):
         return FoundRun(name, location)
     if isinstance(store, LocalLocation) and (note := note_of(store.root, name)) is not None:
         return _elsewhere(note)

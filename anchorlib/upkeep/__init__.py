@@ -13,7 +13,7 @@ from __future__ import annotations
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
 from anchorlib.upkeep.keeping import Keeper, keeper_at, keeper_of, local_run, read_facts
 from anchorlib.upkeep.mending import Examined, salvage
-from anchorlib.upkeep.writing import Writing
+from anchorlib.upkeep.writing import Writing, archived_lines
 
 __all__ = [
     "Examined",
@@ -21,6 +21,7 @@ __all__ = [
     "Limits",
     "RunFacts",
     "Writing",
+    "archived_lines",
     "chosen",
     "keeper_at",
     "keeper_of",

@@ -53,7 +53,7 @@ def show_status(
     stands for them.
     """
     from anchorlib.names import escape
-    from anchorlib.upkeep import keeper_at
+    from anchorlib.upkeep import archived_lines, keeper_at
 
     place = where if where is not None else store
     writings = keeper_at(place).writings()
@@ -63,6 +63,8 @@ def show_status(
         emit(_table(writings, this_screen()))
     else:
         note(f"nobody writes into {escape(place)} now")
+    for text in archived_lines(place):
+        note(text)
     return ExitCode.DONE
 
 

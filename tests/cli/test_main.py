@@ -25,6 +25,7 @@ SURFACE = {
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
         "--max-streams", "--idle-timeout", "--max-run-size", "--access",
         "--max-run-inodes", "--max-runs", "--max-rate",
+        "--archive", "--archive-after", "--keep-local", "--without-conditional-writes",
     },
     "token": {"name", "--rights", "--runs", "--access", "--json"},
     "compare": {
@@ -41,6 +42,10 @@ SURFACE = {
     "rm": {"runs", "--store", "--json"},
     "mv": {"old", "new", "--store", "--json"},
     "gc": {"--older-than", "--keep-last", "--max-size", "--dry-run", "--store", "--json"},
+    "archive": {
+        *("run", "--to", "--keep-local", "--dry-run", "--without-conditional-writes"),
+        *("--store", "--json"),
+    },
     "repair": {"run", "--as", "--drop-rank", "--dry-run", "--store", "--json"},
     "push": {"what", "--to", "--as", "--store", "--json"},
     "doctor": {"run", "--store", "--json"},
