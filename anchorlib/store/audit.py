@@ -19,12 +19,12 @@ from anchorlib.store.layout import (
     COLUMNS,
     ROWS_PER_CHUNK,
     chunk_key,
-    rank_name,
 )
-from anchorlib.store.location import Location, Within
+from anchorlib.store.location import Location
 from anchorlib.store.rank import RankReader
 from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import committed_rows
+from anchorlib.store.seal import SealedRank, rank_location
 from anchorlib.store.values import StoredForm
 
 __all__ = ["RankAudit"]
@@ -49,7 +49,7 @@ class RankAudit:
     """Compares one rank of the run at `run` with its checksums; `reader` reads the same rank."""
 
     def __init__(self, run: Location, reader: RankReader) -> None:
-        self._location = Within(run, rank_name(reader.rank))
+        self._location = rank_location(run, reader.rank)
         self._reader = reader
         # In this order: what a live writer adds meanwhile is no damage.
         self._counted = committed_rows(self._location, "records")
@@ -80,7 +80,10 @@ class RankAudit:
             yield f"row {counted} says it is none, but {behind} come after it"
         if self._stray():
             yield "the catalogue goes on behind its end"
-        yield from document_faults(self._location, reader)
+        if isinstance(self._location, SealedRank):
+            yield from self._location.faults()
+        else:
+            yield from document_faults(self._location, reader)
 
     def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
         reader = self._reader

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from anchorlib.errors import StoreError
 from anchorlib.names import escape, quoted
 from anchorlib.store.beneath import names_beneath, open_beneath
 from anchorlib.store.layout import is_safe_key
 
-__all__ = ["CollectorLocation", "LocalLocation", "Location", "Within", "read_into"]
+__all__ = [
+    "CollectorLocation",
+    "LocalLocation",
+    "Location",
+    "RowLocation",
+    "RowSource",
+    "Within",
+    "read_into",
+    "rows_at",
+]
 
 
 @runtime_checkable
@@ -30,6 +42,53 @@ class Location(Protocol):
     def list(self, prefix: str) -> list[str]:
         """The children of a directory key ("" is the root), sorted; directories end in "/"."""
         ...
+
+
+class RowSource(Protocol):
+    """The rows of one array, for a location that has them in another order or form than files."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """The rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        ...
+
+    def pick(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The given rows in the given order, shape (len(rows), *shape). Raises DamagedError."""
+        ...
+
+    def part(self, row: int, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        ...
+
+
+class RowLocation(ABC):
+    """A location that knows rows: `StoredRows` asks it for them, and not for bytes of files."""
+
+    @abstractmethod
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+
+    @abstractmethod
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+
+    @abstractmethod
+    def rows_of(self, key: str) -> RowSource | None:
+        """The rows of the array at `key`; None where there is no such array."""
 
 
 class LocalLocation:
@@ -141,6 +200,14 @@ def read_into(location: Location, key: str, start: int, out: memoryview) -> int 
     if data is not None:
         out[: len(data)] = data
     return None if data is None else len(data)
+
+
+def rows_at(location: Location, key: str) -> RowSource | None:
+    """The rows of the array at `key`, of a location that knows rows; else None."""
+    while isinstance(location, Within):
+        key = location.prefix + key
+        location = location.outer
+    return location.rows_of(key) if isinstance(location, RowLocation) else None
 
 
 class Within:

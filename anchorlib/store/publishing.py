@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,10 +23,12 @@ from anchorlib.store.layout import (
     chunk_key,
 )
 from anchorlib.store.metadata import ArrayShape, Growing, array_json, group_json, stamp
-from anchorlib.store.rank import RankReader
 from anchorlib.store.slots import SlotArray
 from anchorlib.store.table import column_shape
 from anchorlib.store.tree import Tree
+
+if TYPE_CHECKING:
+    from anchorlib.store.rank import RankReader
 
 __all__ = ["Publisher", "catalogue_json", "rank_json", "tell_series"]
 

@@ -28,12 +28,12 @@ from anchorlib.store.layout import (
     NOT_KEPT,
     ROWS_PER_CHUNK,
     chunk_key,
-    rank_name,
 )
-from anchorlib.store.location import Location, Within
+from anchorlib.store.location import Location
 from anchorlib.store.operations import operation_entries
 from anchorlib.store.rowchecks import RowChecks
 from anchorlib.store.rows import StoredRows, committed_rows
+from anchorlib.store.seal import rank_location
 from anchorlib.store.values import StoredForm
 from anchorlib.summary import Log2Histogram, log2_histogram
 
@@ -54,7 +54,7 @@ class RankReader:
     def __init__(self, run: Location, rank: int, name: str = "") -> None:
         self.run = name
         self.rank = rank
-        self._location = Within(run, rank_name(rank))
+        self._location = rank_location(run, rank)
         self.catalogue = Catalogue(rank)
         self.committed = 0
         self.left_out = 0  # rows at the end of a copy, see `tail`

@@ -12,7 +12,7 @@ import numpy as np
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store.layout import COLUMNS, ROWS_PER_CHUNK, chunk_key, chunk_number
-from anchorlib.store.location import Location, read_into
+from anchorlib.store.location import Location, RowSource, read_into, rows_at
 
 __all__ = ["StoredRows", "committed_rows"]
 
@@ -41,6 +41,8 @@ class StoredRows:
 
     def span(self, start: int, stop: int) -> Array:
         """The rows start … stop - 1, shape (stop - start, *shape)."""
+        if (source := self._source()) is not None:
+            return source.span(start, stop)
         found = self._room(stop - start)
         if not found.nbytes:
             return found
@@ -56,6 +58,8 @@ class StoredRows:
 
     def pick(self, rows: Array) -> Array:
         """The given rows in the given order, shape (len(rows), *shape)."""
+        if (source := self._source()) is not None:
+            return source.pick(rows)
         if len(rows) and _are_consecutive(rows):
             return self.span(int(rows[0]), int(rows[-1]) + 1)
         found = self._room(len(rows))
@@ -73,11 +77,29 @@ class StoredRows:
 
     def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
         """The elements of one row in C order, at most `nbytes` (but one element) at a time."""
+        size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
+        for start in range(0, size, count):
+            yield self.part(row, start, min(start + count, size))
+
+    def part(self, row: int, start: int, stop: int) -> Array:
+        """Elements start … stop - 1 of one row in C order, flat."""
+        if (source := self._source()) is not None:
+            return source.part(row, start, stop)
         chunk, slot = divmod(row, self.rows)
-        size = max(nbytes // self.dtype.itemsize, 1) * self.dtype.itemsize
-        end = (slot + 1) * self.nbytes
-        for start in range(slot * self.nbytes, end, size):
-            yield self._elements(chunk, start, min(size, end - start))
+        found = np.empty(stop - start, self.dtype)
+        place = slot * self.nbytes + start * self.dtype.itemsize
+        self._read(chunk, place, found.view(np.uint8).data)
+        return found
+
+    def _source(self) -> RowSource | None:
+        """Who knows these rows, where they are not in chunk files."""
+        source = rows_at(self.location, self.key)
+        if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):
+            raise DamagedError(
+                f"{escape(self.key)} has other rows than the catalogue says: the store was damaged "
+                "from outside"
+            )
+        return source
 
     def _part(self, chunk: int, slot: int, count: int) -> Array:
         size = count * self.nbytes
@@ -85,11 +107,6 @@ class StoredRows:
             return self._room(count)
         found = self._room(count)
         self._read(chunk, slot * self.nbytes, found.reshape(-1).view(np.uint8).data)
-        return found
-
-    def _elements(self, chunk: int, start: int, size: int) -> Array:
-        found = np.empty(size // self.dtype.itemsize, self.dtype)
-        self._read(chunk, start, found.view(np.uint8).data)
         return found
 
     def _room(self, count: int) -> Array:

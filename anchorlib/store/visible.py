@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anchorlib.store.rank import RankReader
+if TYPE_CHECKING:
+    from anchorlib.store.rank import RankReader
 
 __all__ = ["visible_rows"]
 

@@ -19,6 +19,8 @@ from anchorlib.store.seal.target import Buffer
 __all__ = [
     "INDEX_ENTRY",
     "NO_CHUNK",
+    "TABLES",
+    "VALUES",
     "codec_chain",
     "compressed",
     "deflated",
@@ -30,6 +32,10 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
+VALUES: Final = "lz4"
+TABLES: Final = "zstd"
+"""How blosc compresses what is read one tensor at a time, and what is read as a whole."""
+
 LEVEL: Final = 5
 CHECK: Final = 4  # bytes of a crc32c, little-endian
 INDEX_ENTRY: Final = 16  # offset and size of a chunk in its shard, "<u8" each
@@ -123,7 +129,8 @@ def inflated(frame: bytes, most: int) -> bytes:
 
 
 def _check(data: Buffer) -> bytes:
-    value: int = google_crc32c.value(data)
+    # Of all views of bytes it takes arrays alone.
+    value: int = google_crc32c.value(np.frombuffer(data, np.uint8))
     return value.to_bytes(CHECK, "little")
 
 

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from anchorlib.store.location import Location
-from anchorlib.store.seal.manifest import Sealed
-from anchorlib.store.seal.target import Target
+import numpy as np
+
+from anchorlib.errors import OptionError, StoreError
+from anchorlib.names import escape
+from anchorlib.store.form import Form
+from anchorlib.store.format1 import columns_of
+from anchorlib.store.layout import CATALOG_CHUNK, HIST_COLUMNS, ROWS_PER_CHUNK, rank_name
+from anchorlib.store.location import LocalLocation, Location, Within
+from anchorlib.store.metadata import group_json, stamp
+from anchorlib.store.operations import LOG, operation_entries
+from anchorlib.store.publishing import rank_json
+from anchorlib.store.rows import StoredRows
+from anchorlib.store.seal.arrays import Elements, SealedArray, Written
+from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
+from anchorlib.store.seal.grid import Grid
+from anchorlib.store.seal.index import INDEX, figures_of, index_document
+from anchorlib.store.seal.manifest import Sealed, SealedObject, read_sealed
+from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
+from anchorlib.store.seal.stacks import Column, Stack
+from anchorlib.store.seal.target import Buffer, FolderTarget, Target
 
 if TYPE_CHECKING:
     from anchorlib.store.rank import RankReader
 
 __all__ = ["seal"]
+
+Array = np.ndarray[Any, Any]
+LOCAL: Final = (LocalLocation, FolderTarget)
+_MOST_NAME: Final = 120
+BYTES: Final = np.dtype("u1")
 
 
 def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
@@ -22,9 +46,166 @@ def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
     Values are compared with their digests, rows with their checksums. The run's own `zarr.json` is
     no part of a rank: whoever makes a run of sealed ranks copies it.
 
-    Memory: the values of one shard (64 MiB), and the same compressed.
+    Memory: the values of one shard (64 MiB), the same compressed, and the table.
 
     Raises StoreError where the rank was not closed, or is sealed already; DamagedError where rows
     or values are not those that were written, and whatever the target raises.
     """
-    raise NotImplementedError
+    _check(run, reader, into)
+    reader.check_rows(np.arange(reader.committed))
+    sealing = _Sealing(run, reader, into)
+    sealing.put("zarr.json", rank_json(reader.catalogue))
+    sealing.log("catalog", reader.catalogue_end)
+    sealing.table()
+    sealing.forms()
+    sealing.operations()
+    figures = figures_of(reader)
+    sealing.put(INDEX, deflated(index_document(figures)))
+    made = Sealed(
+        rank=reader.rank,
+        uid=figures.uid,
+        records=figures.records,
+        bytes=figures.bytes,
+        arrays=sealing.arrays,
+        objects=tuple(sealing.objects),
+    )
+    into.put(made.key, [made.document])
+    return made
+
+
+def _check(run: Location, reader: RankReader, into: Target) -> None:
+    what = f"rank {reader.rank} of {escape(reader.run or str(run))}"
+    roots = [one.root.resolve() for one in (run, into) if isinstance(one, LOCAL)]
+    if len(roots) > len({*roots}):
+        raise OptionError(f"{what} cannot be sealed into the run itself: name another folder")
+    if read_sealed(run, reader.rank) is not None:
+        raise StoreError(f"{what} is sealed already: copy its objects as they are")
+    if reader.catalogue.state != "closed":
+        raise StoreError(
+            f"{what} was not closed: wait until its training ends, or make a closed run of it with "
+            "anchor repair"
+        )
+
+
+class _Sealing:
+    """The objects of one rank as they are made."""
+
+    def __init__(self, run: Location, reader: RankReader, into: Target) -> None:
+        self._rank = Within(run, rank_name(reader.rank))
+        self._reader = reader
+        self._into = into
+        self.objects: list[SealedObject] = []
+        self.arrays: dict[str, Mapping[str, Any]] = {}
+
+    def put(self, key: str, *parts: Buffer) -> None:
+        """One object, and what `sealed.json` will say of it."""
+        key = f"{rank_name(self._reader.rank)}/{key}"
+        hasher = hashlib.sha256()
+        for part in parts:
+            hasher.update(part)
+        self._into.put(key, parts)
+        size = sum(map(len, parts))
+        self.objects.append(SealedObject(key, size, hasher.hexdigest()))
+
+    def log(self, key: str, end: int) -> None:
+        """Bytes that were written as lines."""
+        source = StoredRows(self._rank, key, BYTES, CATALOG_CHUNK)
+        array = SealedArray(key, BYTES, Grid.of((end,), 1), (key,), CATALOG_CHUNK)
+        self._array(Written(array, ("byte",), TABLES), source.span)
+
+    def table(self) -> None:
+        """The columns of the table, and the pairs of all histograms beside them."""
+        reader = self._reader
+        self.put("records/zarr.json", group_json(stamp()))
+        by_dtype: dict[np.dtype[Any], dict[str, Column]] = {}
+        for name, dtype in columns_of(reader.catalogue.version).items():
+            if name != "check" or reader.catalogue.checked is not None:
+                key = f"records/{name}"
+                column = Column(StoredRows(self._rank, key, dtype).span, key)
+                by_dtype.setdefault(dtype, {})[name] = column
+        for dtype, columns in by_dtype.items():
+            self._stack(Stack(f"records/{_word(dtype)}", dtype, reader.committed, columns))
+        lengths = np.maximum(reader.column("hist_length"), 0)
+        pairs = int((reader.column("hist_offset") + lengths).max(initial=0))
+        for name, dtype in HIST_COLUMNS.items():
+            key = f"records/{name}"
+            grid = Grid.of((pairs,), dtype.itemsize)
+            written = Written(
+                SealedArray(key, dtype, grid, (key,), ROWS_PER_CHUNK), ("pair",), TABLES
+            )
+            self._array(written, StoredRows(self._rank, key, dtype).span)
+
+    def forms(self) -> None:
+        """The values, form by form."""
+        self.put("forms/zarr.json", group_json(stamp()))
+        for entry in self._reader.catalogue.forms:
+            form = sorted_form(self._reader, self._rank, entry)
+            if form is not None:
+                self._form(form, _form_key(entry))
+
+    def _form(self, form: SortedForm, key: str) -> None:
+        entry, labels, served = form.entry, form.labels(), _served(form.entry)
+        shape = None if entry.shape is None else list(entry.shape)
+        series = {
+            str(number): {**_named(self._reader, number), "records": records}
+            for number, records in series_ranges(labels["series"]).items()
+        }
+        about = stamp(dtype=entry.dtype, shape=shape, series=series)
+        self.put(f"{key}/zarr.json", group_json(about))
+        columns = {name: Column.of(column, served.get(name)) for name, column in labels.items()}
+        self._stack(Stack(f"{key}/labels", INT64, len(form.rows), columns, is_sorted=True))
+        array = SealedArray(
+            f"{key}/value",
+            form.dtype,
+            Grid.of(form.shape, form.dtype.itemsize),
+            (f"{entry.group}/{entry.array}",),
+            entry.rows,
+            sorted_by=f"{key}/labels",
+        )
+        axes = ("element",) if entry.flat else ("record", *map("d{}".format, range(entry.ndim)))
+        self._array(Written(array, axes, VALUES, stamp(dtype=entry.dtype)), form.values())
+
+    def operations(self) -> None:
+        """The log of operations, if there is one."""
+        end = operation_entries(self._rank)[1]
+        if end:
+            self.put("ops/zarr.json", group_json(stamp()))
+            self.log(LOG, end)
+
+    def _stack(self, stack: Stack) -> None:
+        self._array(stack.written(), stack.elements)
+
+    def _array(self, written: Written, elements: Elements) -> None:
+        array = written.array
+        self.put(f"{array.key}/zarr.json", written.document())
+        for key, parts in written.shards(elements):
+            self.put(key, *parts)
+        self.arrays[array.key] = array.told()
+
+
+def _word(dtype: np.dtype[Any]) -> str:
+    """A dtype as a name: "uint64", and "uint64_big" for the digests."""
+    return f"{dtype.name}_big" if dtype.str[0] == ">" else dtype.name
+
+
+def _form_key(entry: Form) -> str:
+    """Where a form is. Of format 1 each series has some, in a group that it shares."""
+    if entry.group.startswith("forms/"):
+        return entry.group
+    shape = "flat" if entry.shape is None else "x".join(map(str, entry.shape)) or "scalar"
+    return f"forms/{entry.id}_{entry.dtype}_{shape}"[:_MOST_NAME]
+
+
+def _named(reader: RankReader, number: int) -> dict[str, str]:
+    one = reader.catalogue.series[number]
+    return {"name": one.name, "kind": one.kind, "mode": one.mode}
+
+
+def _served(entry: Form) -> dict[str, str]:
+    """The arrays that the labels of a form stand for, by their names."""
+    served = {name: f"{entry.group}/{array}" for name, array in entry.labels}
+    if entry.flat:
+        served["written_start"] = f"{entry.group}/{entry.starts}"
+        shapes = f"{entry.group}/{entry.shapes}"
+        served |= {f"shape_{axis}": shapes for axis in range(entry.ndim)}
+    return served

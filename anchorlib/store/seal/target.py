@@ -24,11 +24,13 @@ class FolderTarget:
     """A folder that keeps objects as files, and leaves alone what it has already.
 
     root: the folder of the run ("run1.zarr"), made where it is not there. Each file is written
-    beside its place, brought to the disk, and put in place by one rename.
+    beside its place and put in place by one rename.
+    fsync: wait for the disk with each, so that objects survive power loss.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, fsync: bool = True) -> None:
         self.root = root
+        self._fsync = fsync
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """See `Target.put`; raises OSError."""
@@ -42,7 +44,8 @@ class FolderTarget:
             with made.open("wb") as file:
                 file.writelines(parts)
                 file.flush()
-                os.fsync(file.fileno())
+                if self._fsync:
+                    os.fsync(file.fileno())
             made.replace(path)
         except BaseException:
             made.unlink(missing_ok=True)

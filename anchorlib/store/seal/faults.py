@@ -1,0 +1,41 @@
+"""The objects of a sealed rank, compared with what `sealed.json` says of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store.location import Location
+from anchorlib.store.seal.manifest import Sealed, SealedObject
+
+__all__ = ["sealed_faults"]
+
+_PART_BYTES = 16 << 20
+
+
+def sealed_faults(run: Location, sealed: Sealed) -> Iterator[str]:
+    """What is wrong with them: those that are missing, of another size, or of other bytes."""
+    for one in sealed.objects:
+        try:
+            why = _fault(run, one)
+        except StoreError as error:
+            why = str(error)
+        if why:
+            yield f"{escape(one.key)} {why}"
+
+
+def _fault(run: Location, told: SealedObject) -> str:
+    hasher, size = hashlib.sha256(), 0
+    while size < told.size:
+        data = run.get(told.key, size, min(_PART_BYTES, told.size - size))
+        if data is None:
+            return "is missing"
+        if not data:
+            return f"is {told.size - size} bytes short"
+        hasher.update(data)
+        size += len(data)
+    if run.get(told.key, told.size, 1):
+        return "is longer than it was"
+    return "" if hasher.hexdigest() == told.sha256 else "does not fit its SHA-256"

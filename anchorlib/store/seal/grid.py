@@ -1,0 +1,136 @@
+"""How an array is cut: into chunks that are compressed by themselves, and shards of many chunks.
+
+Both are cut along one axis and take all that comes after it, so the elements of a chunk, and those
+of a shard, follow one another in the array's C order: a run of elements is a run of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import numpy as np
+
+__all__ = ["CHUNK_BYTES", "SHARD_BYTES", "Grid"]
+
+CHUNK_BYTES: Final = 2 << 20
+"""The most of a chunk; one of a larger array has more than half of it."""
+
+SHARD_BYTES: Final = 64 << 20
+"""The most of a shard, before it is compressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The shape of an array, of its chunks and of its shards, in elements along each axis."""
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    shard: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], itemsize: int) -> Grid:
+        """The cuts of an array of this shape."""
+        chunk = _cut(shape, (1,) * len(shape), CHUNK_BYTES // itemsize)
+        whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
+        return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))
+
+    def check(self) -> None:
+        """Raises ValueError where its parts are not cut as the head of this file says."""
+        whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
+        ones = (1,) * len(self.shape)
+        if not _is_cut(self.shape, self.chunk, ones) or not _is_cut(whole, self.shard, self.chunk):
+            raise ValueError("its chunks are cut in another way")
+
+    @property
+    def chunk_elements(self) -> int:
+        """Elements that a chunk has room for."""
+        return prod(self.chunk)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks hold something."""
+        return prod(self._counts)
+
+    @property
+    def shard_chunks(self) -> int:
+        """How many chunks a shard has room for."""
+        return prod(self._per_shard)
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """For elements start … stop - 1: in which chunk they are, from where in it, how many."""
+        slab, line = self._slab, self._line
+        while start < stop:
+            lines, at = divmod(start, line)
+            number, offset = divmod(at, slab)
+            count = min(slab - offset, line - at, stop - start)
+            yield lines * self._line_chunks + number, offset, count
+            start += count
+
+    def extent(self, chunk: int) -> tuple[int, int]:
+        """The elements of one chunk: the first, and the one behind the last."""
+        lines, number = divmod(chunk, self._line_chunks)
+        begin = lines * self._line
+        start = begin + number * self._slab
+        return start, min(start + self._slab, begin + self._line)
+
+    def place(self, chunk: int) -> tuple[str, int]:
+        """The file name of the shard that holds a chunk ("c/0/0"), and its place in there."""
+        where = np.unravel_index(chunk, self._counts)
+        shard, inside = np.divmod(where, self._per_shard)
+        place = int(np.ravel_multi_index(tuple(inside), self._per_shard))
+        return "/".join(["c", *map(str, shard)]), place
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        """Chunks along each axis."""
+        return tuple(-(-size // step) for size, step in zip(self.shape, self.chunk, strict=True))
+
+    @property
+    def _per_shard(self) -> tuple[int, ...]:
+        return tuple(size // step for size, step in zip(self.shard, self.chunk, strict=True))
+
+    @property
+    def _axis(self) -> int:
+        """The axis that chunks are cut along."""
+        cut = [a for a, (n, k) in enumerate(zip(self.shape, self.chunk, strict=True)) if n > k]
+        return max(cut, default=0)
+
+    @property
+    def _slab(self) -> int:
+        """Elements that a chunk has room for, of which the last one on a line may be short."""
+        return self.chunk[self._axis] * prod(self.shape[self._axis + 1 :])
+
+    @property
+    def _line(self) -> int:
+        """Elements along the axis of the cut, with all that comes after it."""
+        return prod(self.shape[self._axis :])
+
+    @property
+    def _line_chunks(self) -> int:
+        return self._counts[self._axis]
+
+
+def _cut(shape: tuple[int, ...], unit: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """The largest part of an array, in multiples of `unit`, of at most so many elements."""
+    found = list(unit)
+    room = most
+    for axis in reversed(range(len(shape))):
+        size = max(shape[axis], 1)
+        if size > room:
+            found[axis] = max(room // unit[axis], 1) * unit[axis]
+            break
+        found[axis] = size
+        room //= size
+    return tuple(found)
+
+
+def _is_cut(shape: tuple[int, ...], part: tuple[int, ...], unit: tuple[int, ...]) -> bool:
+    axes = list(zip(shape, part, unit, strict=True))
+    if any(step < 1 or size % step for _, size, step in axes):
+        return False
+    short = [size < extent for extent, size, _ in axes]
+    split = max((axis for axis, is_short in enumerate(short) if is_short), default=0)
+    return all(size == step for _, size, step in axes[:split])

@@ -1,0 +1,159 @@
+"""A sealed rank as readers know a live one: the same keys, rows and bytes.
+
+Rows have the numbers they were written with; the arrays behind them are sorted by series. So the
+rows of a tensor are one range of them, and checksums that speak of places still fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from anchorlib.errors import DamagedError
+from anchorlib.store.layout import chunk_key, rank_name
+from anchorlib.store.location import Location, RowLocation, RowSource, Within
+from anchorlib.store.seal.arrays import SealedArray
+from anchorlib.store.seal.chunks import Kept, ShardedElements
+from anchorlib.store.seal.faults import sealed_faults
+from anchorlib.store.seal.manifest import Sealed, read_sealed
+from anchorlib.store.seal.rows import FlatRows, SealedRows, inverse_of
+
+__all__ = ["SealedRank", "rank_location"]
+
+
+class SealedRank(RowLocation):
+    """The sealed rank that `sealed` tells of, of the run at `run`; keys begin at the rank.
+
+    What is not an array of the rank is read as it stands there.
+    """
+
+    def __init__(self, run: Location, sealed: Sealed) -> None:
+        self.run = run
+        self.sealed = sealed
+        self._name = rank_name(sealed.rank)
+        self._rank = Within(run, self._name)
+        self._kept = Kept()
+        self._sources: dict[str, RowSource] = {}
+        begin = len(self._name) + 1
+        self._sizes = {one.key[begin:]: one.size for one in sealed.objects}
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`; a chunk file of the live rank is made of its rows."""
+        folder, _, name = key.rpartition("/")
+        source, array = self.rows_of(folder), self._serving.get(folder)
+        if source is None or array is None:
+            return self._rank.get(key, start, length)
+        dims = len(source.shape)
+        number = name.split(".")[1] if name.startswith("c.") else ""
+        if not number.isdecimal() or name != chunk_key(int(number), dims):
+            return None
+        first = int(number) * array.rows
+        if first >= source.count:
+            return None
+        return _file(source, first, array.rows, start, length)
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        source, array = self.rows_of(prefix.strip("/")), self._serving.get(prefix.strip("/"))
+        if source is None or array is None:
+            return self._rank.list(prefix)
+        chunks = range(-(-source.count // array.rows))
+        return sorted(["zarr.json", *(chunk_key(chunk, len(source.shape)) for chunk in chunks)])
+
+    def rows_of(self, key: str) -> RowSource | None:
+        """The rows of the array that was at `key` in the live rank; None where there was none.
+
+        Raises DamagedError.
+        """
+        array = self._serving.get(key)
+        if array is None:
+            return None
+        if key not in self._sources:
+            self._sources[key] = self._source(array, key)
+        return self._sources[key]
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with its objects: each is read once more, as a whole."""
+        return sealed_faults(self.run, self.sealed)
+
+    def _source(self, array: SealedArray, key: str) -> RowSource:
+        elements = self._elements(array)
+        if not array.columns:
+            if array.sorted_by is None:
+                return SealedRows(elements, array.grid.shape[0], array.grid.shape[1:])
+            return self._values(elements, array.sorted_by, key)
+        rows = array.grid.shape[1]
+        places = [number for number, name in enumerate(array.serves) if name == key]
+        order = None
+        if array.sorted_by is not None:
+            order = inverse_of(self._label(array.sorted_by, "written_row"), key)
+        # One number a record is a column, several are the array of shapes of a flat form.
+        is_wide = array.columns[places[0]].startswith("shape_")
+        shape = (len(places),) if is_wide else ()
+        return SealedRows(elements, rows, shape, order, places)
+
+    def _values(self, elements: ShardedElements, labels: str, key: str) -> RowSource:
+        if "written_start" in self._array(labels).columns:
+            starts = self._label(labels, "start")
+            return FlatRows.of(elements, starts, self._label(labels, "written_start"))
+        order = inverse_of(self._label(labels, "written_row"), key)
+        shape = elements.array.grid.shape
+        return SealedRows(elements, shape[0], shape[1:], order)
+
+    def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
+        """One column of the labels of a form, in their own order."""
+        array = self._array(key)
+        if name not in array.columns:
+            raise DamagedError(f"{self.sealed.key} is damaged: {key} has no column {name}")
+        columns = [array.columns.index(name)]
+        rows = SealedRows(self._elements(array), array.grid.shape[1], columns=columns)
+        return rows.span(0, rows.count)
+
+    def _elements(self, array: SealedArray) -> ShardedElements:
+        return ShardedElements(self._rank, self._name, array, self._sizes, self._kept)
+
+    def _array(self, key: str) -> SealedArray:
+        if key not in self._arrays:
+            raise DamagedError(f"{self._name}/sealed.json speaks of {key}, and does not know it")
+        return self._arrays[key]
+
+    @cached_property
+    def _arrays(self) -> Mapping[str, SealedArray]:
+        try:
+            return {key: SealedArray.read(key, told) for key, told in self.sealed.arrays.items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError(f"{self.sealed.key} is damaged: {error}") from error
+
+    @cached_property
+    def _serving(self) -> Mapping[str, SealedArray]:
+        """By the key of an array of the live rank, what has its rows."""
+        arrays = self._arrays.values()
+        return {key: array for array in arrays for key in array.serves if key is not None}
+
+    def __repr__(self) -> str:
+        return f"SealedRank({self.run!r}, {self.sealed.rank})"
+
+
+def rank_location(run: Location, rank: int) -> Location:
+    """The location of one rank of the run at `run`, sealed or live: readers see no difference.
+
+    Raises DamagedError where it says that it is sealed, and not how.
+    """
+    sealed = read_sealed(run, rank)
+    return Within(run, rank_name(rank)) if sealed is None else SealedRank(run, sealed)
+
+
+def _file(source: RowSource, first: int, rows: int, start: int, length: int | None) -> bytes:
+    """Bytes of a chunk file of so many rows: what is behind the last row is zero."""
+    width = source.dtype.itemsize * prod(source.shape)
+    stop = rows * width if length is None else min(start + length, rows * width)
+    if start >= stop:
+        return b""
+    low, high = start // width, -(-stop // width)
+    have = min(high, source.count - first)
+    data = source.span(first + low, first + have).tobytes() if have > low else b""
+    return data.ljust((high - low) * width, b"\0")[start - low * width : stop - low * width]

@@ -1,0 +1,182 @@
+"""Rows of a live rank, read from the sealed array that has them, wherever they are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.errors import DamagedError
+from anchorlib.names import escape
+from anchorlib.store.location import RowSource
+from anchorlib.store.seal.chunks import ShardedElements
+
+__all__ = ["FlatRows", "SealedRows", "inverse_of"]
+
+Array = np.ndarray[Any, Any]
+_FAR_BYTES: Final = 1 << 16  # between two rows: nearer ones are read together
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRows(RowSource):
+    """Rows of `shape`, `count` of them.
+
+    places: where in the sealed array each row is; None where it is where it was.
+    columns: of an array whose first axis are columns, those that a row has a number in.
+    """
+
+    elements: ShardedElements
+    count: int
+    shape: tuple[int, ...] = ()
+    places: Array | None = None
+    columns: Sequence[int] | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `RowSource.dtype`."""
+        return self.elements.array.dtype
+
+    def span(self, start: int, stop: int) -> Array:
+        """See `RowSource.span`."""
+        return self.pick(np.arange(start, stop))
+
+    def pick(self, rows: Array) -> Array:
+        """See `RowSource.pick`."""
+        found = np.empty((len(rows), *self.shape), self.dtype)
+        if not found.size:
+            return found
+        if int(rows.min()) < 0 or int(rows.max()) >= self.count:
+            raise self._beyond(int(rows.max()))
+        places = rows if self.places is None else self.places[rows]
+        if self.columns is None:
+            self._take(places, 0, found.reshape(len(rows), -1))
+            return found
+        wide = found.reshape(len(rows), -1)
+        for at, column in enumerate(self.columns):
+            self._take(places, column * self.count, wide[:, at : at + 1])
+        return found
+
+    def part(self, row: int, start: int, stop: int) -> Array:
+        """See `RowSource.part`."""
+        if not 0 <= row < self.count:
+            raise self._beyond(row)
+        place = row if self.places is None else int(self.places[row])
+        first = place * prod(self.shape)
+        return next(self.elements.spans([(first + start, first + stop)]))
+
+    def _take(self, places: Array, base: int, out: Array) -> None:
+        """Fills `out`, (rows, width), with the rows at these places of what begins at `base`."""
+        width = out.shape[1]
+        if (np.diff(places) == 1).all():
+            start = base + int(places[0]) * width
+            out[:] = next(self.elements.spans([(start, start + out.size)])).reshape(out.shape)
+            return
+        order = np.argsort(places, kind="stable")
+        ordered = places[order]
+        far = np.diff(ordered) * width * self.dtype.itemsize > _FAR_BYTES
+        parts = np.split(np.arange(len(places)), np.flatnonzero(far) + 1)
+        ends = [(int(ordered[part[0]]), int(ordered[part[-1]]) + 1) for part in parts]
+        spans = [(base + first * width, base + last * width) for first, last in ends]
+        for part, (first, _), data in zip(parts, ends, self.elements.spans(spans), strict=True):
+            out[order[part]] = data.reshape(-1, width)[ordered[part] - first]
+
+    def _beyond(self, row: int) -> DamagedError:
+        array = escape(self.elements.array.key)
+        return DamagedError(
+            f"{self.elements.name}/{array} has {self.count} rows, and row {row} is asked for: the "
+            "store was damaged from outside"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FlatRows(RowSource):
+    """The elements of a flat form, each of which is a row.
+
+    written, starts, sizes: of each record that has some, where they were in the live rank, where
+    they are, and how many; in the order of `written`.
+    """
+
+    elements: ShardedElements
+    written: Array
+    starts: Array
+    sizes: Array
+
+    @classmethod
+    def of(cls, elements: ShardedElements, starts: Array, written: Array) -> FlatRows:
+        """From the labels: where records begin in the sealed array, in ascending order, and where
+        they did before; -1 for those that have no elements.
+        """
+        kept = starts >= 0
+        starts, written = starts[kept], written[kept]
+        sizes = np.diff(starts, append=elements.array.grid.shape[0])
+        order = np.argsort(written[sizes > 0], kind="stable")
+        own = np.flatnonzero(sizes > 0)[order]
+        return cls(elements, written[own], starts[own], sizes[own])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See `RowSource.dtype`."""
+        return self.elements.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `RowSource.shape`."""
+        return ()
+
+    @property
+    def count(self) -> int:
+        """See `RowSource.count`."""
+        return int((self.written + self.sizes).max(initial=0))
+
+    def span(self, start: int, stop: int) -> Array:
+        """See `RowSource.span`."""
+        pieces = [*self._pieces(start, stop)]
+        if len(pieces) == 1:
+            return next(self.elements.spans(pieces))
+        found, at = np.empty(stop - start, self.dtype), 0
+        for data in self.elements.spans(pieces):
+            found[at : at + len(data)] = data
+            at += len(data)
+        return found
+
+    def pick(self, rows: Array) -> Array:
+        """See `RowSource.pick`."""
+        found = np.empty(len(rows), self.dtype)
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
+            if len(run):
+                found[run] = self.span(int(rows[run[0]]), int(rows[run[-1]]) + 1)
+        return found
+
+    def part(self, row: int, start: int, stop: int) -> Array:
+        """See `RowSource.part`."""
+        return self.span(row + start, row + stop)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Where these elements are now."""
+        at = int(np.searchsorted(self.written, start, side="right")) - 1
+        while start < stop:
+            offset = start - int(self.written[at]) if 0 <= at < len(self.written) else -1
+            if not 0 <= offset < self.sizes[at]:
+                raise DamagedError(
+                    f"{self.elements.name}/{escape(self.elements.array.key)} has no element "
+                    f"{start}: the store was damaged from outside"
+                )
+            count = min(int(self.sizes[at]) - offset, stop - start)
+            first = int(self.starts[at]) + offset
+            yield first, first + count
+            start, at = start + count, at + 1
+
+
+def inverse_of(written: Array, key: str) -> Array:
+    """Where each row is that was at `written` before. Raises DamagedError where two were there."""
+    count = len(written)
+    if count and (int(written.min()) < 0 or int(written.max()) >= count):
+        raise DamagedError(f"the labels of {escape(key)} speak of rows that there are not")
+    found: Array = np.full(count, -1, np.int64)
+    found[written] = np.arange(count)
+    if (found < 0).any():
+        raise DamagedError(f"the labels of {escape(key)} speak of the same row twice")
+    return found

@@ -1,0 +1,200 @@
+"""The values of a form in the order of its series, read from a rank and compared with digests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import xxhash
+
+from anchorlib.errors import DamagedError
+from anchorlib.store.digests import UNFIT, damage
+from anchorlib.store.form import Form
+from anchorlib.store.layout import LABELS
+from anchorlib.store.location import Location
+from anchorlib.store.seal.grid import SHARD_BYTES
+from anchorlib.store.values import StoredForm
+
+if TYPE_CHECKING:
+    from anchorlib.store.rank import RankReader
+
+__all__ = ["INT64", "SortedForm", "series_ranges", "sorted_form"]
+
+Array = np.ndarray[Any, Any]
+INT64: Final = np.dtype("<i8")
+_TOGETHER: Final = SHARD_BYTES // 2  # of a flat form, read in one go where records lie that near
+
+
+@dataclass(frozen=True, slots=True)
+class SortedForm:
+    """The records of one form that have a place in it, series by series.
+
+    rows: in the table. places: in the form, as it was written. starts, sizes: of a flat form, where
+    the elements of each were and how many there are; -1 and 0 where none are kept.
+    shapes: of a flat form, as they are stored.
+    """
+
+    reader: RankReader
+    stored: StoredForm
+    rows: Array
+    places: Array
+    starts: Array
+    sizes: Array
+    shapes: Array
+
+    @property
+    def entry(self) -> Form:
+        """What the catalogue says of it."""
+        return self.stored.entry
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its values as they are stored."""
+        return self.stored.values.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the array of its values."""
+        if self.entry.shape is None:
+            return (int(self.sizes.sum()),)
+        return (len(self.rows), *self.entry.shape)
+
+    @property
+    def ends(self) -> Array:
+        """Behind which element of the array each record ends."""
+        if self.entry.shape is None:
+            found: Array = np.cumsum(self.sizes)
+            return found
+        return np.arange(1, len(self.rows) + 1) * prod(self.entry.shape)
+
+    def labels(self) -> dict[str, Array]:
+        """What stands beside the values, by name; several numbers a record make several names."""
+        reader = self.reader
+        found = {name: reader.column(name)[self.rows].astype(INT64) for name in LABELS[1:]}
+        found = {"series": reader.series_ids[self.rows].astype(INT64), **found}
+        found["written_row"] = self.places
+        if self.entry.flat:
+            found["start"] = np.where(self.starts < 0, -1, self.ends - self.sizes)
+            found["written_start"] = self.starts
+            for axis, sizes in enumerate(self.shapes.T):
+                found[f"shape_{axis}"] = sizes
+        return found
+
+    def values(self) -> Values:
+        """Its elements, to be asked for in order."""
+        return Values(self)
+
+
+class Values:
+    """The elements of a form's array, each record compared with its digest as it goes by."""
+
+    def __init__(self, form: SortedForm) -> None:
+        self._form = form
+        self._ends = form.ends
+        self._record = 0
+        self._element = 0
+        self._hasher = xxhash.xxh3_128()
+
+    def __call__(self, start: int, stop: int) -> Array:
+        """Elements start … stop - 1. Raises DamagedError for what does not fit its digest."""
+        form = self._form
+        size = prod(form.entry.shape or ())
+        if not form.entry.flat and not start % size and not stop % size:
+            found: Array = form.reader.stack(form.rows[start // size : stop // size])
+            return found.reshape(-1)
+        data = np.empty(stop - start, form.dtype)
+        at = 0
+        for part in self._flat(start, stop) if form.entry.flat else self._parts(start, stop, size):
+            data[at : at + len(part)] = part
+            at += len(part)
+        self._check(data)
+        return data
+
+    def _parts(self, start: int, stop: int, size: int) -> Iterator[Array]:
+        """Of records too large for a shard."""
+        while start < stop:
+            record, first = divmod(start, size)
+            count = min(size - first, stop - start)
+            place = int(self._form.places[record])
+            yield self._form.stored.values.part(place, first, first + count)
+            start += count
+
+    def _flat(self, start: int, stop: int) -> Iterator[Array]:
+        """Of records of a flat form: those of a series lie apart, others' between them."""
+        form, values = self._form, self._form.stored.values
+        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
+        ends = self._ends[first : last + 1]
+        begins = ends - form.sizes[first : last + 1]
+        kept = ends > begins
+        low = np.maximum(begins, start)[kept]
+        high = np.minimum(ends, stop)[kept]
+        source = (form.starts[first : last + 1][kept] + low - begins[kept]).tolist()
+        counts = (high - low).tolist()
+        base, top = min(source), max(at + n for at, n in zip(source, counts, strict=True))
+        if (top - base) * values.nbytes <= _TOGETHER:
+            near = values.span(base, top)
+            yield from (near[a - base : a - base + n] for a, n in zip(source, counts, strict=True))
+            return
+        yield from (values.span(at, at + n) for at, n in zip(source, counts, strict=True))
+
+    def _check(self, data: Array) -> None:
+        """Compares the records that end in these elements."""
+        raw = data.view(np.uint8).data
+        at, width = 0, data.dtype.itemsize
+        while at < len(data) or self._is_done():
+            if self._is_done():
+                self._finish()
+                continue
+            count = min(int(self._ends[self._record]) - self._element, len(data) - at)
+            self._hasher.update(raw[at * width : (at + count) * width])
+            at += count
+            self._element += count
+
+    def _is_done(self) -> bool:
+        return self._record < len(self._ends) and self._element == self._ends[self._record]
+
+    def _finish(self) -> None:
+        form, row = self._form, int(self._form.rows[self._record])
+        high, low = (int(form.reader.cell(f"digest_{n}", row)) for n in ("high", "low"))
+        told = high.to_bytes(8, "big") + low.to_bytes(8, "big")
+        kept = not form.entry.flat or form.starts[self._record] >= 0
+        if kept and self._hasher.digest() != told:
+            raise damage(form.reader, row, UNFIT)
+        self._hasher.reset()
+        self._record += 1
+
+
+def sorted_form(reader: RankReader, location: Location, entry: Form) -> SortedForm | None:
+    """A form by series, and in each by the order of writing; None where it keeps no values.
+
+    location: of the rank. Raises DamagedError where places in it are missing or are two records'.
+    """
+    if entry.array is None:
+        return None
+    places = reader.column("row")
+    rows = np.flatnonzero((reader.column("form") == entry.id) & (places >= 0))
+    rows = rows[np.lexsort([places[rows], reader.series_ids[rows]])]
+    own = places[rows]
+    if (np.sort(own) != np.arange(len(own))).any():
+        raise DamagedError(
+            f"rank {reader.rank}: the rows of {entry.group} do not follow one another: the store "
+            "was damaged from outside"
+        )
+    stored = StoredForm(location, entry)
+    starts = sizes = np.empty(0, np.int64)
+    shapes = np.empty((0, 0), np.int64)
+    if entry.flat:
+        starts, shapes = stored.offsets(own), stored.shapes(own)
+        counts = np.where(shapes < 0, 1, shapes).prod(axis=1, dtype=np.int64)
+        sizes = np.where(starts < 0, 0, counts)
+    return SortedForm(reader, stored, rows, own, starts, sizes, shapes)
+
+
+def series_ranges(numbers: Array) -> dict[int, tuple[int, int]]:
+    """Where the records of each series are among the sorted ones."""
+    cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return {int(numbers[a]): (a, b) for a, b in pairwise(cuts) if a < b}

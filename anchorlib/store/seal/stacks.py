@@ -1,0 +1,74 @@
+"""Columns of one dtype as one array, so that a table is a few objects instead of two a column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store.layout import ROWS_PER_CHUNK
+from anchorlib.store.metadata import stamp
+from anchorlib.store.seal.arrays import Elements, SealedArray, Written
+from anchorlib.store.seal.codecs import TABLES
+from anchorlib.store.seal.grid import Grid
+
+__all__ = ["Column", "Stack"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where the entries of a column come from, and the array of the live rank that it stands for.
+
+    serves: None where it is no array there.
+    """
+
+    entries: Elements
+    serves: str | None
+
+    @classmethod
+    def of(cls, entries: Array, serves: str | None) -> Column:
+        """A column that is in memory."""
+        return cls(lambda start, stop: entries[start:stop], serves)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Columns by their names, each of so many rows.
+
+    is_sorted: whether it says itself where each of its records was in the live rank.
+    """
+
+    key: str
+    dtype: np.dtype[Any]
+    rows: int
+    columns: Mapping[str, Column]
+    is_sorted: bool = False
+
+    def written(self) -> Written:
+        """The array of shape (column, record)."""
+        array = SealedArray(
+            self.key,
+            self.dtype,
+            Grid.of((len(self.columns), self.rows), self.dtype.itemsize),
+            tuple(column.serves for column in self.columns.values()),
+            ROWS_PER_CHUNK,
+            columns=tuple(self.columns),
+            sorted_by=self.key if self.is_sorted else None,
+        )
+        return Written(array, ("column", "record"), TABLES, stamp(columns=list(self.columns)))
+
+    def elements(self, start: int, stop: int) -> Array:
+        """The entries of all columns, one column after the other."""
+        columns, at = list(self.columns.values()), 0
+        found = np.empty(stop - start, self.dtype)  # to concatenate would lose the byte order
+        while start < stop:
+            number, first = divmod(start, self.rows)
+            last = min(first + stop - start, self.rows)
+            found[at : at + last - first] = columns[number].entries(first, last)
+            at += last - first
+            start += last - first
+        return found
