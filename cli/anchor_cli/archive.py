@@ -22,7 +22,6 @@ EXAMPLES = examples(
     "anchor archive run1 --to s3://bucket/prefix",
     "anchor archive run1 --to s3://bucket/prefix --keep-local none",
     "anchor archive run1 --to /mnt/archive --keep-local 30d --dry-run",
-    "anchor names run1 --store s3://bucket/prefix",
 )
 
 
@@ -34,7 +33,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--to",
             metavar="URL|DIR",
-            help="Where it goes: s3://BUCKET/PREFIX, gs://…, az://…, or a directory.",
+            help="Where it goes: s3://, gs:// or az://BUCKET/PREFIX, or a directory.",
             show_default=False,
             callback=not_empty,
         ),
@@ -65,7 +64,7 @@ def archive(  # noqa: PLR0913  # one parameter for each option
 
     May be interrupted and repeated: what is there and fits is not sent again. Nothing is removed
     here before the archive was seen to have it. Credentials and endpoint come from the cloud's own
-    variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …).
+    variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on).
     """
     from anchorlib.archive import (
         archive_run,

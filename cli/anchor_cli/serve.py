@@ -149,7 +149,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--archive",
             metavar="URL|DIR",
-            help="Archive runs there when they are closed: s3://BUCKET/PREFIX, gs://…, az://….",
+            help="Archive runs there when they are closed: s3://, gs:// or az://BUCKET/PREFIX.",
         ),
     ] = None,
     archive_after: Annotated[
