@@ -86,6 +86,12 @@ def test_what_cannot_be_is_one_line(
     assert "secret" not in done.err
 
 
+def test_push_leaves_archives_to_archive(store: Path) -> None:
+    done = anchor("push", "run1", "--to", S3, "--store", store)
+    assert (done.code, done.out) == (2, "")
+    assert "use `anchor archive RUN --to URL`" in done.err
+
+
 def test_a_store_in_trouble_ends_with_4(store: Path, line: Line) -> None:
     assert anchor("archive", "run1", "--to", S3, "--store", store).code == 0
     line.trouble = lambda method, path: "503"
