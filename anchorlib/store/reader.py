@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from anchorlib.errors import RunNotFoundError
+from anchorlib.names import escape
 from anchorlib.store.layout import claim_key
 from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
 from anchorlib.store.run_index import RunFigures, archived_figures, listed_ranks
+from anchorlib.store.seal import is_unfinished
 from anchorlib.store.tail import whole_rows
 
 __all__ = ["RunReader", "end_copy"]
@@ -32,25 +34,30 @@ class RunReader:
         """Looks for new ranks, rows and series.
 
         A run of sealed ranks that has an index never changes: its ranks are opened when they are
-        asked for. `figures` is what the index says.
+        asked for. `figures` is what the index says. A rank that was not sealed to its end does not
+        exist. Raises RunNotFoundError where there is no other.
         """
         if not self._looked_for_figures:
             self.figures = archived_figures(self.location)
             self._looked_for_figures = True
-        if self.figures is None:
-            listed = listed_ranks(self.location)
-            self._ranks = {rank: one for rank in listed if (one := self._opened(rank)) is not None}
-            if listed and not self._ranks:
-                raise RunNotFoundError(f"{self.name} is being archived, and no rank is whole yet")
+        if self.figures is not None:
+            return
+        listed = listed_ranks(self.location)
+        found = {rank: one for rank in listed if (one := self._sealed_or_live(rank)) is not None}
+        if listed and not found:
+            raise RunNotFoundError(
+                f"no rank of {escape(self.name)} was sealed to its end: archive the run once more"
+            )
+        self._ranks = found
 
-    def _opened(self, rank: int) -> RankReader | None:
-        """One rank, None where an archiver has not put all of it there yet."""
+    def _sealed_or_live(self, rank: int) -> RankReader | None:
         try:
             return self._fresh(rank)
         except RunNotFoundError:
-            if self.location.get(claim_key(rank), 0, 1) is None:
-                raise
-            return None
+            is_claimed = self.location.get(claim_key(rank), 0, 1) is not None
+            if is_claimed or is_unfinished(self.location, rank):
+                return None
+            raise
 
     def _fresh(self, rank: int) -> RankReader:
         reader = self._ranks.get(rank)

@@ -145,7 +145,7 @@ class Report:
 
 def verified(found: FoundRun, tick: Tick) -> Report:
     from anchorlib.errors import RunNotFoundError, StoreError
-    from anchorlib.store import RankAudit, RankReader, end_copy, run_faults
+    from anchorlib.store import RankAudit, RankReader, end_copy, is_unfinished, run_faults
 
     report = Report(found.name, 0, 0, 0, 0, [], [])
     # Not through a Run: of that, one rank that cannot be read would hide the others.
@@ -159,7 +159,8 @@ def verified(found: FoundRun, tick: Tick) -> Report:
             reader = RankReader(found.location, rank)
             audit = RankAudit(found.location, reader)
         except (StoreError, RunNotFoundError) as error:
-            report.damaged.append(_Damage(rank, str(error)))
+            if not is_unfinished(found.location, rank):
+                report.damaged.append(_Damage(rank, str(error)))
             continue
         copied = end_copy(found.location, found.name, reader)
         if copied:

@@ -19,7 +19,7 @@ reader opens the arrays; ours find every row, value and checksum at the place wh
 
 from anchorlib.store.seal.index import RankFigures, SeriesFigures, read_index
 from anchorlib.store.seal.location import SealedRank, rank_location
-from anchorlib.store.seal.manifest import Sealed, SealedObject, read_sealed
+from anchorlib.store.seal.manifest import Sealed, SealedObject, is_unfinished, read_sealed
 from anchorlib.store.seal.sealing import seal
 from anchorlib.store.seal.target import FolderTarget, Target
 
@@ -31,6 +31,7 @@ __all__ = [
     "SealedRank",
     "SeriesFigures",
     "Target",
+    "is_unfinished",
     "rank_location",
     "read_index",
     "read_sealed",

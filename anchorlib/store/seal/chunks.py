@@ -19,6 +19,7 @@ from anchorlib.names import escape
 from anchorlib.store.location import Location
 from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_index
+from anchorlib.store.seal.grid import SHARD_BYTES
 
 __all__ = ["Kept", "ShardedElements"]
 
@@ -26,18 +27,18 @@ Array = np.ndarray[Any, Any]
 _INDEX_CHECK: Final = 4
 _WHOLE: Final = 1 << 20  # bytes of an object up to which it is read as a whole
 _GAP: Final = 8 << 20  # bytes that nobody wants, for which a request more is made
-_KEPT_BYTES: Final = 64 << 20
+_CHUNKS_BYTES: Final = 32 << 20
 
 
 @dataclass(slots=True)
-class Kept:
-    """Chunks and parts of shards that were read last, of all arrays of a rank together."""
+class _Last:
+    """What was read last, up to so many bytes, but one entry at least."""
 
-    limit: int = _KEPT_BYTES
+    limit: int
     _entries: OrderedDict[tuple[str, int], tuple[Any, int]] = field(default_factory=OrderedDict)
     _bytes: int = 0
 
-    def get(self, key: str, place: int = -1) -> Any:
+    def get(self, key: str, place: int = 0) -> Any:
         """What was put there last, None where that was given up."""
         found = self._entries.get((key, place))
         if found is None:
@@ -45,12 +46,21 @@ class Kept:
         self._entries.move_to_end((key, place))
         return found[0]
 
-    def put(self, value: Any, nbytes: int, key: str, place: int = -1) -> None:
+    def put(self, value: Any, nbytes: int, key: str, place: int = 0) -> None:
         """Keeps a value, and gives up those that were not asked for for the longest."""
         self._bytes += nbytes - self._entries.pop((key, place), (None, 0))[1]
         self._entries[key, place] = value, nbytes
         while self._bytes > self.limit and len(self._entries) > 1:
             self._bytes -= self._entries.popitem(last=False)[1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was read of all arrays of a rank: decoded chunks, parts of shards, and indexes."""
+
+    chunks: _Last = field(default_factory=lambda: _Last(_CHUNKS_BYTES))
+    parts: _Last = field(default_factory=lambda: _Last(SHARD_BYTES))
+    indexes: dict[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,7 @@ class ShardedElements:
     def _chunk(self, number: int, wanted: Mapping[str, list[int]]) -> Array:
         name, place = self.array.grid.place(number)
         key = f"{self.array.key}/{name}"
-        known: Array | None = self.kept.get(key, place)
+        known: Array | None = self.kept.chunks.get(key, place)
         if known is not None:
             return known
         found = np.empty(self.array.grid.chunk_elements, self.array.dtype)
@@ -106,17 +116,17 @@ class ShardedElements:
             expanded(self._stored(key, place, wanted[name]), found.view(np.uint8))
         except ValueError as error:
             raise self._damage(key, f"its chunk {place} {error}") from error
-        self.kept.put(found, found.nbytes, key, place)
+        self.kept.chunks.put(found, found.nbytes, key, place)
         return found
 
     def _stored(self, key: str, place: int, wanted: list[int]) -> memoryview:
         """The bytes of one chunk as they are stored."""
         index = self._index(key)
         start, stop = self._extent(key, index, place)
-        part = self.kept.get(f"{key}:part")
+        part = self.kept.parts.get(key)
         if part is None or not part.start <= start <= stop <= part.stop:
             part = self._read(key, start, self._end(key, index, place, wanted, part))
-            self.kept.put(part, len(part.data), f"{key}:part")
+            self.kept.parts.put(part, len(part.data), key)
         return memoryview(part.data)[start - part.start : stop - part.start]
 
     def _end(
@@ -135,7 +145,7 @@ class ShardedElements:
         return stop
 
     def _index(self, key: str) -> Array:
-        index: Array | None = self.kept.get(f"{key}:index")
+        index = self.kept.indexes.get(key)
         if index is not None:
             return index
         size = self._size(key)
@@ -146,8 +156,8 @@ class ShardedElements:
         except ValueError as error:
             raise self._damage(key, f"its index {error}") from error
         if not start:
-            self.kept.put(part, len(part.data), f"{key}:part")
-        self.kept.put(index, index.nbytes, f"{key}:index")
+            self.kept.parts.put(part, len(part.data), key)
+        self.kept.indexes[key] = index
         return index
 
     @property

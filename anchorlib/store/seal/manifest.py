@@ -19,13 +19,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from anchorlib.errors import DamagedError, StoreError
-from anchorlib.store.catalog import encode
+from anchorlib.store.catalog import Catalogue, attempt_line, encode
 from anchorlib.store.checks import is_sound
 from anchorlib.store.fields import check_depth, mapping, text, whole
 from anchorlib.store.layout import is_safe_key, rank_name
 from anchorlib.store.location import Location
+from anchorlib.store.metadata import group_json, stamp
 
-__all__ = ["SEALED", "Sealed", "SealedObject", "read_sealed"]
+__all__ = [
+    "SEALED",
+    "Sealed",
+    "SealedObject",
+    "is_unfinished",
+    "rank_document",
+    "read_sealed",
+]
 
 SEALED: Final = "sealed.json"
 FORMAT: Final = "anchor-sealed"
@@ -112,6 +120,28 @@ def read_sealed(run: Location, rank: int) -> Sealed | None:
         return _sealed(told, rank)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{key} is damaged: {error}") from error
+
+
+def rank_document(catalogue: Catalogue) -> bytes:
+    """The zarr.json of a sealed rank: that of the live one, and that it is to be sealed."""
+    attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
+    about = {"rank": catalogue.rank, "state": catalogue.state, "attempts": attempts}
+    return group_json(stamp(**about, sealed=VERSION))
+
+
+def is_unfinished(run: Location, rank: int) -> bool:
+    """Whether a rank was begun to be sealed here and never was to its end: it does not exist.
+
+    Its `zarr.json` is the first of its objects, and the only one that says so.
+    """
+    folder = rank_name(rank)
+    if run.get(f"{folder}/{SEALED}", 0, 1) is not None:
+        return False
+    try:
+        told = json.loads(run.get(f"{folder}/zarr.json", 0, _MOST_BYTES) or b"")
+        return "sealed" in told["attributes"]["anchor"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _sealed(told: Mapping[str, Any], rank: int) -> Sealed:

@@ -16,13 +16,12 @@ from anchorlib.store.layout import CATALOG_CHUNK, HIST_COLUMNS, ROWS_PER_CHUNK, 
 from anchorlib.store.location import LocalLocation, Location, Within
 from anchorlib.store.metadata import group_json, stamp
 from anchorlib.store.operations import LOG, operation_entries
-from anchorlib.store.publishing import rank_json
 from anchorlib.store.rows import StoredRows
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
 from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
 from anchorlib.store.seal.grid import Grid
 from anchorlib.store.seal.index import INDEX, figures_of, index_document
-from anchorlib.store.seal.manifest import Sealed, SealedObject, read_sealed
+from anchorlib.store.seal.manifest import Sealed, SealedObject, rank_document, read_sealed
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
 from anchorlib.store.seal.stacks import Column, Stack
 from anchorlib.store.seal.target import Buffer, FolderTarget, Target
@@ -54,7 +53,7 @@ def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
     _check(run, reader, into)
     reader.check_rows(np.arange(reader.committed))
     sealing = _Sealing(run, reader, into)
-    sealing.put("zarr.json", rank_json(reader.catalogue))
+    sealing.put("zarr.json", rank_document(reader.catalogue))
     sealing.log("catalog", reader.catalogue_end)
     sealing.table()
     sealing.forms()
