@@ -34,6 +34,7 @@ from anchorlib.reading import Run, open_run
 from anchorlib.store import (
     Location,
     Writer,
+    evict_run,
     find_run,
     list_runs,
     locate_store,
@@ -232,6 +233,17 @@ def test_other_bytes_are_not_put_among_those_of_another_archiver(
     monkeypatch.setattr(claiming, "STALE_SECONDS", 0.0)
     archive_run(other, "run1", shelf)
     assert told(open_run("run1", shelf.place)) == told(open_run("run1", other))
+
+
+def test_what_changed_after_it_was_confirmed_stays(store: Path, tmp_path: Path) -> None:
+    archive_run(store, "run1", FolderShelf(tmp_path / "archive"))
+    note = note_of(store, "run1")
+    assert note is not None
+    with Writer.open(store, "run1", 0, resume=True) as writer:
+        put(writer, training(9))
+    with pytest.raises(RunBusyError, match="has changed since it was archived"):
+        evict_run(store, note)
+    assert open_run("run1", store).steps == [0, 1, 2, 9]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
