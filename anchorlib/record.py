@@ -8,6 +8,7 @@ uint8: see `anchorlib.dtypes`); `Record.array` is the decoded view that users re
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,7 @@ __all__ = [
     "Record",
     "TensorInfo",
     "is_kind",
+    "summed_gaps",
 ]
 
 
@@ -153,6 +155,24 @@ class Gap:
     count: int
     first_step: int
     last_step: int
+
+
+def summed_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """One statement of each series and reason, in place of several."""
+    found: dict[tuple[str, str, str, str], Gap] = {}
+    for gap in gaps:
+        key = (gap.name, gap.kind, gap.mode, gap.reason)
+        found[key] = _added(found[key], gap) if key in found else gap
+    return list(found.values())
+
+
+def _added(one: Gap, two: Gap) -> Gap:
+    return Gap(
+        *(one.name, one.kind, one.mode, one.reason),
+        count=one.count + two.count,
+        first_step=min(one.first_step, two.first_step),
+        last_step=max(one.last_step, two.last_step),
+    )
 
 
 @dataclass(frozen=True, slots=True)

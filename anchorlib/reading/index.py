@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from anchorlib.record import Gap, TensorInfo
-from anchorlib.store import RankReader, SeriesEntry, visible_rows
+from anchorlib.store import RankReader, RunFigures, SeriesEntry, common_shape, visible_rows
 
-__all__ = ["RankIndex", "listing"]
+__all__ = ["RankIndex", "listed_figures", "listing"]
 
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str]
@@ -72,7 +72,7 @@ class _Sum:
     def add(self, other: _Sum) -> None:
         self.first_order = min(self.first_order, other.first_order)
         self.dtypes |= other.dtypes
-        self.shape = _common_shape([self.shape, other.shape])
+        self.shape = common_shape([self.shape, other.shape])
         self.ranks += other.ranks
         self.records += other.records
         self.first_step = min(self.first_step, other.first_step)
@@ -91,10 +91,7 @@ def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInf
                 found[key].add(one)
             else:
                 found[key] = one
-    missing: dict[Key, int] = {}
-    for gap in gaps:
-        key = (gap.name, gap.kind, gap.mode)
-        missing[key] = missing.get(key, 0) + gap.count
+    missing = _missing(gaps)
     return [
         TensorInfo(
             name=key[0],
@@ -113,6 +110,35 @@ def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInf
     ]
 
 
+def listed_figures(figures: RunFigures) -> list[TensorInfo]:
+    """The same of an archived run, as its index has it."""
+    missing = _missing(figures.gaps)
+    return [
+        TensorInfo(
+            name=one.name,
+            kind=one.kind,
+            mode=one.mode,
+            dtype="|".join(one.dtypes),
+            shape=one.shape,
+            ranks=one.ranks,
+            records=one.records,
+            first_step=one.first_step,
+            last_step=one.last_step,
+            bytes=one.bytes,
+            gaps=missing.get(one.key, 0),
+        )
+        for one in figures.series
+    ]
+
+
+def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for gap in gaps:
+        key = (gap.name, gap.kind, gap.mode)
+        found[key] = found.get(key, 0) + gap.count
+    return found
+
+
 def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
     reader, rows = index.reader, index.rows(entry)
     steps = reader.column("step")[rows]
@@ -120,17 +146,10 @@ def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
     return _Sum(
         first_order=index.first_order(entry),
         dtypes=dict.fromkeys(reader.dtype_set(rows)),
-        shape=_common_shape(shapes),
+        shape=common_shape(shapes),
         ranks=[reader.rank],
         records=len(rows),
         first_step=int(steps.min()),
         last_step=int(steps.max()),
         nbytes=reader.stored_bytes(rows),
     )
-
-
-def _common_shape(shapes: list[tuple[int | None, ...] | None]) -> tuple[int | None, ...] | None:
-    if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
-        return None
-    dims = zip(*(shape or () for shape in shapes), strict=True)
-    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)

@@ -14,12 +14,14 @@ from anchorlib.names import join, quoted, select
 from anchorlib.operations import Joined, Op, OpGap, gaps_of, read_entries, select_ops
 from anchorlib.reading.frames import run_dataset, run_frame
 from anchorlib.reading.histogram import TensorHistogram, gradients_first
-from anchorlib.reading.index import RankIndex, listing
+from anchorlib.reading.index import RankIndex, listed_figures, listing
 from anchorlib.reading.series import Series, tensor_tree
 from anchorlib.reading.showing import run_html, run_line
-from anchorlib.record import Edges, Gap, Record, TensorInfo
+from anchorlib.record import Edges, Gap, Record, TensorInfo, summed_gaps
 from anchorlib.store import (
+    MergedSeries,
     RankReader,
+    RunFigures,
     RunReader,
     as_zarr,
     asked,
@@ -93,12 +95,16 @@ class Run:
     @property
     def steps(self) -> list[int]:
         """The steps that have records, ascending."""
+        if self._figures is not None:
+            return list(self._figures.steps)
         found = [np.unique(index.reader.column("step")) for index in self._all()]
         return np.unique(np.concatenate(found)).tolist() if found else []
 
     @property
     def bytes(self) -> int:
         """Bytes of stored values, all attempts together."""
+        if self._figures is not None:
+            return self._figures.bytes
         return sum(
             index.reader.stored_bytes(np.arange(index.reader.committed)) for index in self._all()
         )
@@ -106,13 +112,15 @@ class Run:
     @property
     def started_ns(self) -> int:
         """When its first rank was made, nanoseconds since the epoch."""
+        if self._figures is not None:
+            return self._figures.created_ns
         return min((i.reader.catalogue.created_ns for i in self._all()), default=0)
 
     @property
     def written_ns(self) -> int:
         """When something was last written to it, nanoseconds since the epoch."""
         self._reader.refresh()
-        return written_ns(self._reader)
+        return written_ns(self._reader) if self._figures is None else self._figures.written_ns
 
     def header(self, rank: int | None = None) -> Mapping[str, Any]:
         """What the last attempt of a rank (None: of the lowest) kept about itself."""
@@ -122,12 +130,10 @@ class Run:
 
     def gaps(self, rank: int | None = None) -> list[Gap]:
         """What was not recorded, or not with its values: totals per series and reason."""
-        found: dict[tuple[str, str, str, str], Gap] = {}
-        for index in self._all() if rank is None else [self._index(self._checked_rank(rank))]:
-            for gap in index.reader.gaps():
-                key = (gap.name, gap.kind, gap.mode, gap.reason)
-                found[key] = add_gaps(found[key], gap) if key in found else gap
-        return list(found.values())
+        if rank is None and self._figures is not None:
+            return list(self._figures.gaps)
+        indexes = self._all() if rank is None else [self._index(self._checked_rank(rank))]
+        return summed_gaps(gap for index in indexes for gap in index.reader.gaps())
 
     def edges(self, rank: int | None = None) -> list[Edges]:
         """What values were computed from, on one rank (None: the lowest), in order of statement.
@@ -297,6 +303,8 @@ class Run:
         if len(pairs) == sum(name in names for name, _ in known):
             pairs = gradients_first(pairs)  # all kinds: none was asked for
         wanted = None if mode is None else str(parse_mode(mode))
+        if self._figures is not None and rank is None and wanted is None and not where:
+            return [self._whole(pair, self._figures) for pair in pairs]
         found = []
         for pair in pairs:
             series = [
@@ -307,18 +315,28 @@ class Run:
             found.append(self._histogram(pair, series, where))
         return [part for part in found if part is not None]
 
+    def _whole(self, pair: tuple[str, str], figures: RunFigures) -> TensorHistogram:
+        """All of one tensor, as the index of an archived run has it."""
+        parts = [one for one in figures.series if (one.name, one.kind) == pair]
+        self._check_modes(pair, [one.mode for one in parts])
+        one = parts[0]
+        return TensorHistogram(*pair, one.first_step, one.last_step, one.records, one.histogram)
+
+    def _check_modes(self, pair: tuple[str, str], modes: list[str]) -> None:
+        """Raises AmbiguousTensorError where there are several."""
+        if len(modes) > 1:
+            raise AmbiguousTensorError(
+                f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
+                f"one with mode=: {', '.join(map(quoted, sorted(modes)))}"
+            )
+
     def _histogram(
         self, pair: tuple[str, str], series: list[Series], where: Mapping[str, Any]
     ) -> TensorHistogram | None:
         parts = [part for one in series if len(part := one.where(**where))]
         if not parts:
             return None
-        modes = sorted({one.mode for one in parts})
-        if len(modes) > 1:
-            raise AmbiguousTensorError(
-                f"{quoted(join(*pair))} in {self.name} was recorded in {len(modes)} modes; choose "
-                f"one with mode=: {', '.join(map(quoted, modes))}"
-            )
+        self._check_modes(pair, [*{one.mode for one in parts}])
         steps = np.concatenate([one.columns["step"] for one in parts])
         return TensorHistogram(
             *pair,
@@ -364,6 +382,15 @@ class Run:
             for entry in index.series:
                 yield Series(index.reader, entry, index.rows(entry))
 
+    def whole_series(self, info: TensorInfo) -> MergedSeries | None:
+        """All records of one tensor, kind and mode, of all ranks together; None where no index
+        says it: only an archived run has one.
+        """
+        if self._figures is None:
+            return None
+        key = (info.name, info.kind, info.mode)
+        return next((one for one in self._figures.series if one.key == key), None)
+
     def refresh(self) -> None:
         """Looks for what was committed since; every other call does so by itself."""
         self._reader.refresh()
@@ -379,7 +406,14 @@ class Run:
             ]
         return found
 
+    @property
+    def _figures(self) -> RunFigures | None:
+        """What the index of an archived run says of all ranks together; None for other runs."""
+        return self._reader.figures
+
     def _listing(self) -> list[TensorInfo]:
+        if self._figures is not None:
+            return listed_figures(self._figures)
         indexes = self._all()
         version = [(id(index.reader), index.version) for index in indexes]
         if self._listed is None or self._listed[0] != version:
@@ -409,13 +443,3 @@ class Run:
 
     def _repr_html_(self) -> str:
         return run_html(self)
-
-
-def add_gaps(one: Gap, two: Gap) -> Gap:
-    """Both statements of one series and reason together."""
-    return Gap(
-        *(one.name, one.kind, one.mode, one.reason),
-        count=one.count + two.count,
-        first_step=min(one.first_step, two.first_step),
-        last_step=max(one.last_step, two.last_step),
-    )

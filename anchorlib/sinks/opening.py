@@ -8,6 +8,7 @@ from anchorlib.errors import OptionError
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.options import RunOptions
 from anchorlib.spool import spool_place, spool_room
+from anchorlib.store import is_object_url
 from anchorlib.wire import Credentials, check_credentials, failover_seconds, parse_addresses
 
 __all__ = ["check_collector", "open_sink"]
@@ -48,6 +49,11 @@ def check_collector(store: str) -> None:
 
 
 def _unknown(store: str) -> OptionError:
+    if is_object_url(store):
+        return OptionError(
+            f"{store} is an archive, which is read: record into a directory or at a collector, and "
+            "`anchor archive RUN --to URL` moves closed runs there"
+        )
     return OptionError(
         f"a store is a directory, grpc://host:port or grpcs://host:port; {store!r} is none of them"
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anchorlib.errors import OptionError
 from anchorlib.names import check_run_name
 from anchorlib.spool import is_spool, was_spool
 
@@ -43,7 +44,11 @@ def push(
 
         return Delivered(run or delivered[0], delivered[1], 0, 0, 0, 0)
     from anchorlib.sinks.copying import copy_run
-    from anchorlib.store import find_run
+    from anchorlib.store import find_run, is_object_url
 
+    if is_object_url(to):
+        raise OptionError(
+            f"{to} is an archive: use `anchor archive RUN --to URL`, which seals closed runs first"
+        )
     found = find_run(what, store)
     return copy_run(found, to, run or found.name, patience=patience, progress=progress)

@@ -4,12 +4,13 @@ Writer      puts records of one rank down, so that what is committed survives ki
 RunReader   committed rows of all ranks, also while they are written
 RankAudit   what of a rank does not fit its checksums
 stored_fingerprint   what records are, to be compared with those that somebody holds
-Location    where bytes are read from: a directory, or a collector
+Location    where bytes are read from: a directory, a collector, or an object store
 remove_run, rename_run    a run as a whole, which no living process writes
 
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
+from anchorlib.store.archived import note_of, noted_runs
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
 from anchorlib.store.asked import Pin, asked, packed_rows, pin_of, told_rows
 from anchorlib.store.audit import RankAudit
@@ -21,6 +22,7 @@ from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
     DEFAULT_STORE,
     FoundRun,
+    archived_location,
     as_zarr,
     find_run,
     has_run,
@@ -29,16 +31,19 @@ from anchorlib.store.finding import (
 )
 from anchorlib.store.holding import HeldRank, held_ranks, is_written
 from anchorlib.store.layout import run_directory
+from anchorlib.store.listing import listed_parts, listed_ranks
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store, unmade_store
+from anchorlib.store.objects import is_object_url
 from anchorlib.store.parts import Part
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, end_copy, listed_parts, listed_ranks
+from anchorlib.store.reader import RunReader, end_copy
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
+    evict_run,
     place_run,
     remove_rank,
     remove_run,
@@ -48,6 +53,7 @@ from anchorlib.store.removing import (
 from anchorlib.store.republishing import republish, unpublished
 from anchorlib.store.rereading import stored_records
 from anchorlib.store.rowchecks import RowChecks
+from anchorlib.store.run_index import MergedSeries, RunFigures, common_shape
 from anchorlib.store.seal import (
     FolderTarget,
     RankFigures,
@@ -74,6 +80,7 @@ __all__ = [
     "HeldRank",
     "LocalLocation",
     "Location",
+    "MergedSeries",
     "Part",
     "Pin",
     "RankAudit",
@@ -82,6 +89,7 @@ __all__ = [
     "RankReader",
     "Remnants",
     "RowChecks",
+    "RunFigures",
     "RunFilesError",
     "RunReader",
     "RunRoom",
@@ -94,18 +102,22 @@ __all__ = [
     "TensorTree",
     "Within",
     "Writer",
+    "archived_location",
     "as_zarr",
     "asked",
     "check_series",
     "check_writable",
+    "common_shape",
     "disk_bytes",
     "end_copy",
+    "evict_run",
     "find_run",
     "finish_removals",
     "has_run",
     "held_ranks",
     "holder",
     "is_locked",
+    "is_object_url",
     "is_unfinished",
     "is_written",
     "list_runs",
@@ -114,6 +126,8 @@ __all__ = [
     "locate_store",
     "make_store",
     "names_beneath",
+    "note_of",
+    "noted_runs",
     "open_beneath",
     "packed_rows",
     "pin_of",

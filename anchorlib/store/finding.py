@@ -1,10 +1,12 @@
-"""Which store and which run a text means: a directory, a path to a run, or a collector's address.
+"""Which store and which run a text means: a directory, a path to a run, or a URL.
 
 anchors                      a directory of runs
 anchors/run1.zarr            one run, by its path
 grpc://host:port             what a collector serves
 grpc://host:port/run1        one run of it
 grpc://a:port,b:port         what several collectors serve together
+s3://bucket/prefix           what is archived in an object store (also gs://, az://)
+s3://bucket/prefix/run1      one run of it
 """
 
 from __future__ import annotations
@@ -22,8 +24,16 @@ from anchorlib.errors import (
     StoreError,
 )
 from anchorlib.names import check_stored_run_name, escape, suggest
+from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
 from anchorlib.store.layout import rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
+from anchorlib.store.objects import (
+    ObjectLocation,
+    is_object_url,
+    object_location,
+    parse_object_url,
+)
+from anchorlib.store.run_index import INDEX
 from anchorlib.store.several import SeveralCollectors
 
 if TYPE_CHECKING:
@@ -32,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_STORE",
     "FoundRun",
+    "archived_location",
     "as_zarr",
     "find_run",
     "has_run",
@@ -47,10 +58,14 @@ SUFFIX = ".zarr"
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run's name and the location whose keys begin at its root."""
+    """A run's name and the location whose keys begin at its root.
+
+    archive: where it is, if the store that was asked has but a note of that.
+    """
 
     name: str
     location: Location
+    archive: str = ""
 
 
 def locate_store(store: str | Path | None = None) -> Location:
@@ -60,6 +75,8 @@ def locate_store(store: str | Path | None = None) -> Location:
     directory is not there; CollectorError comes with the first read.
     """
     text = store_text(store)
+    if is_object_url(text):
+        return object_location(parse_object_url(text))
     if "://" in text:
         return _collector(text)[0]
     path = Path(text)
@@ -84,7 +101,20 @@ def list_runs(store: Location) -> list[str]:
     """The names of the runs in a store, sorted."""
     folders = (name.removesuffix("/") for name in store.list("") if name.endswith(f"{SUFFIX}/"))
     runs = (folder for folder in folders if _may_be_run(folder))
-    return sorted(f.removesuffix(SUFFIX) for f in runs if _is_run(_within(store, f)))
+    found = {f.removesuffix(SUFFIX) for f in runs if _is_run(_within(store, f))}
+    if isinstance(store, LocalLocation):
+        found |= {*noted_runs(store.root)}
+    return sorted(found)
+
+
+def archived_location(store: Path, run: str) -> Location | None:
+    """Where a run is read whose files are in its archive alone; None for every other one.
+
+    Raises as `find_run`.
+    """
+    if os.path.lexists(store / f"{run}{SUFFIX}") or (note := note_of(store, run)) is None:
+        return None
+    return _elsewhere(note).location
 
 
 def has_run(store: Path, run: str) -> bool:
@@ -100,7 +130,7 @@ def find_run(run: str | Path, store: str | Path | None = None) -> FoundRun:
     """
     text = str(run)
     if "://" in text:
-        location, name = _collector(text)
+        location, name = _archived(text) if is_object_url(text) else _collector(text)
         if not name:
             url = escape(text.rstrip("/"))
             raise RunNotFoundError(f"{url} names no run: write {url}/run1")
@@ -121,12 +151,17 @@ def names_path(run: str) -> bool:
     return os.sep in run or run.endswith(SUFFIX) or run in (".", "..")
 
 
+def _archived(text: str) -> tuple[Location, str]:
+    address, name = parse_object_url(text).split()
+    return object_location(address), name
+
+
 def _collector(text: str) -> tuple[Location, str | None]:
     scheme = text.partition("://")[0]
     if scheme not in ("grpc", "grpcs"):
         raise OptionError(
-            f"{escape(scheme)}:// cannot be read; give a directory, grpc://host:port or "
-            "grpcs://host:port"
+            f"{escape(scheme)}:// cannot be read; give a directory, grpc://host:port, "
+            "grpcs://host:port or s3://bucket/prefix"
         )
     # gRPC is loaded only where a collector is read.
     from anchorlib.wire import ReaderClient, parse_addresses
@@ -152,11 +187,25 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     except InvalidNameError as error:
         raise RunNotFoundError(f"there is no such run: {error}") from error
     location = _within(store, f"{name}{SUFFIX}")
-    if _has_ranks(location):
+    # An index is found by one request, a thousand ranks by two.
+    is_indexed = isinstance(store, ObjectLocation) and location.get(INDEX, 0, 1) is not None
+    if is_indexed or _has_ranks(location):
         return FoundRun(name, location)
+    if isinstance(store, LocalLocation) and (note := note_of(store.root, name)) is not None:
+        return _elsewhere(note)
     known = list_runs(store)
     hint = suggest(name, known) if known else "; it holds no run at all"
     raise RunNotFoundError(f"no run {name!r} in {escape(where)}{hint}")
+
+
+def _elsewhere(note: ArchiveNote) -> FoundRun:
+    """A run whose files are in its archive alone."""
+    location = _within(locate_store(note.place), f"{note.run}{SUFFIX}")
+    if _has_ranks(location):
+        return FoundRun(note.run, location, note.place)
+    raise RunNotFoundError(
+        f"{note.run} was archived to {escape(note.place)} and removed here, and is not there now"
+    )
 
 
 def _within(store: Location, folder: str) -> Location:

@@ -164,6 +164,11 @@ def rank_name(rank: int, part: int = 0) -> str:
     return f"rank{rank}.p{part}" if part else f"rank{rank}"
 
 
+def claim_key(rank: int) -> str:
+    """What says, from the run on, that a sealed rank is being put there and not whole yet."""
+    return f"{rank_name(rank)}/sealing.json"
+
+
 def rank_of(name: str) -> int | None:
     """The rank whose group, or that of a part of it, bears this name; None for another node."""
     found = _RANK.fullmatch(name)

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 
 from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.names import escape
+from anchorlib.store.archived import forget, note_of
 from anchorlib.store.author import run_document
 from anchorlib.store.budget import Budget
 from anchorlib.store.catalog import encode
@@ -124,10 +126,23 @@ class Place:
                     f"{self} is of format {found.catalogue.version}, which is read and no longer "
                     "written: take another run name, or overwrite it (overwrite=True of start)"
                 )
+            forget(self.store, self.run)  # what is written from now on is not in the archive
             return found
+        if not (overwrite or run.exists()):
+            self._check_archive()
+        forget(self.store, self.run)
         budget.made_files(RANK_FILES)
         create_rank(run, self.rank, self.tree, self.author, self.number)
         return RankReader(LocalLocation(run), self.rank, part=self.number)
+
+    def _check_archive(self) -> None:
+        """Raises RunExistsError for a run whose files are in its archive alone."""
+        note = note_of(self.store, self.run)
+        if note is not None:
+            raise RunExistsError(
+                f"run {self.run!r} was archived to {escape(note.place)} and removed here: what is "
+                "archived never changes; take another run name"
+            )
 
     def _found(self, *, damaged: bool) -> RankReader | None:
         run = LocalLocation(run_directory(self.store, self.run))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
 
 from anchorlib.errors import RunNotFoundError, StoreError
 from anchorlib.names import escape
 from anchorlib.store.joined import joined_rank
-from anchorlib.store.layout import part_of, rank_of
+from anchorlib.store.layout import claim_key
+from anchorlib.store.listing import PartKey, listed_parts
 from anchorlib.store.location import LocalLocation, Location
 from anchorlib.store.lock import is_locked, lock_path
 from anchorlib.store.rank import RankReader
+from anchorlib.store.run_index import RunFigures, archived_figures
 from anchorlib.store.seal import is_unfinished
 from anchorlib.store.tail import whole_rows
 
-__all__ = ["RunReader", "end_copy", "listed_parts", "listed_ranks"]
-
-PartKey: TypeAlias = tuple[int, int]  # rank, part
+__all__ = ["RunReader", "end_copy"]
 
 
 class RunReader:
@@ -33,6 +32,8 @@ class RunReader:
         self.location = location
         self.name = name
         self.asked = asked
+        self.figures: RunFigures | None = None
+        self._looked_for_figures = False
         self._ranks: dict[int, RankReader] = {}
         self._parts: dict[PartKey, RankReader] = {}
         self._looked: dict[PartKey, tuple[int, int]] = {}
@@ -42,9 +43,16 @@ class RunReader:
     def refresh(self) -> None:
         """Looks for new ranks, rows and series.
 
-        A rank that was not sealed to its end does not exist. Raises RunNotFoundError where there is
-        no other, StoreError where a part of a rank is missing.
+        A run of sealed ranks that has an index never changes: its ranks are opened when they are
+        asked for. `figures` is what the index says. A rank that was not sealed to its end does not
+        exist. Raises RunNotFoundError where there is no other, StoreError where a part of a rank is
+        missing.
         """
+        if not self._looked_for_figures:
+            self.figures = archived_figures(self.location)
+            self._looked_for_figures = True
+        if self.figures is not None:
+            return
         self._look()
         try:
             self._join()
@@ -66,7 +74,8 @@ class RunReader:
         try:
             return self._fresh(key)
         except RunNotFoundError:
-            if is_unfinished(self.location, key[0]):
+            is_claimed = self.location.get(claim_key(key[0]), 0, 1) is not None
+            if is_claimed or is_unfinished(self.location, key[0]):
                 return None
             raise
 
@@ -102,10 +111,12 @@ class RunReader:
     @property
     def ranks(self) -> list[int]:
         """The ranks seen so far, ascending."""
-        return sorted(self._ranks)
+        return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
 
     def rank(self, rank: int) -> RankReader:
         """One rank; raises KeyError where it has recorded nothing."""
+        if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
+            self._ranks[rank] = RankReader(self.location, rank, self.name)
         return self._ranks[rank]
 
     def open_rank(self, rank: int) -> RankReader:
@@ -119,6 +130,8 @@ class RunReader:
     @property
     def state(self) -> str:
         """ "open" as long as any rank is, else "closed"."""
+        if self.figures is not None:
+            return "closed" if self.figures.closed else "open"
         states = {reader.catalogue.state for reader in self._ranks.values()}
         return "closed" if states == {"closed"} else "open"
 
@@ -156,18 +169,3 @@ def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)
-
-
-def listed_ranks(run: Location) -> list[int]:
-    """The ranks of the run at a location, ascending.
-
-    Also what bears the name of a rank and is no folder: opening it says so.
-    """
-    return sorted({rank for rank, _ in listed_parts(run)})
-
-
-def listed_parts(run: Location) -> list[PartKey]:
-    """The rank and part of each group of a rank at a location, ascending; see `listed_ranks`."""
-    names = (entry.rstrip("/") for entry in run.list(""))
-    found = ((rank_of(name), part_of(name)) for name in names)
-    return sorted((rank, part) for rank, part in found if rank is not None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name, escape
+from anchorlib.store.archived import ArchiveNote, forget
 from anchorlib.store.aside import delete_aside, put_aside
 from anchorlib.store.author import run_author, run_document
 from anchorlib.store.holding import drop_locks, move_locks, whole_run
@@ -17,7 +18,7 @@ from anchorlib.store.opening import store_errors
 from anchorlib.store.reader import RunReader
 from anchorlib.store.tree import Tree, sync_directory
 
-__all__ = ["place_run", "remove_rank", "remove_run", "rename_run", "written_ns"]
+__all__ = ["evict_run", "place_run", "remove_rank", "remove_run", "rename_run", "written_ns"]
 
 
 def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int:
@@ -40,7 +41,32 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
                 raise RunBusyError(f"run {run!r} was written to a moment ago: it stays")
             aside = put_aside(store, folder)
             drop_locks(store, run)
+            forget(store, run)
         return delete_aside(store, aside)
+
+
+def evict_run(store: Path, note: ArchiveNote) -> int:
+    """Removes the files of an archived run, which its note still leads to; the bytes freed.
+
+    Raises RunBusyError where a living process writes it or it is not the run that was archived:
+    it was gone on with, or recorded anew. Else as `remove_run`.
+    """
+    folder = run_directory(store, note.run)
+    with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
+        with whole_run(store, note.run):
+            _check_there(folder, note.run, store)
+            reader = RunReader(LocalLocation(folder), note.run)
+            reader.refresh()
+            if _ranks_of(reader) != {rank: one.sealed for rank, one in note.ranks.items()}:
+                raise RunBusyError(f"run {note.run!r} has changed since it was archived: it stays")
+            aside = put_aside(store, folder)
+            drop_locks(store, note.run)
+        return delete_aside(store, aside)
+
+
+def _ranks_of(run: RunReader) -> dict[int, tuple[str, int, int]]:
+    readers = map(run.rank, run.ranks)
+    return {one.rank: (one.catalogue.uid, *one.version) for one in readers}
 
 
 def remove_rank(store: Path, run: str, rank: int) -> int:
@@ -70,6 +96,7 @@ def rename_run(store: Path, run: str, name: str) -> None:
         document = _renamed(old, new)
         _move(old, new, name)
         move_locks(store, run, name)
+        forget(store, run)  # the archive has it under its old name
         if document is not None and not new.is_symlink():
             # The one place inside a run that says its name: for others than this library.
             Tree(store).replace(new, document)

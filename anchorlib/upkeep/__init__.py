@@ -21,7 +21,7 @@ from anchorlib.upkeep.keeping import (
     read_facts,
 )
 from anchorlib.upkeep.mending import Examined, salvage
-from anchorlib.upkeep.writing import Writing
+from anchorlib.upkeep.writing import Writing, archived_lines
 
 __all__ = [
     "Examined",
@@ -29,6 +29,7 @@ __all__ = [
     "Limits",
     "RunFacts",
     "Writing",
+    "archived_lines",
     "chosen",
     "keeper_at",
     "keeper_of",

@@ -124,6 +124,7 @@ def keeper_of(found: FoundRun) -> tuple[Keeper, str]:
 
     Raises RunNotFoundError for a folder that has no run's name.
     """
+    _check_here(found)
     if isinstance(found.location, Within):
         return _keeper(found.location.outer), found.name
     store, run = local_run(found)
@@ -135,6 +136,7 @@ def local_run(found: FoundRun) -> tuple[Path, str]:
 
     Raises OptionError for a collector's run, RunNotFoundError for a folder that has no run's name.
     """
+    _check_here(found)
     if not isinstance(found.location, LocalLocation):
         raise OptionError(
             f"{found.name} is a collector's: do this on its machine, with --store DIR of the "
@@ -147,6 +149,15 @@ def local_run(found: FoundRun) -> tuple[Path, str]:
             "NAME.zarr; remove or rename this one by hand"
         )
     return folder.parent, folder.name.removesuffix(_SUFFIX)
+
+
+def _check_here(found: FoundRun) -> None:
+    """Raises OptionError for a run that is in its archive alone."""
+    if found.archive:
+        raise OptionError(
+            f"{found.name} is in its archive alone, {escape(found.archive)}, where nothing is "
+            "changed from here: read it, or remove it there"
+        )
 
 
 def read_facts(keeper: Keeper, run: str, store: str) -> RunFacts:
@@ -171,4 +182,7 @@ def _keeper(location: Location) -> Keeper:
         return _RemoteKeeper(KeeperClient(location.client.address))
     if isinstance(location, SeveralCollectors):
         return SpreadKeeper([_keeper(one) for one in location.collectors])
-    raise RunNotFoundError("only a directory or a collector keeps runs")
+    raise OptionError(
+        "runs in an object store never change: remove or rename them with the cloud's own tools; "
+        "only a directory or a collector keeps runs"
+    )

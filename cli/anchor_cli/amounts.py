@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 
-__all__ = ["parse_rate", "parse_seconds", "parse_size"]
+if TYPE_CHECKING:
+    from anchorlib.archive import Keep
+
+__all__ = ["parse_keep", "parse_rate", "parse_seconds", "parse_size"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST: Final = 36_525 * _UNITS["d"]
@@ -32,6 +35,22 @@ def parse_size(text: str, option: str) -> int:
     from anchorlib.spool import parse_bytes
 
     return parse_bytes(text, option)
+
+
+def parse_keep(text: str, option: str) -> Keep:
+    """What of archived runs stays here: `all`, `none`, a size or a time. Raises OptionError."""
+    from anchorlib.archive import Keep
+
+    if text in ("all", "none"):
+        return Keep(most=0 if text == "none" else None)
+    if _TIME.fullmatch(text) and text[-1:].isalpha():
+        return Keep(seconds=parse_seconds(text, option))
+    try:
+        return Keep(most=parse_size(text, option))
+    except OptionError:
+        raise OptionError(
+            f"{option} {escape(text[:80])!r}: write all, none, a size as 500GB, or a time as 30d"
+        ) from None
 
 
 def parse_rate(text: str, option: str) -> int:

@@ -25,7 +25,11 @@ _PEOPLE = Screen(width=80)  # sizes as people read them
 
 def storage(store: str) -> Iterator[Finding]:
     """Whether runs can be kept there."""
-    if "://" in store:
+    from anchorlib.store import is_object_url
+
+    if is_object_url(store):
+        yield from _archive(store)
+    elif "://" in store:
         yield from _collector(store)
     else:
         yield from _directory(Path(store))
@@ -90,6 +94,20 @@ def _answer(address: Address) -> Finding:
     if state == "SERVING":
         return Finding("ok", "collector", answer)
     return Finding("beware", "collector", f"{address} says {state}", "it starts, or it stops")
+
+
+def _archive(store: str) -> Iterator[Finding]:
+    from anchorlib.store import list_runs, locate_store
+
+    try:
+        runs = len(list_runs(locate_store(store)))
+    except AnchorError as error:
+        yield Finding("broken", "archive", str(error))
+        return
+    yield Finding(
+        "beware", "archive", f"{escape(store)} holds {counted(runs, 'run')}, and is for reading",
+        "record into a directory or at a collector, then `anchor archive RUN --to URL`",
+    )  # fmt: skip
 
 
 def _directory(path: Path) -> Iterator[Finding]:

@@ -23,8 +23,10 @@ from anchor_cli.spreading import spread_over
 from anchor_cli.terminal import document, emit, note, this_screen
 
 if TYPE_CHECKING:
+    from anchor_cli.answer import Answer
     from anchor_cli.measured import Target
     from anchor_cli.selected import Selected
+    from anchorlib.reading import Run
 
 __all__ = ["EXAMPLES", "show_histogram"]
 
@@ -67,19 +69,17 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
     Without @kind a selector means the gradient: grad, else pass_grad. Several tensors are pooled,
     and shown each by itself below.
     """
-    from anchor_cli.answer import WRITERS, Answer
+    from anchor_cli.answer import WRITERS
     from anchor_cli.files import by_suffix, written_whole
     from anchor_cli.missing import answered, lost
-    from anchor_cli.selected import selected, settled
+    from anchor_cli.selected import settled
     from anchorlib.reading import open_run
 
     target = _target(as_format, scale)
     write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
     opened = open_run(run, store=store)
     selection = settled(opened, tensor, selection)
-    found = selected(opened, tensor, selection, gradients=True)
-    with spread_over(dask) as over:
-        answer = Answer.of(found, opened.name, tensor, target, over)
+    answer, found = _answered(opened, tensor, selection, target, dask)
     if output is not None and write is not None:
         with written_whole(output) as file:
             write(answer, file)
@@ -89,7 +89,28 @@ def show_histogram(  # noqa: PLR0913  # one parameter for each option
         emit(answer.lines(this_screen()))
     if remark := _scales(found) or _carried(found, target):
         note(remark)
-    return answered(lost(opened, tensor, found, selection))
+    return answered(lost(opened, tensor, found, selection) if found else "")
+
+
+def _answered(
+    opened: Run,
+    tensor: Sequence[str],
+    selection: Selection,
+    target: Target | None,
+    dask: str | None,
+) -> tuple[Answer, list[Selected]]:
+    """The answer, and what was read for it: nothing where the run's index has it."""
+    from anchor_cli.answer import Answer
+    from anchor_cli.indexed import answer_of_index
+    from anchor_cli.selected import selected
+
+    if target is None and dask is None:
+        answer = answer_of_index(opened, tensor, selection)
+        if answer is not None:
+            return answer, []
+    found = selected(opened, tensor, selection, gradients=True)
+    with spread_over(dask) as over:
+        return Answer.of(found, opened.name, tensor, target, over), found
 
 
 def _scales(found: Sequence[Selected]) -> str:

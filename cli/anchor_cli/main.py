@@ -25,6 +25,7 @@ import typer
 
 from anchor_cli import (
     access,
+    archive,
     compare,
     doctor,
     export,
@@ -97,6 +98,7 @@ app.command("doctor", epilog=doctor.EXAMPLES)(doctor.examine)
 app.command("rm", epilog=rm.EXAMPLES)(rm.remove_runs)
 app.command("mv", epilog=mv.EXAMPLES)(mv.rename)
 app.command("gc", epilog=gc.EXAMPLES)(gc.collect)
+app.command("archive", epilog=archive.EXAMPLES)(archive.archive)
 app.command("repair", epilog=repair.EXAMPLES)(repair.repair_run)
 app.command("push", epilog=push.EXAMPLES)(push.push_run)
 

@@ -40,8 +40,8 @@ StoreOption: TypeAlias = Annotated[
         "--store",
         envvar="ANCHOR_STORE",
         metavar="PLACE",
-        help="Where runs live: a directory, or grpc://HOST:PORT of a collector "
-        "(grpc://A:50051,B:50051 of several).",
+        help="Where runs live: a directory, grpc://HOST:PORT of a collector "
+        "(grpc://A:50051,B:50051 of several), or s3://BUCKET/PREFIX.",
         callback=not_empty,
     ),
 ]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anchor_cli.amounts import parse_rate, parse_seconds, parse_size
+from anchor_cli.archiving import archiving
 from anchor_cli.showing import Shown
 
 if TYPE_CHECKING:
-    from anchor_server import Identity, ServerTLS
+    from anchor_server import Archiving, Identity, ServerTLS
 
 __all__ = ["Plan"]
 
@@ -39,6 +40,10 @@ class Plan:
     max_runs: int | None
     max_rate: str | None
     metrics_bind: str | None
+    archive: str | None
+    archive_after: str
+    keep_local: str
+    without_conditions: bool
 
     @property
     def directory(self) -> Path:
@@ -84,6 +89,18 @@ class Plan:
         return None
 
     @property
+    def archiving(self) -> Archiving | None:
+        """Where closed runs go; see `archiving`. An archive is tried out at once."""
+        from anchorlib.errors import OptionError
+
+        if self.archive is not None and self.read_only:
+            raise OptionError(
+                "--archive notes in the store what was archived, and --read-only leaves that as it "
+                "is: leave one of them out"
+            )
+        return archiving(self.archive, self.archive_after, self.keep_local, self.without_conditions)
+
+    @property
     def _amounts(self) -> Mapping[str, Callable[[], Any]]:
         """Limits that are written as text, by the collector's names of them."""
         size, rate = self.max_run_size, self.max_rate
@@ -111,6 +128,7 @@ class Plan:
             "max_streams": self.max_streams,
             "max_run_files": self.max_run_inodes,
             "max_runs": self.max_runs,
+            "archiving": self.archiving,
         }
         return settings | {name: read() for name, read in self._amounts.items()}, identity
 
@@ -122,7 +140,7 @@ class Plan:
         directory = _tried(found, lambda: self.directory)
         tls = _tried(found, lambda: self.tls)
         token = _tried(found, lambda: Shown(self.token_file, self.access, None).now()[0])
-        for read in self._amounts.values():
+        for read in (*self._amounts.values(), lambda: self.archiving):
             _tried(found, read)
         # A token or a certificate that cannot be used is told of already.
         asks = (token, self.token_file, self.access, self.client_ca) != (None,) * 4

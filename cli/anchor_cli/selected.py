@@ -17,7 +17,7 @@ from anchorlib.reading import gradients_first
 if TYPE_CHECKING:
     from anchorlib import Run, Series, TensorInfo
 
-__all__ = ["Selected", "narrowed", "selected", "settled"]
+__all__ = ["Selected", "named", "narrowed", "selected", "settled"]
 
 Pair = tuple[str, str]
 
@@ -87,6 +87,13 @@ def selected(
         f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
         f"its records are of {steps_of(first, last)}"
     )
+
+
+def named(
+    run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
+) -> list[TensorInfo]:
+    """The tensors that the selectors name, one mode of each; see `selected`."""
+    return _of_mode(_infos(run, selectors, gradients=gradients), selection.mode)
 
 
 def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:

@@ -30,6 +30,7 @@ EXAMPLES = examples(
     "anchor serve --bind 0.0.0.0:50051 --token-file token --tls-cert c.pem --tls-key k.pem",
     "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --bind 0.0.0.0:50051",
     "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
+    "anchor serve --archive s3://bucket/prefix --keep-local 500GB",
     "anchor serve --max-streams 64 --idle-timeout 10m --max-run-size 500GB",
     "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --check",
     "anchor serve --read-only",
@@ -143,6 +144,35 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             "--metrics-bind", metavar="HOST:PORT", help="Answer Prometheus at /metrics there."
         ),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="URL|DIR",
+            help="Archive runs there when they are closed: s3://, gs:// or az://BUCKET/PREFIX.",
+        ),
+    ] = None,
+    archive_after: Annotated[
+        str,
+        typer.Option(
+            "--archive-after", metavar="TIME", help="With --archive: how long after the last write."
+        ),
+    ] = "60s",
+    keep_local: Annotated[
+        str,
+        typer.Option(
+            "--keep-local",
+            metavar="all|none|SIZE|AGE",
+            help="With --archive: what of archived runs stays here; others are read from there.",
+        ),
+    ] = "all",
+    without_conditions: Annotated[
+        bool,
+        typer.Option(
+            "--without-conditional-writes",
+            help="With --archive: use a store that cannot refuse to overwrite.",
+        ),
+    ] = False,
     log_format: Annotated[
         Literal["text", "json"] | None,
         typer.Option("--log-format", help="Log every stream on stderr; without it, trouble only."),
@@ -189,6 +219,10 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         max_runs=max_runs,
         max_rate=max_rate,
         metrics_bind=metrics_bind,
+        archive=archive,
+        archive_after=archive_after,
+        keep_local=keep_local,
+        without_conditions=without_conditions,
     )
     log_to_stderr(log_format)
     if check:

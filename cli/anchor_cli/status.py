@@ -53,6 +53,7 @@ def show_status(
     stands for them. Of several collectors those that answer are shown, and the others named.
     """
     from anchorlib.names import escape
+    from anchorlib.upkeep import archived_lines
 
     place = where if where is not None else store
     writings, away = _asked(place)
@@ -62,6 +63,9 @@ def show_status(
         emit(_table(writings, this_screen()))
     elif not away:
         note(f"nobody writes into {escape(place)} now")
+    if not away:
+        for text in archived_lines(place):
+            note(text)
     for problem in away:
         note(problem)
     return ExitCode.COLLECTOR if away else ExitCode.DONE

@@ -13,7 +13,9 @@ memory        memory that is used again
 room          memory for records that come in fragments
 ranks         who writes which rank
 files         the reader's service
+elsewhere     runs whose files are in their archive alone, given out all the same
 keeping       the keeper's service
+archiving     closed runs moved to an archive, in the background
 health        the standard health service
 refusals      errors as kinds and status codes
 trouble       what was refused, counted and told
@@ -40,6 +42,7 @@ metrics       the same for Prometheus
 logs          the log on stderr
 """
 
+from anchor_server.archiving import Archiver, Archiving
 from anchor_server.auth import ServerTLS
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
@@ -50,6 +53,8 @@ from anchor_server.metrics import MetricsPort
 from anchor_server.startable import Intended, problems
 
 __all__ = [
+    "Archiver",
+    "Archiving",
     "Collector",
     "Identity",
     "Intended",

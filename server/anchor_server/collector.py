@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from anchor_server.access import Access
 from anchor_server.access_file import AccessFile
+from anchor_server.archiving import Archiver, Archiving
 from anchor_server.auth import Certificates, ServerTLS
 from anchor_server.door import Door
 from anchor_server.files import ReaderService
@@ -34,7 +35,7 @@ from anchor_server.memory import keep_memory
 from anchor_server.premises import checked_host, end_removals, port_taken, take_store
 from anchor_server.push import PushService, StreamLimits
 from anchor_server.ranks import Ranks
-from anchor_server.tally import Tally
+from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.trouble import Trouble
 from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import (
@@ -80,6 +81,7 @@ class Collector:
     max_run_files, max_runs, max_rate: files and folders of a run, runs in the store, bytes a second
         that all streams send together. What is beyond them waits in its spool.
     record_bytes: the most raw storage of one record.
+    archiving: where closed runs go; None leaves them here.
 
     What else bounds a client stands in `anchorlib.wire.limits`.
 
@@ -106,6 +108,7 @@ class Collector:
         max_runs: int | None = None,
         max_rate: int | None = None,
         record_bytes: int = RECORD_BYTES,
+        archiving: Archiving | None = None,
     ) -> None:
         self.store = Path(store)
         named = tls is not None and tls.client_ca_file is not None
@@ -122,6 +125,7 @@ class Collector:
             patience=_PATIENCE,
         )
         self.tally = Tally()
+        self._archiver = _archiver(self.store, archiving, self.tally)
         door = Door(self.tally)
         self._handshakes = Handshakes(door.refuse_handshake)
         self._certificates = None if tls is None else Certificates(tls, self._handshakes.knock)
@@ -163,6 +167,8 @@ class Collector:
         self._health.say(serving=True)
         if self._access is not None:
             self._access.start()
+        if self._archiver is not None:
+            self._archiver.start()
 
     def renew(self, token: str | None = None) -> None:
         """Read certificates (for connections from now on) and access again, or ask for `token`.
@@ -208,6 +214,8 @@ class Collector:
                 self._access.stop()
             self._push.stop()
             self._ranks.wait_idle(grace)
+            if self._archiver is not None:
+                self._archiver.stop(max(over - time.monotonic(), 0.0))
             self._push.wait_idle(max(over - time.monotonic(), 0.0))
             if readers:
                 self._gate.readers.wait_quiet(over)
@@ -299,3 +307,10 @@ def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iter
     """A collector for as long as the context lasts; the settings are those of `Collector`."""
     with Collector(store, bind, **settings) as collector:
         yield collector
+
+
+def _archiver(store: Path, archiving: Archiving | None, tally: Tally) -> Archiver | None:
+    if archiving is None:
+        return None
+    tally.archive = ArchiveTally()
+    return Archiver(store, archiving, tally.archive)

@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from anchor_server.access import Grant, Right
+from anchor_server.elsewhere import Elsewhere
 from anchor_server.gate import Gate
 from anchor_server.refusals import Refusal, abort
 from anchor_server.tally import Tally
@@ -55,6 +56,7 @@ class ReaderService:
     def __init__(self, store: Path, tally: Tally, trouble: Trouble, gate: Gate) -> None:
         self._gate = gate
         self._root = store.resolve()
+        self._archive = Elsewhere(self._root)
         self._tally = tally
         self._trouble = trouble
 
@@ -89,9 +91,10 @@ class ReaderService:
     def _get(self, request: GetRequest, context: grpc.ServicerContext) -> GetReply:
         length = min(request.length or READ_BYTES, READ_BYTES)
         with _words(request.key):
-            descriptor = open_beneath(str(self._root), self._inside(request.key, context))
+            inside = self._inside(request.key, context)
+            descriptor = open_beneath(str(self._root), inside)
             if descriptor is None:
-                raise _missing(request.key)
+                return self._archived(request.key, inside, request.offset, length)
             try:
                 size = os.fstat(descriptor).st_size
                 data = os.pread(descriptor, length, min(request.offset, size))
@@ -99,11 +102,21 @@ class ReaderService:
                 os.close(descriptor)
         return GetReply(size=size, data=data)
 
+    def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
+        """What its archive has of a run that was removed here."""
+        data = self._archive.get(inside, offset, length)
+        if data is None:
+            raise _missing(key)
+        # How long the whole is is not known: a full answer may have more behind it.
+        return GetReply(size=offset + len(data) + (len(data) == length), data=data)
+
     def _list(self, request: ListRequest, context: grpc.ServicerContext) -> ListReply:
         prefix = request.prefix.rstrip("/")
         with _words(prefix):
             inside = self._inside(prefix, context) if prefix else ""
-            names = names_beneath(str(self._root), inside)
+            names = names_beneath(str(self._root), inside) or self._archive.list(inside)
+            if not prefix:
+                names = sorted({*names, *self._archive.folders()})
         grant = self._gate.grant(context)
         if not prefix and not grant.may(Right.READ, None):
             names = [name for name in names if self._may_read(grant, name.rstrip("/"))]

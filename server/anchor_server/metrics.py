@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_server.tally import SECONDS, Tally
+from anchor_server.tally import SECONDS, ArchiveTally, Tally
 from anchorlib.errors import MissingExtraError, OptionError
 from anchorlib.wire import is_loopback, parse_address
 
@@ -81,10 +81,22 @@ class _Families:
         yield _gauge("lag_seconds", "longest from a record to its commit", {(): lag}, ())
         backlog = sum(one.backlog or 0 for one in seats)
         yield _gauge("backlog_records", "records that wait with their writers", {(): backlog}, ())
+        yield from _archive(tally.archive)
         with suppress(OSError):
             free = shutil.disk_usage(self._store).free
             yield _gauge("disk_free_bytes", "free on the store's disk", {(): free}, ())
         yield _commits(tally)
+
+
+def _archive(archive: ArchiveTally | None) -> Iterator[Metric]:
+    if archive is None:
+        return
+    yield _counter("archived_runs", "runs put into the archive", "", {"": archive.runs})
+    yield _counter("archived_bytes", "bytes of them there", "", {"": archive.bytes})
+    yield _counter("archive_failures", "attempts that failed", "", {"": archive.failures})
+    yield _counter("evicted_bytes", "freed of runs that are archived", "", {"": archive.freed})
+    waiting = {(): archive.waiting}
+    yield _gauge("archive_waiting_runs", "closed runs that are not archived yet", waiting, ())
 
 
 def _counter(name: str, text: str, label: str, values: dict[str, int]) -> Metric:

@@ -8,16 +8,45 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from anchor_server.roster import Roster
 
-__all__ = ["SECONDS", "Tally"]
+__all__ = ["SECONDS", "ArchiveTally", "Tally"]
 
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Upper ends of the buckets that commits are sorted into; what took longer has its own."""
 
 _REASONS: Final = 16  # reasons are clients' words: further ones are counted together
+
+
+@dataclass(slots=True)
+class ArchiveTally:
+    """What was archived in the background; one thread writes it.
+
+    runs, bytes: that are in the archive, since the collector was made. waiting: closed runs that
+    are not there yet, at the last look. freed: bytes of runs removed here afterwards.
+    failures: attempts that failed; problem: what the last one failed of.
+    """
+
+    runs: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    freed: int = 0
+    failures: int = 0
+    problem: str = ""
+
+    def took(self, nbytes: int) -> None:
+        """Count a run."""
+        self.runs += 1
+        self.bytes += nbytes
+        self.waiting = max(self.waiting - 1, 0)
+
+    def failed(self, problem: str) -> None:
+        """Count an attempt that failed."""
+        self.failures += 1
+        self.problem = problem
 
 
 class Tally:
@@ -27,7 +56,7 @@ class Tally:
     nbytes: of values stored. damaged: values and messages that did not fit their checksum.
     refused: calls that were refused, by the kind of the refusal.
     dropped: observations that clients, or the store for want of room, left out, by reason.
-    roster: the streams that are open.
+    roster: the streams that are open. archive: None where nothing is archived.
     commits: how many took how long, one entry for each of `SECONDS` and one beyond.
     """
 
@@ -39,6 +68,7 @@ class Tally:
         self.refused: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.roster = Roster()
+        self.archive: ArchiveTally | None = None
         self.streams = 0
         self.commits = [0] * (len(SECONDS) + 1)
         self.commit_seconds = 0.0

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "rm": "it removes what other examples take: cli/test_retention.py",
     "mv": "it renames what other examples take: cli/test_retention.py",
     "gc": "it removes what other examples take: cli/test_retention.py",
+    "archive": "it wants an object store: cli/test_archive.py",
     "repair": "it takes damaged runs: cli/test_repair.py",
     "push": "it takes a spool, and writes to /archive: anchorlib/spool/test_delivery.py",
 }

@@ -25,6 +25,7 @@ SURFACE = {
         "--client-ca", "--insecure", "--durability", "--metrics-bind", "--log-format", "--json",
         "--max-streams", "--idle-timeout", "--max-run-size", "--access",
         "--max-run-inodes", "--max-runs", "--max-rate", "--read-only", "--check",
+        "--archive", "--archive-after", "--keep-local", "--without-conditional-writes",
     },
     "token": {"name", "--rights", "--runs", "--access", "--json"},
     "compare": {
@@ -42,6 +43,10 @@ SURFACE = {
     "rm": {"runs", "--store", "--json"},
     "mv": {"old", "new", "--store", "--json"},
     "gc": {"--older-than", "--keep-last", "--max-size", "--dry-run", "--store", "--json"},
+    "archive": {
+        *("run", "--to", "--keep-local", "--dry-run", "--without-conditional-writes"),
+        *("--store", "--json"),
+    },
     "repair": {"run", "--as", "--drop-rank", "--dry-run", "--store", "--json"},
     "push": {"what", "--to", "--as", "--store", "--json"},
     "doctor": {"run", "--health", "--store", "--json"},
@@ -189,7 +194,7 @@ def test_the_installed_command_is_main():
         (["names", "run1", "--store", ""], "it is empty; see `anchor names --help`"),
         (["serve", "--store", ""], "it is empty; see `anchor serve --help`"),
         (["names", "run1", ""], "a selector is empty"),
-        (["names", "run1", "--store", "s3://bucket"], "s3:// cannot be read"),
+        (["names", "run1", "--store", "ftp://host"], "ftp:// cannot be read"),
         (["hist", "run1", "-t", "fc2.bias", "--as", "fp17"], "'fp17' (choices: fp16, bf16"),
         (["hist", "run1", "-t", "fc2.bias", "--scale", "2"], "--scale says"),
         (["hist", "run1", "-t", "fc2.bias", "-o", "x.gif"], "choose .png, .html, .csv, .json"),

@@ -44,7 +44,8 @@ class SeriesFigures:
 
     dtypes, shapes: the different ones, in order of appearance. first_order: the place of its first
     record in the rank's run. bytes: of stored values. minimum, maximum: over all finite elements,
-    None where there are none. histogram: of all elements together.
+    None where there are none. histogram: of all elements together. scales: the different loss
+    scales that its records carry, ascending; 1.0 for none.
     """
 
     name: str
@@ -60,6 +61,7 @@ class SeriesFigures:
     minimum: float | None
     maximum: float | None
     histogram: Log2Histogram
+    scales: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ def _series(reader: RankReader, entry: SeriesEntry, rows: Array) -> SeriesFigure
         minimum=_finite(np.fmin.reduce(reader.column("min")[rows])),
         maximum=_finite(np.fmax.reduce(reader.column("max")[rows])),
         histogram=Log2Histogram.pooled(_histograms(reader, rows)),
+        scales=tuple(np.unique(reader.column("scale")[rows]).tolist()),
     )
 
 
@@ -225,6 +228,7 @@ def _read_series(told: Mapping[str, Any]) -> SeriesFigures:
         minimum=_extreme(told["minimum"]),
         maximum=_extreme(told["maximum"]),
         histogram=Log2Histogram(dict(bins), **figures),
+        scales=tuple(map(_number, items(told["scales"]))),
     )
 
 
@@ -233,6 +237,12 @@ def _extreme(told: Any) -> float | None:
         return None
     if not isinstance(told, float):
         raise ValueError("an extreme is no number")
+    return told
+
+
+def _number(told: Any) -> float:
+    if not isinstance(told, float):
+        raise ValueError("a loss scale is no number")
     return told
 
 

@@ -91,7 +91,7 @@ def test_a_directory_that_is_no_store_says_so(store: Path) -> None:
 def test_an_address_of_another_kind_names_the_kinds_there_are(store: Path) -> None:
     for ask in (locate_store, find_run):
         with pytest.raises(OptionError, match="grpc://host:port"):
-            ask("s3://bucket/prefix")
+            ask("ftp://host/prefix")
 
 
 def test_an_address_without_a_run_says_how_to_name_one() -> None:

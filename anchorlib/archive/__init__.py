@@ -1,0 +1,34 @@
+"""Closed runs moved to where there is room: an object store, or another directory.
+
+    archive_run(store, "run1", shelf_at("s3://bucket/prefix")) ─▶ Archived
+    make_room(store, shelf, Keep(most=10 << 30))               ─▶ the runs that went here
+
+probing    whether a place keeps conditions of writes
+claiming   who puts a rank's objects
+rank       one rank: sealed here, put there, compared, marked
+run        a run: all of its ranks, its index, and the note that it is archived
+index      the run's index, of all ranks together
+evicting   what of archived runs stays here
+
+A rank is there when its `sealed.json` is: that is put last, where there is none, and speaks of the
+size and SHA-256 of every other object. Killed at any moment, an archiver leaves what its next run
+finds and does not send again.
+"""
+
+from anchorlib.archive.evicting import Keep, leaving, make_room
+from anchorlib.archive.probing import checked_shelf
+from anchorlib.archive.run import Archived, Planned, archive_run, plan_archive
+from anchorlib.store.objects import Shelf, shelf_at
+
+__all__ = [
+    "Archived",
+    "Keep",
+    "Planned",
+    "Shelf",
+    "archive_run",
+    "checked_shelf",
+    "leaving",
+    "make_room",
+    "plan_archive",
+    "shelf_at",
+]

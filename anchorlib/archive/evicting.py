@@ -1,0 +1,125 @@
+"""What of archived runs stays on this machine."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from anchorlib.archive.rank import is_archived
+from anchorlib.errors import AnchorError, CollectorError, RunBusyError
+from anchorlib.store import (
+    LocalLocation,
+    RunReader,
+    disk_bytes,
+    evict_run,
+    listed_parts,
+    run_directory,
+)
+from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
+from anchorlib.store.objects import Shelf, ShelfWithin
+
+__all__ = ["Keep", "leaving", "make_room"]
+
+_log = logging.getLogger("anchorlib")
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much of the archived runs stays here; what is not archived stays always.
+
+    most: bytes of disk, the oldest go. seconds: since a run was archived. Both None: all stay;
+    most=0: none does.
+    """
+
+    most: int | None = None
+    seconds: float | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing goes."""
+        return self.most is None and self.seconds is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    note: ArchiveNote
+    bytes: int
+
+
+def leaving(store: Path, place: str, keep: Keep, also: Iterable[str] = ()) -> list[str]:
+    """The runs that would go, the oldest first: archived ones at this place that are here too.
+
+    also: runs that are not archived yet, and are taken for the newest.
+    """
+    if keep.is_all:
+        return []
+    here = [*_here(store, place)]
+    known = {one.note.run for one in here}
+    fresh = [
+        _Here(ArchiveNote(run, place, time.time_ns(), {}), disk_bytes(run_directory(store, run)))
+        for run in also
+        if run not in known
+    ]
+    here = sorted([*here, *fresh], key=lambda one: one.note.archived_ns)
+    left, going = sum(one.bytes for one in here), []
+    for one in here:
+        aged = keep.seconds is not None and _age(one.note) > keep.seconds
+        if aged or (keep.most is not None and left > keep.most):
+            going.append(one.note.run)
+            left -= one.bytes
+    return going
+
+
+def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
+    """Removes archived runs from this machine until what stays is as wanted; bytes freed, by run.
+
+    Each is looked up in the archive once more before: one that is not there as it was when it was
+    compared, that changed here since, or that a living process writes, stays, and is logged.
+
+    Raises CollectorError where the archive cannot be asked; nothing goes then.
+    """
+    freed: dict[str, int] = {}
+    for run in leaving(store, shelf.place, keep):
+        try:
+            note = note_of(store, run)
+            if note is None or not _is_confirmed(store, note, shelf):
+                _log.warning("%s stays here: it is not in the archive as it was sent", run)
+                continue
+            freed[run] = evict_run(store, note)
+        except CollectorError:
+            raise
+        except RunBusyError:
+            continue
+        except AnchorError as error:
+            _log.warning("%s stays here: %s", run, error)
+    return freed
+
+
+def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
+    location = LocalLocation(run_directory(store, note.run))
+    reader = RunReader(location, note.run)
+    reader.refresh()
+    if listed_parts(location) != [(rank, 0) for rank in sorted(note.ranks)]:
+        return False
+    folder = ShelfWithin(shelf, f"{note.run}.zarr")
+    return all(is_archived(reader.rank(rank), note.ranks[rank], folder) for rank in reader.ranks)
+
+
+def _here(store: Path, place: str) -> Iterable[_Here]:
+    """The archived runs whose files are here."""
+    for run in noted_runs(store):
+        try:
+            note = note_of(store, run)
+        except AnchorError as error:
+            _log.warning("%s", error)
+            continue
+        folder = run_directory(store, run)
+        if note is not None and note.place == place and folder.is_dir() and not folder.is_symlink():
+            yield _Here(note, disk_bytes(folder))
+
+
+def _age(note: ArchiveNote) -> float:
+    return (time.time_ns() - note.archived_ns) / 1e9

@@ -1,0 +1,61 @@
+"""The index of an archived run: rewritten with a condition, by however many archivers at once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.names import escape
+from anchorlib.store import Location, listed_ranks
+from anchorlib.store.objects import Shelf
+from anchorlib.store.run_index import (
+    INDEX,
+    RunFigures,
+    index_bytes,
+    parsed_index,
+    sealed_figures,
+)
+
+__all__ = ["put_index"]
+
+_TRIES = 30
+_PAUSE = 0.05  # seconds, times how often it did not work: others are rewriting it, too
+
+
+def put_index(folder: Shelf, ranks: Iterable[int]) -> None:
+    """Takes archived ranks into the index of their run, which need not be there yet.
+
+    folder: the run's objects. Raises StoreError, CollectorError.
+    """
+    for number in range(_TRIES):
+        found = folder.fetch(INDEX)
+        known = None if found is None else _parsed(found[0])
+        merged = _with(folder.location, known, list(ranks))
+        data = index_bytes(merged)
+        if found is None:
+            done = folder.create(INDEX, data)
+        else:
+            done = found[0] == data or folder.swap(INDEX, data, found[1])
+        if done:
+            return
+        time.sleep(_PAUSE * (number + random.random()))  # only to be out of step
+    raise StoreError(
+        f"the index of {escape(folder.place)} is rewritten by others all the time: archive it again"
+    )
+
+
+def _parsed(data: bytes) -> RunFigures | None:
+    try:
+        return parsed_index(data)
+    except DamagedError:  # made again
+        return None
+
+
+def _with(run: Location, known: RunFigures | None, ranks: Sequence[int]) -> RunFigures:
+    """The index with these ranks; made from all ranks of the archive where it was none."""
+    if known is None:
+        return RunFigures.of(sealed_figures(run, listed_ranks(run)))
+    fresh = [*sealed_figures(run, [rank for rank in ranks if rank not in known.ranks])]
+    return known.joined(RunFigures.of(fresh)) if fresh else known

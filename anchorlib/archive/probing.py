@@ -1,0 +1,91 @@
+"""Whether a place keeps the conditions of writes, found out before anything is put there."""
+
+from __future__ import annotations
+
+import os
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+from anchorlib.store.location import Location
+from anchorlib.store.objects import Held, Shelf
+
+__all__ = ["checked_shelf"]
+
+
+def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:
+    """The shelf, once it was seen that it replaces nothing unasked.
+
+    It puts one small object, tries to put it again, and removes it.
+
+    without_conditions: a store that does not know conditions is used all the same; then whoever
+        asks for this says that nobody else archives the same run there.
+
+    Raises OptionError for such a store otherwise, CollectorError for one that cannot be reached.
+    """
+    if _keeps_conditions(shelf):
+        return shelf
+    if without_conditions:
+        return _Unconditional(shelf)
+    raise OptionError(
+        f"{escape(shelf.place)} does not keep conditions of writes (If-None-Match): two archivers "
+        "could overwrite each other there; say --without-conditional-writes where nobody else "
+        "archives into it"
+    )
+
+
+def _keeps_conditions(shelf: Shelf) -> bool:
+    key = f"anchor-probe-{os.urandom(8).hex()}"
+    try:
+        shelf.put(key, b"first")
+        found = shelf.fetch(key)
+        tag = found[1] if found is not None else ""
+        if not tag or shelf.create(key, b"second"):
+            return False
+        if not shelf.swap(key, b"third", tag):
+            return False
+        return not shelf.swap(key, b"fourth", tag)
+    finally:
+        shelf.remove(key)
+
+
+class _Unconditional:
+    """A shelf whose store knows no conditions: it looks, and then puts."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    @property
+    def place(self) -> str:
+        return self._shelf.place
+
+    @property
+    def location(self) -> Location:
+        return self._shelf.location
+
+    def held(self, prefix: str) -> dict[str, Held]:
+        return self._shelf.held(prefix)
+
+    def fetch(self, key: str) -> tuple[bytes, str] | None:
+        return self._shelf.fetch(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._shelf.put(key, data)
+
+    def create(self, key: str, data: bytes) -> bool:
+        there = self._shelf.fetch(key)
+        if there is None:
+            self._shelf.put(key, data)
+        return there is None or there[0] == data
+
+    def swap(self, key: str, data: bytes, tag: str) -> bool:
+        there = self._shelf.fetch(key)
+        if there is None or there[1] != tag:
+            return False
+        self._shelf.put(key, data)
+        return True
+
+    def remove(self, key: str) -> None:
+        self._shelf.remove(key)
+
+    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+        return self._shelf.is_same(key, held, data)

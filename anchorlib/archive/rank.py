@@ -1,0 +1,157 @@
+"""One rank: sealed into a folder of this machine, put into the archive, compared, and marked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from anchorlib.archive.claiming import claimed
+from anchorlib.errors import DamagedError, RunExistsError, StoreError
+from anchorlib.names import escape
+from anchorlib.store import Location, RankReader
+from anchorlib.store.archived import RankNote
+from anchorlib.store.layout import claim_key, rank_name
+from anchorlib.store.objects import Held, Shelf
+from anchorlib.store.seal import FolderTarget, Sealed, read_sealed, seal
+
+__all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
+
+
+@dataclass(frozen=True, slots=True)
+class SentRank:
+    """A rank that is in the archive, whole.
+
+    objects, bytes: of which it is made there. sent: how many of them had to be sent now.
+    """
+
+    rank: int
+    objects: int
+    bytes: int
+    sent: int
+    note: RankNote
+
+
+def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
+    """Archives one closed rank; what is there already and fits is not sent again.
+
+    run: the location of the run. shelf: where the run's objects go, keys begin with "rank0/".
+    scratch: an empty folder, which has room for the sealed rank.
+
+    Raises RunExistsError where the archive has another recording under this name, RunBusyError
+    where another one is being put there, StoreError, CollectorError; what `seal` raises.
+    """
+    marked = read_sealed(shelf.location, reader.rank)
+    sealed = seal(run, reader, FolderTarget(scratch))
+    if marked is not None and marked.document != sealed.document:
+        return _other(marked, sealed, reader, shelf)
+    if marked is None:
+        claimed(shelf, sealed)
+        # Whoever held the claim until a moment ago may have marked other bytes.
+        late = read_sealed(shelf.location, reader.rank)
+        if late is not None and late.document != sealed.document:
+            shelf.remove(claim_key(reader.rank))
+            return _other(late, sealed, reader, shelf)
+    sent = _send(sealed, shelf, scratch)
+    note = _note(reader, _compared(sealed, shelf, scratch))
+    if not shelf.create(sealed.key, sealed.document):
+        raise RunExistsError(_taken(reader.rank, shelf))
+    shelf.remove(claim_key(reader.rank))
+    return SentRank(reader.rank, len(sealed.objects) + 1, _size(sealed), sent, note)
+
+
+def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
+    """Whether the archive still has a rank as it was confirmed, and the rank is that one still.
+
+    Nothing is read but the names, sizes and tags of its objects, and its mark.
+    """
+    if (reader.catalogue.uid, *reader.version) != note.sealed:
+        return False
+    sealed = read_sealed(shelf.location, reader.rank)
+    if sealed is None or sealed.uid != note.uid:
+        return False
+    held = shelf.held(rank_name(reader.rank))
+    if any(key not in held for key in (one.key for one in sealed.objects)):
+        return False
+    return listing_hash({one.key: held[one.key] for one in sealed.objects}) == note.objects
+
+
+def listing_hash(held: dict[str, Held]) -> str:
+    """A hash of the names, sizes and tags of objects."""
+    lines = (f"{key}\0{one.size}\0{one.tag}\n" for key, one in sorted(held.items()))
+    return xxhash.xxh3_128_hexdigest("".join(lines).encode())
+
+
+def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
+    """Puts what is not there as it should be, and takes away what does not belong there."""
+    held = shelf.held(rank_name(sealed.rank))
+    sent = 0
+    for one in sealed.objects:
+        data = _sealed_bytes(scratch, one.key, one.sha256)
+        there = held.get(one.key)
+        if there is None or not shelf.is_same(one.key, there, data):
+            shelf.put(one.key, data)
+            sent += 1
+    own = {one.key for one in sealed.objects} | {sealed.key, claim_key(sealed.rank)}
+    for key in held.keys() - own:  # left by an archiver of a rank that was then recorded anew
+        shelf.remove(key)
+    return sent
+
+
+def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
+    """The objects as the archive has them, each compared with what was sealed."""
+    held = shelf.held(rank_name(sealed.rank))
+    for one in sealed.objects:
+        data = _sealed_bytes(scratch, one.key, one.sha256)
+        there = held.get(one.key)
+        if there is None or not shelf.is_same(one.key, there, data):
+            raise StoreError(
+                f"{escape(shelf.place)}/{one.key} is not what was sent a moment ago: nothing was "
+                "removed here; try again"
+            )
+    return {one.key: held[one.key] for one in sealed.objects}
+
+
+def _sealed_bytes(scratch: Path, key: str, sha256: str) -> bytes:
+    data = (scratch / key).read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise DamagedError(
+            f"{escape(str(scratch / key))} is not what was written a moment ago: the disk is faulty"
+        )
+    return data
+
+
+def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> SentRank:
+    """The rank where its mark speaks of other bytes: sealed by another version, or another rank."""
+    if (there.uid, there.records) != (sealed.uid, sealed.records):
+        raise RunExistsError(_taken(reader.rank, shelf))
+    if RankReader(shelf.location, reader.rank).version != reader.version:
+        raise RunExistsError(_taken(reader.rank, shelf))
+    held = shelf.held(rank_name(reader.rank))
+    for one in there.objects:
+        found = shelf.fetch(one.key)
+        if found is None or hashlib.sha256(found[0]).hexdigest() != one.sha256:
+            raise DamagedError(
+                f"{escape(shelf.place)}/{one.key} is damaged, and another version sealed it: "
+                f"remove rank {reader.rank} of the run there, and archive it again"
+            )
+    note = _note(reader, {one.key: held[one.key] for one in there.objects if one.key in held})
+    return SentRank(reader.rank, len(there.objects) + 1, _size(there), 0, note)
+
+
+def _note(reader: RankReader, held: dict[str, Held]) -> RankNote:
+    records, catalogue = reader.version
+    return RankNote(reader.catalogue.uid, records, catalogue, listing_hash(held))
+
+
+def _size(sealed: Sealed) -> int:
+    return sum(one.size for one in sealed.objects) + len(sealed.document)
+
+
+def _taken(rank: int, shelf: Shelf) -> str:
+    return (
+        f"{escape(shelf.place)} has another recording of rank {rank}: what is archived never "
+        "changes; take another --to, or remove that run there first"
+    )

@@ -1,0 +1,36 @@
+"""Runs in an object store: S3, Google Cloud Storage, Azure; and folders that are read like one.
+
+address      what a URL names, and which are refused
+connection   a client with the cloud's own variables, its time limits, and its trouble in one line
+location     reading by key, as any other location
+shelf        what archiving asks of a place: objects put with conditions
+bucket       a prefix of a bucket as a shelf
+folder       a directory as a shelf
+inside       a folder of a shelf as a shelf of its own
+places       which of them a text names
+"""
+
+from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
+from anchorlib.store.objects.bucket import ObjectShelf
+from anchorlib.store.objects.connection import Limits, connected
+from anchorlib.store.objects.folder import FolderShelf
+from anchorlib.store.objects.inside import ShelfWithin
+from anchorlib.store.objects.location import ObjectLocation
+from anchorlib.store.objects.places import object_location, shelf_at
+from anchorlib.store.objects.shelf import Held, Shelf
+
+__all__ = [
+    "FolderShelf",
+    "Held",
+    "Limits",
+    "ObjectAddress",
+    "ObjectLocation",
+    "ObjectShelf",
+    "Shelf",
+    "ShelfWithin",
+    "connected",
+    "is_object_url",
+    "object_location",
+    "parse_object_url",
+    "shelf_at",
+]

@@ -1,0 +1,63 @@
+"""Which object store a URL names: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+
+__all__ = ["ObjectAddress", "is_object_url", "parse_object_url"]
+
+SCHEMES: Final = ("s3", "gs", "az")
+_FORM: Final = re.compile(
+    r"(?P<scheme>[a-z0-9]+)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{0,254})(?P<path>(/[^/\s?#]+)*)/?"
+)
+_SUFFIX: Final = ".zarr"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAddress:
+    """A bucket (of Azure: a container) and the prefix in it under which runs lie.
+
+    It holds nothing secret, and may be shown and kept.
+    """
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def split(self) -> tuple[ObjectAddress, str]:
+        """The store and the run that the last segment names; "" where there is no segment."""
+        outer, _, last = self.prefix.rpartition("/")
+        store = ObjectAddress(self.scheme, self.bucket, outer)
+        return store, last.removesuffix(_SUFFIX)
+
+
+def is_object_url(text: str) -> bool:
+    """Whether a text begins as the URL of an object store."""
+    return text.partition("://")[0] in SCHEMES and "://" in text
+
+
+def parse_object_url(text: str) -> ObjectAddress:
+    """The bucket and prefix that a URL names.
+
+    Raises OptionError for every other form. One with a user, a key or a question in it is refused
+    without being shown: credentials come from the environment, and never from a URL.
+    """
+    scheme, _, rest = text.partition("://")
+    if "@" in rest or "?" in rest:
+        raise OptionError(
+            f"a {escape(scheme)}:// URL holds no credentials and no options: set the cloud's own "
+            "variables (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_…)"
+        )
+    found = _FORM.fullmatch(text)
+    path = found["path"].strip("/") if found else ""
+    if found is None or scheme not in SCHEMES or any(p.startswith(".") for p in path.split("/")):
+        raise OptionError(f"{escape(text[:200])} names no bucket; write s3://bucket/prefix")
+    return ObjectAddress(scheme, found["bucket"], path)

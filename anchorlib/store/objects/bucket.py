@@ -1,0 +1,114 @@
+"""A prefix of a bucket as a shelf: objects put there, with conditions."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from anchorlib.errors import CollectorError
+from anchorlib.names import escape
+from anchorlib.store.location import Location
+from anchorlib.store.objects.address import ObjectAddress
+from anchorlib.store.objects.connection import told
+from anchorlib.store.objects.location import ObjectLocation
+from anchorlib.store.objects.shelf import Held
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["ObjectShelf"]
+
+
+class ObjectShelf:
+    """A prefix of a bucket; see `Shelf`."""
+
+    def __init__(self, client: ObjectStore, address: ObjectAddress) -> None:
+        self._client = client
+        self._address = address
+
+    @property
+    def place(self) -> str:
+        """See `Shelf`."""
+        return str(self._address)
+
+    @property
+    def location(self) -> Location:
+        """See `Shelf`."""
+        return ObjectLocation(self._client, self._address)
+
+    def held(self, prefix: str) -> dict[str, Held]:
+        """See `Shelf`."""
+        import obstore
+
+        found: dict[str, Held] = {}
+        with told(self._address, "cannot list", prefix):
+            for page in obstore.list(self._client, prefix.rstrip("/") or None):
+                found |= {one["path"]: Held(one["size"], one["e_tag"] or "") for one in page}
+        return found
+
+    def fetch(self, key: str) -> tuple[bytes, str] | None:
+        """See `Shelf`."""
+        import obstore
+
+        try:
+            with told(self._address, "cannot read", key):
+                got = obstore.get(self._client, key)
+                data = bytes(got.bytes())
+        except FileNotFoundError:
+            return None
+        if len(data) != got.meta["size"]:
+            raise CollectorError(f"cannot read {escape(f'{self._address}/{key}')}: it came in part")
+        return data, got.meta["e_tag"] or ""
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `Shelf`."""
+        self._put(key, data, "overwrite")
+
+    def create(self, key: str, data: bytes) -> bool:
+        """See `Shelf`."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            self._put(key, data, "create")
+        except (AlreadyExistsError, PreconditionError):
+            # Perhaps our own, whose answer was lost: then the client asked a second time.
+            found = self.fetch(key)
+            return found is not None and found[0] == data
+        return True
+
+    def swap(self, key: str, data: bytes, tag: str) -> bool:
+        """See `Shelf`."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            self._put(key, data, {"e_tag": tag})
+        except (AlreadyExistsError, PreconditionError, FileNotFoundError):
+            found = self.fetch(key)
+            return found is not None and found[0] == data
+        return True
+
+    def remove(self, key: str) -> None:
+        """See `Shelf`."""
+        import obstore
+
+        with told(self._address, "cannot remove", key):
+            try:
+                obstore.delete(self._client, key)
+            except FileNotFoundError:
+                return
+
+    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+        """See `Shelf`; an ETag that is no MD5 of the bytes is no answer, and they are read."""
+        if held.size != len(data):
+            return False
+        if held.tag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest():
+            return True
+        found = self.fetch(key)
+        return found is not None and found[0] == data
+
+    def _put(self, key: str, data: bytes, mode: Any) -> None:
+        import obstore
+
+        with told(self._address, "cannot write", key):
+            # In one request whatever its size: of several parts the ETag is no MD5.
+            obstore.put(self._client, key, data, mode=mode, use_multipart=False)

@@ -1,0 +1,185 @@
+"""A client of an object store, with limits of time, and its trouble in one line.
+
+Credentials and endpoint come from the variables that the cloud's own tools read, and obstore reads
+them by itself. What it says of an error may hold addresses, keys and the store's whole answer: none
+of it is passed on but the status.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from anchorlib.errors import AnchorError, CollectorError, MissingExtraError, OptionError
+from anchorlib.names import escape
+from anchorlib.store.objects.address import ObjectAddress
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["Limits", "connected", "is_gone", "no_bucket", "told"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a store may take, in seconds, and how often it is asked again.
+
+    request: one request with all of its body. connect: until it is connected.
+    again: how often a request is repeated that failed or was answered 5xx. retrying: in all.
+    """
+
+    request: float = 120.0
+    connect: float = 10.0
+    again: int = 6
+    retrying: float = 120.0
+
+
+DEFAULT: Final = Limits()
+
+_ENDPOINTS: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+_CREDENTIALS: Final = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+
+def connected(
+    address: ObjectAddress,
+    limits: Limits | None = None,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> ObjectStore:
+    """A client whose keys begin at the address; nothing is asked yet.
+
+    limits: None are the usual ones.
+    config: further settings of the store, as obstore names them.
+    Raises MissingExtraError without obstore, OptionError for an endpoint that is refused or a
+    setting that the client refuses.
+    """
+    try:
+        from obstore import store as stores
+    except ImportError:
+        raise MissingExtraError(
+            f"{address.scheme}:// needs obstore: pip install 'anchorlib[s3]'"
+        ) from None
+    limits = limits or DEFAULT
+    endpoint = _endpoint(address.scheme, environment)
+    if address.scheme == "s3" and endpoint:
+        config = {"endpoint": endpoint, **config}
+    kinds: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+    with told(address, "cannot reach"):
+        client: ObjectStore = kinds[address.scheme](
+            address.bucket,
+            prefix=address.prefix or None,
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "timeout": timedelta(seconds=limits.request),
+                "connect_timeout": timedelta(seconds=limits.connect),
+            },
+            retry_config={
+                "max_retries": limits.again,
+                "retry_timeout": timedelta(seconds=limits.retrying),
+            },
+            **config,
+        )
+    return client
+
+
+def _endpoint(scheme: str, environment: Mapping[str, str]) -> str:
+    """The endpoint that the environment names, "" for the cloud's own.
+
+    Raises OptionError for one without TLS that is not on this machine: what is read there could be
+    changed on the way, and what is asked shows who asks.
+    """
+    chosen = ""
+    for variable in _ENDPOINTS[scheme]:
+        text = environment.get(variable, "")
+        if text:
+            _check_endpoint(variable, text)
+            chosen = chosen or text
+    return chosen
+
+
+def _check_endpoint(variable: str, text: str) -> None:
+    from anchorlib.wire import is_loopback  # gRPC is loaded only where something is far away
+
+    parts = urlsplit(text)
+    if parts.username is not None or parts.password is not None:
+        raise OptionError(f"{variable} holds a user or password: set the cloud's own variables")
+    if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        return
+    raise OptionError(
+        f"{variable}={escape(text[:200])}: an object store is reached by https://, and by http:// "
+        "on this machine alone (127.0.0.1)"
+    )
+
+
+@contextmanager
+def told(address: ObjectAddress, doing: str, key: str = "") -> Iterator[None]:
+    """The client's errors as one line: what could not be done where, and what to do.
+
+    FileNotFoundError (no such object) and conditions that do not hold are left to the caller.
+    """
+    from obstore import exceptions as trouble
+
+    try:
+        yield
+    except (AnchorError, trouble.AlreadyExistsError, trouble.PreconditionError):
+        raise
+    except Exception as error:  # obstore raises its own, OSError, ValueError
+        if isinstance(error, FileNotFoundError) and not no_bucket(error):
+            raise
+        where = escape(f"{address}/{key}" if key else str(address))
+        raise CollectorError(f"{doing} {where}: {_reason(error, address)}") from None
+
+
+def no_bucket(error: Exception) -> bool:
+    """Whether it is the bucket that is not there, and not the object."""
+    return re.search("<Code>(NoSuchBucket|ContainerNotFound)</Code>", str(error)) is not None
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether a range was asked for that begins where the object ends."""
+    return _status(error) == 416
+
+
+def _status(error: Exception) -> int:
+    found = re.search(r"status code: (\d{3})", str(error))
+    return int(found[1]) if found else 0
+
+
+def _reason(error: Exception, address: ObjectAddress) -> str:
+    """Why, in words of ours."""
+    from obstore import exceptions as trouble
+
+    status = _status(error)
+    if no_bucket(error) or status == 404:
+        return f"there is no bucket {escape(address.bucket)} (or no access to it)"
+    refused = (trouble.PermissionDeniedError, trouble.UnauthenticatedError)
+    if isinstance(error, refused) or status in (400, 401, 403):
+        names = _CREDENTIALS[address.scheme]
+        return f"it refuses these credentials (HTTP {status or 403}); see {names}"
+    if status:
+        return f"it answers HTTP {status}; try again later"
+    if "kind: Timeout" in str(error):
+        return "it does not answer in time; try again later"
+    if "kind: Connect" in str(error):
+        return "nothing answers there; is the endpoint right, and the network up?"
+    if isinstance(error, trouble.NotSupportedError):
+        return "it does not support that"
+    if "kind: Interrupted" in str(error) or "kind: Decode" in str(error):
+        return "the answer was cut off; try again later"
+    return f"{type(error).__name__}; are its variables set ({_CREDENTIALS[address.scheme]})?"

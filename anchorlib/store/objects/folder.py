@@ -1,0 +1,140 @@
+"""A directory that is used as an object store is: for archives on a file system."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from anchorlib.errors import StoreError
+from anchorlib.names import quoted
+from anchorlib.store.layout import hidden, is_safe_key
+from anchorlib.store.location import LocalLocation, Location
+from anchorlib.store.objects.shelf import Held
+from anchorlib.store.opening import store_errors
+from anchorlib.store.tree import Tree, sync_directory
+
+__all__ = ["FolderShelf"]
+
+_LOCK: Final = "archiving.lock"
+
+
+class FolderShelf:
+    """A directory; see `Shelf`. What it says is there survives power loss.
+
+    Writes with a condition are made one after the other, under a lock of the directory. The tag of
+    an object is a hash of its bytes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self._tree: Tree | None = None
+
+    @property
+    def place(self) -> str:
+        """See `Shelf`."""
+        return str(self.root)
+
+    @property
+    def location(self) -> Location:
+        """See `Shelf`."""
+        return LocalLocation(self.root)
+
+    def held(self, prefix: str) -> dict[str, Held]:
+        """See `Shelf`."""
+        return dict(self._below(prefix.strip("/")))
+
+    def fetch(self, key: str) -> tuple[bytes, str] | None:
+        """See `Shelf`."""
+        self._check(key)
+        data = self.location.get(key)
+        return None if data is None else (data, _tag(data))
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `Shelf`."""
+        with self._alone():
+            self._write(key, data)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """See `Shelf`."""
+        with self._alone():
+            there = self.fetch(key)
+            if there is None:
+                self._write(key, data)
+            return there is None or there[0] == data
+
+    def swap(self, key: str, data: bytes, tag: str) -> bool:
+        """See `Shelf`."""
+        with self._alone():
+            there = self.fetch(key)
+            if there is None or tag not in (there[1], _tag(data)):
+                return there is not None and there[0] == data
+            self._write(key, data)
+            return True
+
+    def remove(self, key: str) -> None:
+        """See `Shelf`."""
+        self._check(key)
+        with self._alone():
+            (self.root / key).unlink(missing_ok=True)
+
+    def is_same(self, key: str, held: Held, data: bytes) -> bool:
+        """See `Shelf`; always read again."""
+        found = self.fetch(key) if held.size == len(data) else None
+        return found is not None and found[0] == data
+
+    def _below(self, folder: str) -> Iterator[tuple[str, Held]]:
+        for name in self.location.list(folder):
+            key = f"{folder}/{name}".strip("/") if folder else name.rstrip("/")
+            if name.endswith("/"):
+                yield from self._below(key)
+            else:
+                told = (self.root / key).stat()
+                yield key, Held(told.st_size, f"{told.st_ino}-{told.st_mtime_ns}")
+
+    def _write(self, key: str, data: bytes) -> None:
+        self._check(key)
+        path = self.root / key
+        if self._tree is None:
+            self._tree = Tree(self.root, fsync=True)
+        self._make(path.parent)
+        os.close(self._tree.put(str(path), lambda descriptor: _fill(descriptor, data)))
+
+    def _make(self, folder: Path) -> None:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in missing:
+            sync_directory(one.parent)
+
+    def _check(self, key: str) -> None:
+        if not is_safe_key(key):
+            raise StoreError(f"{quoted(key)} is no key of a store: it would lead out of it")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else writes there with a condition."""
+        with store_errors(f"cannot write into {quoted(str(self.root))}"):
+            (folder := hidden(self.root)).mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+
+
+def _fill(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _tag(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)

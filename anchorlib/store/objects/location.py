@@ -1,0 +1,90 @@
+"""Reading an object store by key, as any other location."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from anchorlib.errors import CollectorError, StoreError
+from anchorlib.names import escape, quoted
+from anchorlib.store.layout import is_safe_key
+from anchorlib.store.objects.address import ObjectAddress
+from anchorlib.store.objects.connection import is_gone, told
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["ObjectLocation"]
+
+
+class ObjectLocation:
+    """What lies under a prefix of a bucket; see `Location`.
+
+    Each `get` is one request, and each `list` one for a thousand names. An answer that is shorter
+    than it says raises CollectorError: no part of an object is ever taken for the whole.
+    """
+
+    def __init__(self, client: ObjectStore, address: ObjectAddress) -> None:
+        self.address = address
+        self._client = client
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`; raises CollectorError for a store that cannot be reached."""
+        self._check(key)
+        if length is not None and length <= 0:
+            length = 1
+            return b"" if self._get(key, _range(start, length)) is not None else None
+        return self._get(key, _range(start, length))
+
+    def _get(self, key: str, options: dict[str, Any]) -> bytes | None:
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            with told(self.address, "cannot read", key):
+                try:
+                    found = obstore.get(self._client, key, options=options)  # type: ignore[arg-type]
+                    data = bytes(found.bytes())
+                except BaseError as error:
+                    if is_gone(error):
+                        return b""
+                    raise
+        except FileNotFoundError:
+            return None
+        first, end = found.range
+        if len(data) != end - first:
+            raise CollectorError(
+                f"cannot read {escape(f'{self.address}/{key}')}: {len(data)} of {end - first} "
+                "bytes came; try again"
+            )
+        return data
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        import obstore
+
+        key = prefix.rstrip("/")
+        if key:
+            self._check(key)
+        with told(self.address, "cannot list", key):
+            found = obstore.list_with_delimiter(self._client, key or None)
+        folders = [f"{_last(path)}/" for path in found["common_prefixes"]]
+        files = [_last(one["path"]) for one in found["objects"]]
+        # As in a directory, what is hidden is no part of it.
+        return sorted(name for name in {*folders, *files} if is_safe_key(name.rstrip("/")))
+
+    def _check(self, key: str) -> None:
+        if not is_safe_key(key):
+            raise StoreError(f"{quoted(key)} is no key of a store: it would lead out of it")
+
+    def __repr__(self) -> str:
+        return f"ObjectLocation({str(self.address)!r})"
+
+
+def _range(start: int, length: int | None) -> dict[str, Any]:
+    if length is not None:
+        return {"range": (start, start + length)}
+    return {"range": {"offset": start}} if start else {}
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,152 @@
+"""Closed runs of a collector moved to an archive, in the background.
+
+A run goes there when all of its sessions have closed and nothing was written to it for a while.
+What fails is tried again, ever more seldom, and is never in the way of what collects.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from anchor_server.tally import ArchiveTally
+from anchorlib.archive import Keep, Shelf, archive_run, checked_shelf, make_room
+from anchorlib.errors import AnchorError, CollectorError, RunBusyError, RunNotFoundError
+from anchorlib.store import (
+    LocalLocation,
+    RunReader,
+    is_written,
+    list_runs,
+    noted_runs,
+    run_directory,
+    written_ns,
+)
+
+__all__ = ["Archiver", "Archiving"]
+
+_log = logging.getLogger("anchor_server")
+
+_FIRST_PAUSE: Final = 5.0  # seconds until what failed is tried again; doubled each time
+_LONGEST_PAUSE: Final = 1800.0
+_LOOK: Final = 10.0  # seconds between two looks at the store, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Archiving:
+    """Where closed runs go. after: seconds since something was last written to them."""
+
+    shelf: Shelf
+    after: float = 60.0
+    keep: Keep = field(default_factory=Keep)
+    without_conditions: bool = False
+
+
+@dataclass(slots=True)
+class _Pause:
+    """When something is tried again that failed."""
+
+    until: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def longer(self) -> float:
+        self.seconds = min(max(2 * self.seconds, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self.until = time.monotonic() + self.seconds
+        return self.seconds
+
+
+class Archiver:
+    """A thread that archives the closed runs of a store until it is stopped."""
+
+    def __init__(self, store: Path, how: Archiving, tally: ArchiveTally) -> None:
+        self._store = store
+        self._how = how
+        self._tally = tally
+        self._shelf: Shelf | None = None
+        self._stopped = threading.Event()
+        self._place = _Pause()
+        self._runs: dict[str, _Pause] = {}
+        self._thread = threading.Thread(target=self._work, name="anchor-archiver", daemon=True)
+
+    def start(self) -> None:
+        """Archive from now on."""
+        self._thread.start()
+
+    def stop(self, patience: float) -> None:
+        """Begin no further run, and wait so long for the one it is at: it is gone on with later."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(patience)
+
+    def look(self) -> None:
+        """Archives what has been closed for long enough, and makes room; raises nothing."""
+        try:
+            self._shelf = self._shelf or checked_shelf(
+                self._how.shelf, without_conditions=self._how.without_conditions
+            )
+            waiting = self._waiting()
+            self._tally.waiting = len(waiting)
+            for run in waiting:
+                if self._stopped.is_set():
+                    return
+                self._archive(run, self._shelf)
+            freed = make_room(self._store, self._shelf, self._how.keep)
+            self._tally.freed += sum(freed.values())
+            for run, nbytes in freed.items():
+                _log.info("%s is in its archive alone now, %d bytes freed", run, nbytes)
+            self._place = _Pause()
+        except Exception as error:  # noqa: BLE001  # a fault here must not end the thread
+            self._failed(self._place, "", error)
+
+    def _work(self) -> None:
+        while not self._stopped.wait(min(_LOOK, self._how.after)):
+            if self._place.is_over:
+                self.look()
+
+    def _waiting(self) -> list[str]:
+        """The runs that are to be archived, those that failed a moment ago among them."""
+        noted = {*noted_runs(self._store)}
+        runs = [run for run in list_runs(LocalLocation(self._store)) if run not in noted]
+        return [run for run in runs if self._is_ripe(run)]
+
+    def _is_ripe(self, run: str) -> bool:
+        try:
+            if is_written(self._store, run):
+                return False
+            reader = RunReader(LocalLocation(run_directory(self._store, run)), run)
+            reader.refresh()
+            quiet = (time.time_ns() - written_ns(reader)) / 1e9
+        except AnchorError:  # removed a moment ago, or damaged: `anchor verify` says so
+            return False
+        return reader.state == "closed" and quiet >= self._how.after
+
+    def _archive(self, run: str, shelf: Shelf) -> None:
+        pause = self._runs.setdefault(run, _Pause())
+        if not pause.is_over:
+            return
+        try:
+            done = archive_run(self._store, run, shelf)
+        except CollectorError:
+            raise
+        except (RunBusyError, RunNotFoundError):  # gone on with, or removed: looked at again later
+            return
+        except Exception as error:  # noqa: BLE001  # others may go all the same
+            self._failed(pause, run, error)
+            return
+        del self._runs[run]
+        self._tally.took(done.bytes)
+        _log.info("%s is archived in %s, %d bytes", run, done.place, done.bytes)
+
+    def _failed(self, pause: _Pause, run: str, error: Exception) -> None:
+        seconds = pause.longer()
+        text = str(error) if isinstance(error, AnchorError) else type(error).__name__
+        self._tally.failed(text)
+        what = f"{run} is not archived" if run else "nothing is archived"
+        _log.warning("%s: %s; tried again in %.0f s", what, text, seconds)

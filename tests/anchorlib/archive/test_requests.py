@@ -1,0 +1,95 @@
+"""How many requests an answer from an object store costs, however many ranks there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anchorlib.archive import archive_run, shelf_at
+from anchorlib.archive.index import put_index
+from anchorlib.reading import open_run
+from anchorlib.store.objects import ShelfWithin
+from anchorlib.store.run_index import INDEX, RunFigures, index_bytes, parsed_index
+from anchorlib.store.seal import read_index
+from tests.anchorlib.reading.runs import make_run
+from tests.bucket import Line, object_store
+from tests.cli.made import anchor
+
+S3 = "s3://anchors/of/us"
+RANKS = 1024
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    with object_store(monkeypatch) as line:
+        yield line
+
+
+def test_names_and_pooled_hist_of_a_thousand_ranks_are_four_requests(
+    tmp_path: Path, line: Line
+) -> None:
+    store = make_run(tmp_path / "store")
+    shelf = shelf_at(S3)
+    archive_run(store, "run1", shelf)
+    folder = ShelfWithin(shelf, "run1.zarr")
+    one = read_index(folder.location, 0)
+    assert one is not None
+    for rank in range(1, RANKS):  # of each, what makes it listed
+        folder.put(f"rank{rank}/zarr.json", b"{}")
+    merged = RunFigures.of(replace(one, rank=rank) for rank in range(RANKS))
+    folder.put(INDEX, index_bytes(merged))
+    line.asked.clear()
+    names = anchor("names", "run1", "--store", S3, "--json")
+    assert (names.code, len(line.asked)) == (0, min(len(line.asked), 4))
+    assert {len(entry["ranks"]) for entry in names.json} == {RANKS}
+    line.asked.clear()
+    pooled = anchor("hist", "run1", "-t", "*@grad", "--store", S3, "--json")
+    assert (pooled.code, len(line.asked)) == (0, min(len(line.asked), 4))
+    here = anchor("hist", "run1", "-t", "*@grad", "--store", store, "--json").json
+    assert pooled.json["numel"] == RANKS * here["numel"]
+    assert pooled.json["bins"] == {bin_: RANKS * count for bin_, count in here["bins"].items()}
+
+
+def test_one_tensor_of_one_rank_is_four_requests_a_shard(tmp_path: Path, line: Line) -> None:
+    store = make_run(tmp_path / "store", ranks=2)
+    archive_run(store, "run1", shelf_at(S3))
+    run = open_run("run1", S3)
+    run.series("fc1", rank=1)  # its table is read once
+    line.asked.clear()
+    assert len(run.series("fc2", "grad", rank=1).values()) == 6
+    assert len(line.asked) <= 4 * len({path.partition("?")[0] for _, path in line.asked})
+
+
+def test_the_index_says_what_the_ranks_say(tmp_path: Path, line: Line) -> None:
+    store = make_run(tmp_path / "store", ranks=3)
+    archive_run(store, "run1", shelf_at(S3))
+    folder = ShelfWithin(shelf_at(S3), "run1.zarr")
+    there, here = open_run("run1", S3), open_run("run1", store)
+    assert there.tensors() == here.tensors()
+    assert there.histograms("*") == here.histograms("*")
+    assert (there.steps, there.bytes, there.gaps()) == (here.steps, here.bytes, here.gaps())
+    whole = folder.fetch(INDEX)
+    assert whole is not None
+    for damaged in (b"", whole[0][:-3], b"\0" * 40):  # the ranks themselves are asked
+        folder.put(INDEX, damaged)
+        assert open_run("run1", S3).tensors() == here.tensors()
+    part = RunFigures.of([read_index(folder.location, rank) for rank in (0, 2)])  # type: ignore[list-item]
+    folder.put(INDEX, index_bytes(part))
+    assert open_run("run1", S3).tensors() == here.tensors()  # a rank that came later is seen
+    put_index(folder, [1])
+    found = folder.fetch(INDEX)
+    assert found is not None
+    assert parsed_index(found[0]) == parsed_index(whole[0])
+
+
+def test_an_index_reads_as_it_was_written(tmp_path: Path) -> None:
+    shelf = shelf_at(str(tmp_path / "archive"))
+    archive_run(make_run(tmp_path / "store", ranks=2), "run1", shelf)
+    location = ShelfWithin(shelf, "run1.zarr").location
+    ranks = [one for rank in (0, 1) if (one := read_index(location, rank)) is not None]
+    whole = RunFigures.of(ranks)
+    assert parsed_index(index_bytes(whole)) == whole
+    assert RunFigures.of(ranks[:1]).joined(RunFigures.of(ranks[1:])) == whole

@@ -1,0 +1,129 @@
+"""`anchor archive`, and reading what it has put away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anchorlib.store import Writer
+from tests.anchorlib.reading.runs import make_run
+from tests.bucket import Line, object_store
+from tests.cli.made import anchor
+
+S3 = "s3://anchors/of/us"
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Line]:
+    with object_store(monkeypatch) as line:
+        yield line
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "store")
+
+
+def test_a_run_that_was_archived_is_read_wherever_it_is(store: Path, line: Line) -> None:
+    before = {
+        words: anchor(*words, "--store", store, "--json").out
+        for words in (
+            ("names", "run1"),
+            ("hist", "run1", "-t", "fc2"),
+            ("stats", "run1", "-t", "fc1"),
+        )
+    }
+    planned = anchor("archive", "run1", "--to", S3, "--dry-run", "--store", store, "--json").json
+    assert (planned["ranks"], planned["there"], planned["dry_run"]) == ([0], [], True)
+    done = anchor("archive", "run1", "--to", S3, "--keep-local", "none", "--store", store)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0].startswith(f"run1: 1 rank in {S3}, ")
+    assert done.out.splitlines()[1].startswith("run1: removed here, ")
+    assert not (store / "run1.zarr").exists()
+    for place in (store, S3):
+        for words, out in before.items():
+            assert anchor(*words, "--store", place, "--json").out == out
+        assert anchor("verify", "run1", "--store", place).code == 0
+        (one,) = anchor("runs", "--store", place, "--json").json
+        assert (one["name"], one["state"], one["ranks"], one["steps"]) == ("run1", "closed", [0], 3)
+    refused = anchor("rm", "run1", "--store", store)
+    assert (refused.code, refused.out) == (2, "")
+    assert "in its archive alone, s3://anchors/of/us" in refused.err
+
+
+def test_the_command_repeated_sends_nothing(store: Path, tmp_path: Path) -> None:
+    to = tmp_path / "archive"
+    first = anchor("archive", "run1", "--to", to, "--store", store, "--json").json
+    again = anchor("archive", "run1", "--to", to, "--store", store, "--json").json
+    assert first["sent"] > 0 == again["sent"]
+    assert {**first, "sent": 0} == again
+    assert anchor("archive", "run1", "--to", to, "--dry-run", "--store", store).out.startswith(
+        "run1: 0 ranks would be sent, 1 are there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("none", "--to", S3), 2, "no run 'none'"),
+        (("run1", "--to", ""), 2, "it is empty"),
+        (("run1", "--to", "ftp://host/x"), 2, "ftp://host/x is no archive"),
+        (("run1", "--to", "s3://key:secret@bucket/x"), 2, "holds no credentials"),
+        (("run1", "--to", S3, "--keep-local", "some"), 2, "write all, none, a size as 500GB"),
+        (("run1", "--to", "s3://nowhere/x"), 4, "there is no bucket nowhere"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    store: Path, line: Line, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = anchor("archive", *words, "--store", store)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert "secret" not in done.err
+
+
+def test_push_leaves_archives_to_archive(store: Path) -> None:
+    done = anchor("push", "run1", "--to", S3, "--store", store)
+    assert (done.code, done.out) == (2, "")
+    assert "use `anchor archive RUN --to URL`" in done.err
+
+
+def test_a_store_in_trouble_ends_with_4(store: Path, line: Line) -> None:
+    assert anchor("archive", "run1", "--to", S3, "--store", store).code == 0
+    line.trouble = lambda method, path: "503"
+    for words in (
+        ("archive", "run1", "--to", S3, "--store", store),
+        ("names", "run1", "--store", S3),
+    ):
+        done = anchor(*words)
+        assert (done.code, done.out, done.err.count("\n")) == (4, "", 1)
+        assert "HTTP 503; try again later" in done.err
+        assert "AKIA" not in done.err
+
+
+def test_a_store_without_conditions_is_used_only_when_told(store: Path, line: Line) -> None:
+    line.trouble = lambda method, path: "blind"
+    words = ("archive", "run1", "--to", S3, "--store", store)
+    refused = anchor(*words)
+    assert (refused.code, refused.out) == (2, "")
+    assert "--without-conditional-writes" in refused.err
+    assert anchor(*words, "--without-conditional-writes").code == 0
+
+
+def test_a_run_that_is_written_or_was_never_closed_is_refused(store: Path, tmp_path: Path) -> None:
+    to = tmp_path / "archive"
+    with Writer.open(store, "run1", 0, resume=True):
+        done = anchor("archive", "run1", "--to", to, "--store", store)
+        assert (done.code, done.out) == (2, "")
+        assert "being written by a living process" in done.err
+
+
+def test_status_of_a_directory_says_what_is_archived(store: Path, tmp_path: Path) -> None:
+    anchor("archive", "run1", "--to", tmp_path / "archive", "--store", store)
+    done = anchor("status", "--store", store)
+    assert f"1 run is archived in {tmp_path}/archive, 1 of them is here too" in done.err
+    assert json.loads(anchor("status", "--store", store, "--json").out) == []
