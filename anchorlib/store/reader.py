@@ -90,6 +90,7 @@ class RunReader:
         known = [(id(part), part.version) for part in parts]
         if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
             joined = joined_rank(parts, self.name)
+            joined.asked = self.asked
             self._joined[rank] = known
             return joined
         return self._ranks[rank]
@@ -99,13 +100,17 @@ class RunReader:
         if reader is not None and reader.left_out:  # a copy, which grows no more
             return reader
         if reader is None or not reader.is_current:
-            reader = RankReader(self.location, key[0], self.name, key[1])
-            reader.asked = self.asked
+            reader = self._opened(key)
         else:
             reader.refresh()
         if self._looked.get(key) != reader.version:
             self._copied[key] = end_copy(self.location, self.name, reader)
             self._looked[key] = reader.version
+        return reader
+
+    def _opened(self, key: PartKey) -> RankReader:
+        reader = RankReader(self.location, key[0], self.name, key[1])
+        reader.asked = self.asked
         return reader
 
     @property
@@ -116,7 +121,7 @@ class RunReader:
     def rank(self, rank: int) -> RankReader:
         """One rank; raises KeyError where it has recorded nothing."""
         if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
-            self._ranks[rank] = RankReader(self.location, rank, self.name)
+            self._ranks[rank] = self._opened((rank, 0))
         return self._ranks[rank]
 
     def open_rank(self, rank: int) -> RankReader:

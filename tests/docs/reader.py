@@ -3,7 +3,8 @@
 Python runs in this process; so do `anchor …` and `python FILE.py …`, as they would from a shell
 but for the seconds that importing torch takes. Everything else is a line of bash. A collector is
 started on a free port, which then stands for the address that its line binds to (127.0.0.1:50051);
-its metrics on another, for 9464.
+its metrics on another, for 9464. So is a scheduler of dask; it and its workers are ended with `&`'s
+shell.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Reader:
     patch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     collectors: list[subprocess.Popen[str]] = field(default_factory=list)
+    others: list[subprocess.Popen[str]] = field(default_factory=list)
     served: dict[str, str] = field(default_factory=dict)
     metrics: str = field(default_factory=free_address)
 
@@ -70,15 +72,23 @@ class Reader:
         if text.startswith("anchor serve") and "--check" not in text:
             self._serve(text)
             return
+        if text.startswith("dask scheduler"):
+            self._schedule(text)
+            return
         for told, address in self.served.items():
             text = text.replace(told, address)
-        if found := re.fullmatch(rf"export ((?:{VARIABLE} ?)+)", text):
+        if text.startswith("dask worker"):
+            self._leave_running(text)
+        elif found := re.fullmatch(rf"export ((?:{VARIABLE} ?)+)", text):
             self._export(found[1].split())
         else:
             assert self._run(text) == command.code, command.text
 
     def leave(self) -> None:
-        """End the collectors that the page started: SIGTERM is answered with 0."""
+        """End what the page started: collectors answer SIGTERM with 0."""
+        for one in reversed(self.others):
+            with one:
+                one.terminate()
         for collector in self.collectors:
             collector.send_signal(signal.SIGTERM)
         for collector in self.collectors:
@@ -115,6 +125,22 @@ class Reader:
         assert found is not None, text
         bind = re.search(r"--bind (\S+)", text)
         self.served[bind[1] if bind else SERVED] = found[1]
+
+    def _schedule(self, text: str) -> None:
+        found = re.search(r"--host (\S+) --port (\d+)", text)
+        assert found is not None, text
+        scheduler = self._leave_running(text.replace(found[2], "0"))
+        assert scheduler.stderr is not None
+        for line in scheduler.stderr:
+            if at := re.search(r"Scheduler at: +tcp://(\S+)", line):
+                self.served[f"{found[1]}:{found[2]}"] = at[1]
+                return
+        raise AssertionError(text)
+
+    def _leave_running(self, text: str) -> subprocess.Popen[str]:
+        words = shlex.split(text.removesuffix("&"))
+        self.others.append(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
+        return self.others[-1]
 
 
 def _script(path: str) -> int:
