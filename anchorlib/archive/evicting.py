@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from anchorlib.archive.apart import check_apart
 from anchorlib.archive.rank import is_archived
 from anchorlib.errors import AnchorError, CollectorError, RunBusyError
 from anchorlib.store import (
@@ -99,6 +100,7 @@ def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
 
 
 def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
+    check_apart(store, note.run, shelf)
     location = LocalLocation(run_directory(store, note.run))
     reader = RunReader(location, note.run)
     reader.refresh()

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, listed_ranks
+from anchorlib.store.layout import INDEX
 from anchorlib.store.objects import Shelf
 from anchorlib.store.run_index import (
-    INDEX,
     RunFigures,
     index_bytes,
     parsed_index,
@@ -24,14 +24,20 @@ _TRIES = 30
 _PAUSE = 0.05  # seconds, times how often it did not work: others are rewriting it, too
 
 
-def put_index(folder: Shelf, ranks: Iterable[int]) -> None:
+def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> None:
     """Takes archived ranks into the index of their run, which need not be there yet.
 
-    folder: the run's objects. Raises StoreError, CollectorError.
+    folder: the run's objects. anew: those that were marked as whole just now: what an index says of
+    them already is of an earlier recording, and it is made again from all ranks.
+
+    Raises StoreError, CollectorError.
     """
+    marked = {*anew}
     for number in range(_TRIES):
         found = folder.fetch(INDEX)
         known = None if found is None else _parsed(found[0])
+        if known is not None and marked & {*known.ranks}:
+            known = None
         merged = _with(folder.location, known, list(ranks))
         data = index_bytes(merged)
         if found is None:

@@ -24,7 +24,8 @@ __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
 class SentRank:
     """A rank that is in the archive, whole.
 
-    objects, bytes: of which it is made there. sent: how many of them had to be sent now.
+    objects, bytes: of which it is made there. sent: how many of them had to be sent now. marked:
+    whether it was marked as whole now, and not before.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class SentRank:
     bytes: int
     sent: int
     note: RankNote
+    marked: bool = False
 
 
 def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
@@ -59,7 +61,8 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     if not shelf.create(sealed.key, sealed.document):
         raise RunExistsError(_taken(reader.rank, shelf))
     shelf.remove(claim_key(reader.rank))
-    return SentRank(reader.rank, len(sealed.objects) + 1, _size(sealed), sent, note)
+    objects = len(sealed.objects) + 1
+    return SentRank(reader.rank, objects, _size(sealed), sent, note, marked is None)
 
 
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:

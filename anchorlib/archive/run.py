@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from anchorlib.archive.apart import check_apart
 from anchorlib.archive.index import put_index
 from anchorlib.archive.rank import SentRank, archive_rank, is_archived
 from anchorlib.errors import OptionError, RunBusyError, RunNotFoundError
@@ -62,8 +63,10 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
 
     Killed at any moment and called again, it goes on; two at once come to the same. Raises
     RunBusyError for a run that a living process writes, RunExistsError where the archive has
-    another recording under this name, StoreError, CollectorError.
+    another recording under this name, OptionError where the archive is the store itself,
+    StoreError, CollectorError.
     """
+    check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     reader = _reader(store, run)
     sent: list[SentRank] = []
@@ -75,7 +78,7 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
     document = reader.location.get("zarr.json")
     if document is not None:
         folder.create("zarr.json", document)
-    put_index(folder, reader.ranks)
+    put_index(folder, reader.ranks, anew=[one.rank for one in sent if one.marked])
     ranks = {one.rank: one.note for one in sent}
     with store_errors(f"cannot note that {run!r} is archived in {escape(str(store))}"):
         write_note(store, ArchiveNote(run, shelf.place, time.time_ns(), ranks))
@@ -91,6 +94,7 @@ def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None =
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
     """What `archive_run` would do; nothing is written. Raises as it does."""
+    check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
     reader = _reader(store, run)
     note = note_of(store, run)

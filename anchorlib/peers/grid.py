@@ -20,6 +20,7 @@ __all__ = ["Grid", "SeriesKey", "grid_of"]
 
 Array = np.ndarray[Any, Any]
 UNJUDGED = int(Flag.STEP_SKIPPED | Flag.SCALED)
+LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class SeriesKey(NamedTuple):
@@ -178,7 +179,8 @@ def _fill(grid: Grid, rank: int, rows: Array, at: Array, reader: RankReader) -> 
     grid.nan[rank, at] = (column("nan") > 0) & counts
     grid.inf[rank, at] = (column("inf") > 0) & counts
     size = column("l2") / np.sqrt(numel)
-    grid.rms[rank, at] = np.where((size > 0) & np.isfinite(size), size, np.nan)
+    small = np.clip(size, LEAST, MOST)  # in float32, however large those of float64 are
+    grid.rms[rank, at] = np.where((size > 0) & np.isfinite(size), small, np.nan)
 
 
 def _numel(shapes: list[tuple[int, ...]], codes: Array) -> Array:

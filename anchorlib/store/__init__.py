@@ -10,7 +10,7 @@ remove_run, rename_run    a run as a whole, which no living process writes
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
-from anchorlib.store.archived import note_of, noted_runs
+from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
 from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
 from anchorlib.store.asked import Pin, asked, packed_rows, pin_of, told_rows
 from anchorlib.store.audit import RankAudit
@@ -30,7 +30,8 @@ from anchorlib.store.finding import (
     locate_store,
 )
 from anchorlib.store.holding import HeldRank, held_ranks, is_written
-from anchorlib.store.layout import run_directory
+from anchorlib.store.layout import INDEX as RUN_INDEX
+from anchorlib.store.layout import rank_of, run_directory
 from anchorlib.store.listing import listed_parts, listed_ranks
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
@@ -74,6 +75,8 @@ from anchorlib.store.writer import Writer
 
 __all__ = [
     "DEFAULT_STORE",
+    "RUN_INDEX",
+    "ArchiveNote",
     "CollectorLocation",
     "FolderTarget",
     "FoundRun",
@@ -133,6 +136,7 @@ __all__ = [
     "pin_of",
     "place_run",
     "rank_location",
+    "rank_of",
     "read_index",
     "read_sealed",
     "remove_rank",

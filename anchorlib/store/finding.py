@@ -25,7 +25,7 @@ from anchorlib.errors import (
 )
 from anchorlib.names import check_stored_run_name, escape, suggest
 from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
-from anchorlib.store.layout import rank_of
+from anchorlib.store.layout import INDEX, rank_of
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.objects import (
     ObjectLocation,
@@ -33,7 +33,6 @@ from anchorlib.store.objects import (
     object_location,
     parse_object_url,
 )
-from anchorlib.store.run_index import INDEX
 from anchorlib.store.several import SeveralCollectors
 
 if TYPE_CHECKING:

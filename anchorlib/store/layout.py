@@ -30,6 +30,7 @@ __all__ = [
     "COLUMNS",
     "FORMAT",
     "HIST_COLUMNS",
+    "INDEX",
     "LABELS",
     "MOST_BINS",
     "NOT_KEPT",
@@ -55,6 +56,7 @@ __all__ = [
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII)
 
 FORMAT = "anchor-zarr"
+INDEX = "index.json.zst"  # of an archived run: what all of its ranks hold, see `run_index`
 VERSION = 2
 ROWS_PER_CHUNK = 65536
 CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again

@@ -22,6 +22,7 @@ from anchorlib.store.catalog import encode
 from anchorlib.store.forms import OpenForm
 from anchorlib.store.layout import (
     CATALOG_CHUNK,
+    INDEX,
     ROW,
     ROWS_PER_CHUNK,
     VERSION,
@@ -132,6 +133,7 @@ class Place:
             self._check_archive()
         forget(self.store, self.run)
         budget.made_files(RANK_FILES)
+        (run / INDEX).unlink(missing_ok=True)  # of an archive, it would tell of what was there
         create_rank(run, self.rank, self.tree, self.author, self.number)
         return RankReader(LocalLocation(run), self.rank, part=self.number)
 

@@ -43,10 +43,10 @@ class RunReader:
     def refresh(self) -> None:
         """Looks for new ranks, rows and series.
 
-        A run of sealed ranks that has an index never changes: its ranks are opened when they are
-        asked for. `figures` is what the index says. A rank that was not sealed to its end does not
-        exist. Raises RunNotFoundError where there is no other, StoreError where a part of a rank is
-        missing.
+        A run of sealed ranks that has an index is read as it was at the first look: its ranks are
+        opened when they are asked for, and `figures` is what the index says. A rank that was not
+        sealed to its end does not exist. Raises RunNotFoundError where there is no other, or the
+        run is gone, StoreError where a part of a rank is missing.
         """
         if not self._looked_for_figures:
             self.figures = archived_figures(self.location)
@@ -64,6 +64,11 @@ class RunReader:
     def _look(self) -> None:
         listed = listed_parts(self.location)
         found = {key: reader for key in listed if (reader := self._sealed_or_live(key))}
+        if self._parts and not listed:
+            raise RunNotFoundError(
+                f"{escape(self.name)} is not here any more: it was removed, renamed, or is in its "
+                "archive alone; open it again"
+            )
         if listed and not found:
             raise RunNotFoundError(
                 f"no rank of {escape(self.name)} was sealed to its end: archive the run once more"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.names import check_run_name, check_stored_run_name, escape
-from anchorlib.store.archived import ArchiveNote, forget
+from anchorlib.store.archived import ArchiveNote, forget, note_of
 from anchorlib.store.aside import delete_aside, put_aside
 from anchorlib.store.author import run_author, run_document
 from anchorlib.store.holding import drop_locks, move_locks, whole_run
@@ -160,7 +160,7 @@ def _renamed(old: Path, new: Path) -> bytes | None:
 
 def _move(old: Path, new: Path, name: str) -> None:
     """Renames a folder; nothing that bears the new name is replaced."""
-    if os.path.lexists(new):
+    if os.path.lexists(new) or note_of(new.parent, name) is not None:
         raise RunExistsError(
             f"there is a run {name!r} in {escape(str(new.parent))} already: take another name, or "
             "remove that one first (anchor rm)"

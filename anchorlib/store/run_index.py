@@ -18,6 +18,7 @@ from anchorlib.record import Gap, summed_gaps
 from anchorlib.store.catalog import encode
 from anchorlib.store.checks import is_sound
 from anchorlib.store.fields import items, mapping, step, text, texts, whole
+from anchorlib.store.layout import INDEX
 from anchorlib.store.listing import listed_parts
 from anchorlib.store.location import Location
 from anchorlib.store.seal.codecs import deflated, inflated
@@ -26,7 +27,6 @@ from anchorlib.store.seal.manifest import read_sealed
 from anchorlib.summary import Log2Histogram
 
 __all__ = [
-    "INDEX",
     "MergedSeries",
     "RunFigures",
     "archived_figures",
@@ -36,7 +36,6 @@ __all__ = [
     "sealed_figures",
 ]
 
-INDEX: Final = "index.json.zst"
 FORMAT: Final = "anchor-index"
 VERSION: Final = 1
 _MOST_BYTES: Final = 256 << 20
@@ -164,7 +163,10 @@ def archived_figures(run: Location) -> RunFigures | None:
         return None
     if not known.ranks or not {*known.ranks} <= {*listed}:
         return None
-    later = [*sealed_figures(run, [rank for rank in listed if rank not in {*known.ranks}])]
+    missing = [rank for rank in listed if rank not in {*known.ranks}]
+    later = [*sealed_figures(run, missing)]
+    if len(later) < len(missing):  # live, or not whole yet
+        return None
     return known.joined(RunFigures.of(later)) if later else known
 
 

@@ -78,8 +78,10 @@ def archive(  # noqa: PLR0913  # one parameter for each option
     from anchorlib.upkeep import local_run
 
     keep = parse_keep(keep_local, "--keep-local")
-    directory, name = local_run(find_run(run, store))
-    shelf = shelf_at(to)
+    found, shelf = find_run(run, store), shelf_at(to)
+    if found.archive == shelf.place:
+        return _say_done(found.name, found.archive, as_json=as_json)
+    directory, name = local_run(found)
     if dry_run:
         plan = plan_archive(directory, name, shelf)
         going = leaving(directory, shelf.place, keep, [name])
@@ -94,6 +96,15 @@ def archive(  # noqa: PLR0913  # one parameter for each option
         document(_document(done, freed))
     else:
         emit(_lines(done, freed, this_screen()))
+    return ExitCode.DONE
+
+
+def _say_done(run: str, place: str, *, as_json: bool) -> ExitCode:
+    """That a run is in this archive, and no longer here: an earlier call has done it all."""
+    if as_json:
+        document({"run": run, "to": place, "objects": 0, "sent": 0, "removed": [], "freed": 0})
+    else:
+        emit([f"{run}: in {place} alone; there is nothing to send"])
     return ExitCode.DONE
 
 

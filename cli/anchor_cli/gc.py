@@ -191,7 +191,7 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
 
 def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:
     """What is known of each run, and which cannot be read."""
-    from anchorlib.errors import AnchorError, CollectorError, RunNotFoundError
+    from anchorlib.errors import AnchorError, CollectorError, OptionError, RunNotFoundError
     from anchorlib.store import list_runs, locate_store
     from anchorlib.upkeep import read_facts
 
@@ -201,7 +201,7 @@ def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:
             known.append(read_facts(keeper, run, store))
         except CollectorError:
             raise
-        except RunNotFoundError:  # removed a moment ago
+        except (RunNotFoundError, OptionError):  # removed a moment ago, or in its archive alone
             continue
         except AnchorError as error:
             problems.append(f"{run} cannot be read, and stays: {error}")

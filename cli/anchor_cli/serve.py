@@ -150,6 +150,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
             "--archive",
             metavar="URL|DIR",
             help="Archive runs there when they are closed: s3://, gs:// or az://BUCKET/PREFIX.",
+            callback=not_empty,
         ),
     ] = None,
     archive_after: Annotated[

@@ -10,7 +10,7 @@ from anchor_server.access import Grant, Right
 from anchor_server.limits import Limits
 from anchor_server.refusals import Refusal
 from anchorlib.errors import StoreError
-from anchorlib.store import run_author, run_directory
+from anchorlib.store import note_of, run_author, run_directory
 from anchorlib.wire import Kind
 
 __all__ = ["check_author", "check_runs", "linked_run"]
@@ -38,6 +38,12 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
     if grant.may(Right.REPLACE, run):
         return
     author = run_author(run_directory(store, run))
+    if author is None and anew and note_of(store, run) is not None:
+        raise Refusal(
+            Kind.FORBIDDEN,
+            f"run '{run}' is archived, and token '{grant.name}' has no right to replace: take "
+            "another run name, or ask who runs the collector for that right",
+        )
     if author is None or author == grant.name or (not author and not anew):
         return
     whose = "was made by another token" if author else "was made by no token"

@@ -6,7 +6,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from anchorlib.store import Location, archived_location, noted_runs
+from anchorlib.store import (
+    RUN_INDEX,
+    ArchiveNote,
+    Location,
+    archived_location,
+    listed_ranks,
+    note_of,
+    noted_runs,
+    rank_of,
+)
 
 __all__ = ["Elsewhere"]
 
@@ -19,14 +28,20 @@ class Elsewhere:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[str, Location] = {}
+        self._known: dict[tuple[str, str, int], Location] = {}
         self._lock = Lock()
 
     def get(self, key: str, start: int, length: int) -> bytes | None:
         """See `Location.get`; raises CollectorError where the archive cannot be reached."""
-        run, _, inside = key.partition("/")
-        location = self._location(run) if inside else None
-        return None if location is None else location.get(inside, start, length)
+        folder, _, inside = key.partition("/")
+        found = self._found(folder) if inside else None
+        if found is None:
+            return None
+        location, note = found
+        # Other collectors archive their ranks of a run there too: those are not ours to give out.
+        if inside == RUN_INDEX and {*listed_ranks(location)} != {*note.ranks}:
+            return None
+        return location.get(inside, start, length)
 
     def folders(self) -> list[str]:
         """The folders of all runs that are archived, as a listing of the store has them."""
@@ -34,21 +49,32 @@ class Elsewhere:
 
     def list(self, key: str) -> list[str]:
         """See `Location.list`."""
-        run, _, inside = key.partition("/")
-        location = self._location(run)
-        return [] if location is None else location.list(inside)
+        folder, _, inside = key.partition("/")
+        found = self._found(folder)
+        if found is None:
+            return []
+        location, note = found
+        names = location.list(inside)
+        ours = (None, *note.ranks)
+        return names if inside else [one for one in names if rank_of(one.rstrip("/")) in ours]
 
-    def _location(self, folder: str) -> Location | None:
+    def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
+        """Where a run is read that is in its archive alone, and what is noted of it now."""
         run = folder.removesuffix(_SUFFIX)
         if not run or run == folder or (self._root / folder).is_dir():
             return None
+        note = note_of(self._root, run)
+        if note is None:
+            return None
+        key = (run, note.place, note.archived_ns)
         with self._lock:
-            known = self._known.get(run)
+            known = self._known.get(key)
         if known is None:
             known = archived_location(self._root, run)
+            if known is None:
+                return None
             with self._lock:
-                if known is not None:
-                    while len(self._known) >= _MOST:
-                        del self._known[next(iter(self._known))]
-                    self._known[run] = known
-        return known
+                while len(self._known) >= _MOST:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = known
+        return known, note

@@ -18,12 +18,13 @@ from anchor_server.refusals import Refusal
 from anchor_server.roster import Sight
 from anchor_server.tally import Tally
 from anchor_server.trouble import Caller, Trouble
-from anchorlib.errors import RunNotFoundError
+from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.names import check_run_name, check_stored_run_name
 from anchorlib.store import (
     disk_bytes,
     has_run,
     is_written,
+    note_of,
     remove_run,
     rename_run,
     run_directory,
@@ -153,6 +154,10 @@ class KeeperService:
         if right is Right.READ and (other := linked_run(self._store, run)) is not None:
             self._gate.check(asked.context, right, other)
         if not has_run(self._store, run):
+            if note_of(self._store, run) is not None:
+                raise OptionError(
+                    f"run '{run}' is in its archive alone, which nothing is changed in from here"
+                )
             raise RunNotFoundError(f"there is no run '{run}'")
         return run
 

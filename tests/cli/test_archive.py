@@ -63,6 +63,10 @@ def test_the_command_repeated_sends_nothing(store: Path, tmp_path: Path) -> None
     assert anchor("archive", "run1", "--to", to, "--dry-run", "--store", store).out.startswith(
         "run1: 0 ranks would be sent, 1 are there"
     )
+    gone = ("archive", "run1", "--to", to, "--keep-local", "none", "--store", store)
+    assert "removed here" in anchor(*gone).out
+    assert anchor(*gone).out == f"run1: in {to} alone; there is nothing to send\n"
+    assert anchor(*gone, "--json").json["sent"] == 0
 
 
 @pytest.mark.parametrize(
@@ -127,3 +131,13 @@ def test_status_of_a_directory_says_what_is_archived(store: Path, tmp_path: Path
     done = anchor("status", "--store", store)
     assert f"1 run is archived in {tmp_path}/archive, 1 of them is here too" in done.err
     assert json.loads(anchor("status", "--store", store, "--json").out) == []
+
+
+def test_gc_passes_over_what_is_in_its_archive_alone(store: Path, tmp_path: Path) -> None:
+    make_run(store, "run2")
+    to = tmp_path / "archive"
+    anchor("archive", "run1", "--to", to, "--keep-local", "none", "--store", store)
+    found = anchor("gc", "--keep-last", "0", "--store", store)
+    assert found.code == 0, found.err
+    assert not (store / "run2.zarr").exists()
+    assert anchor("names", "run1", "--store", store).code == 0

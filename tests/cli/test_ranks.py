@@ -9,7 +9,8 @@ from tests.anchorlib.peers.jobs import as_drawn, job, only
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
 
-def test_an_outlier_is_a_line_and_exit_code_1(tmp_path):
+def test_an_outlier_is_a_line_and_exit_code_1(tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     job(tmp_path, range(8), change=only(4, 1, "w@value", 0))
     done = anchor("ranks", "run1", "--store", tmp_path)
     assert done.code == 1

@@ -232,7 +232,7 @@ def test_a_collector_says_what_of_a_removal_it_cannot_end(
     store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     problem = "run0.zarr.5f0ca6aa cannot be deleted"
-    monkeypatch.setattr("anchor_server.collector.finish_removals", lambda _: (0, [problem]))
+    monkeypatch.setattr("anchor_server.premises.finish_removals", lambda _: (0, [problem]))
     with serve(store):
         until(lambda: problem in caplog.text)
 

@@ -233,7 +233,9 @@ def test_every_package_of_the_development_environment_is_pinned():
 def needed():
     """The names of all that the development environment takes, and what these take in turn."""
     extras = PROJECT["project"]["optional-dependencies"].values()
-    named = [*PROJECT["dependency-groups"]["dev"], *PROJECT["project"]["dependencies"]]
+    groups = PROJECT["dependency-groups"]
+    given = [line for line in groups["dev"] if line != {"include-group": "demo"}]
+    named = [*given, *groups["demo"], *PROJECT["project"]["dependencies"]]
     todo = [Requirement(line) for line in (*named, *(line for lines in extras for line in lines))]
     seen = set()
     while todo:

@@ -11,8 +11,9 @@ import pytest
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.archive.index import put_index
 from anchorlib.reading import open_run
+from anchorlib.store.layout import INDEX
 from anchorlib.store.objects import ShelfWithin
-from anchorlib.store.run_index import INDEX, RunFigures, index_bytes, parsed_index
+from anchorlib.store.run_index import RunFigures, index_bytes, parsed_index
 from anchorlib.store.seal import read_index
 from tests.anchorlib.reading.runs import make_run
 from tests.bucket import Line, object_store

@@ -1,0 +1,26 @@
+"""A store is no archive of itself: what was sent would be the run that is then removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+from anchorlib.store import run_directory
+from anchorlib.store.objects import Shelf
+
+__all__ = ["check_apart"]
+
+
+def check_apart(store: Path, run: str, shelf: Shelf) -> None:
+    """Raises OptionError where the archive is the store, or keeps this run in the same folder."""
+    if "://" in shelf.place:
+        return
+    place = Path(shelf.place)
+    here, there = run_directory(store, run), run_directory(place, run)
+    same = here.exists() and there.exists() and here.samefile(there)
+    if same or store.resolve() == place.resolve():
+        raise OptionError(
+            f"{escape(shelf.place)} is where run {run!r} is already, and no archive of it: name "
+            "another directory"
+        )

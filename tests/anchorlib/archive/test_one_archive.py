@@ -1,0 +1,126 @@
+"""One archive for several stores: each run is whole for whoever reads it, from wherever."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from anchor_server import serve
+from anchorlib.archive import Keep, archive_run, make_room, plan_archive
+from anchorlib.errors import AnchorError, OptionError, RunExistsError, RunNotFoundError
+from anchorlib.reading import open_run
+from anchorlib.store import RunFigures, RunReader, Writer, find_run, place_run, rename_run
+from anchorlib.store.objects import FolderShelf
+from anchorlib.upkeep import keeper_at
+from tests.anchorlib.reading.runs import STEPS, make_run, training
+from tests.writing import put
+
+
+def one_rank(store: Path, rank: int, scale: float = 1.0, **options: object) -> None:
+    with Writer.open(store, "run1", rank, **options) as writer:  # type: ignore[arg-type]
+        for step in range(STEPS):
+            put(writer, training(step, scale=scale))
+
+
+def test_a_store_is_no_archive_of_itself(tmp_path: Path) -> None:
+    store = make_run(tmp_path / "store")
+    (tmp_path / "link").symlink_to(store, target_is_directory=True)
+    before = {path: path.stat().st_size for path in store.rglob("*")}
+    for place in (store, tmp_path / "link", store / ".." / "store"):
+        shelf = FolderShelf(place)
+        for attempt in (archive_run, plan_archive):
+            with pytest.raises(OptionError, match="no archive of it"):
+                attempt(store, "run1", shelf)
+        assert make_room(store, shelf, Keep(most=0)) == {}
+    assert {path: path.stat().st_size for path in store.rglob("*")} == before
+
+
+def test_a_rank_that_is_live_beside_sealed_ones_is_read(tmp_path: Path) -> None:
+    store, place = make_run(tmp_path / "store"), tmp_path / "archive"
+    archive_run(store, "run1", FolderShelf(place))
+    with Writer.open(place, "run1", 5) as writer:
+        put(writer, training(7))
+    assert open_run("run1", place).ranks == [0, 5]
+
+
+def test_what_is_recorded_over_a_sealed_rank_is_what_is_read(tmp_path: Path) -> None:
+    store, place = make_run(tmp_path / "store", ranks=2), tmp_path / "archive"
+    archive_run(store, "run1", FolderShelf(place))
+    with Writer.open(place, "run1", 0, overwrite=True) as writer:
+        put(writer, training(5))
+    run = open_run("run1", place)
+    assert run.series("fc1", rank=0).columns["step"].tolist() == [5, 5]
+    assert run.series("fc1", rank=1).columns["step"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert [info.records for info in run.tensors() if info.name == "fc1"] == [2 + 6]
+
+
+def test_an_index_tells_of_the_rank_that_is_there_now(tmp_path: Path) -> None:
+    shelf = FolderShelf(tmp_path / "archive")
+    one_rank(tmp_path / "first", 0)
+    archive_run(tmp_path / "first", "run1", shelf)
+    shutil.rmtree(tmp_path / "archive/run1.zarr/rank0")
+    one_rank(tmp_path / "second", 0, scale=4.0)
+    archive_run(tmp_path / "second", "run1", shelf)
+    again = FolderShelf(tmp_path / "again")
+    archive_run(tmp_path / "second", "run1", again)
+    assert _figures(shelf.place) == _figures(again.place)
+
+
+def _figures(place: str) -> RunFigures:
+    found = RunReader(find_run("run1", place).location, "run1")
+    found.refresh()
+    assert found.figures is not None
+    return found.figures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [(0,), (1,), (0, 1)], ids=str)
+def test_ranks_of_two_collectors_are_read_wherever_they_are(
+    tmp_path: Path, sent: tuple[int, ...]
+) -> None:
+    """Rank 0 is gone from its collector; rank 1 is there still, or is archived as well."""
+    shelf = FolderShelf(tmp_path / "archive")
+    stores = [tmp_path / "a", tmp_path / "b"]
+    for rank, store in enumerate(stores):
+        one_rank(store, rank)
+        if rank in sent:
+            archive_run(store, "run1", shelf)
+    if 0 in sent:
+        make_room(stores[0], shelf, Keep(most=0))
+    with serve(stores[0]) as one, serve(stores[1]) as two:
+        address = f"grpc://{one.address},{two.address}"
+        run = open_run("run1", address)
+        assert run.ranks == [0, 1]
+        assert [len(run.series("fc1", rank=rank)) for rank in (0, 1)] == [6, 6]
+        keeper = keeper_at(address)
+        if 0 in sent:
+            with pytest.raises(AnchorError, match="in its archive alone"):
+                keeper.rename("run1", "other")
+            with pytest.raises(AnchorError, match="in its archive alone"):
+                keeper.remove("run1")
+            assert open_run("run1", address).ranks == [0, 1]
+
+
+def test_the_name_of_an_archived_run_is_taken(tmp_path: Path) -> None:
+    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
+    archive_run(store, "run1", shelf)
+    make_room(store, shelf, Keep(most=0))
+    make_run(store, "run2")
+    with pytest.raises(RunExistsError):
+        rename_run(store, "run2", "run1")
+    made = make_run(tmp_path / "made", "run3") / "run3.zarr"
+    with pytest.raises(RunExistsError):
+        place_run(store, made, "run1")
+    assert open_run("run1", store).steps == [0, 1, 2]
+
+
+def test_a_reader_of_a_run_that_goes_says_so(tmp_path: Path) -> None:
+    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
+    run = open_run("run1", store)
+    assert run.ranks == [0]
+    archive_run(store, "run1", shelf)
+    make_room(store, shelf, Keep(most=0))
+    with pytest.raises(RunNotFoundError, match="open it again"):
+        run.tensors()
