@@ -16,11 +16,12 @@ finds and does not send again.
 """
 
 from anchorlib.archive.evicting import Keep, leaving, make_room
-from anchorlib.archive.probing import checked_shelf
+from anchorlib.archive.probing import HASTY, checked_shelf
 from anchorlib.archive.run import Archived, Planned, archive_run, plan_archive
 from anchorlib.store.objects import Shelf, shelf_at
 
 __all__ = [
+    "HASTY",
     "Archived",
     "Keep",
     "Planned",

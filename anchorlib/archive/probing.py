@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
 from anchorlib.store.location import Location
-from anchorlib.store.objects import Held, Shelf
+from anchorlib.store.objects import Held, Limits, Shelf
 
-__all__ = ["checked_shelf"]
+__all__ = ["HASTY", "checked_shelf"]
+
+HASTY: Final = Limits(request=5.0, connect=3.0, again=0, retrying=5.0)
+"""For whoever wants to know in seconds whether a place answers, and does not wait for it."""
 
 
 def checked_shelf(shelf: Shelf, *, without_conditions: bool = False) -> Shelf:

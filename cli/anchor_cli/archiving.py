@@ -10,7 +10,7 @@ from anchor_cli.amounts import parse_keep, parse_seconds
 if TYPE_CHECKING:
     from anchor_server import Archiving
 
-__all__ = ["archiving"]
+__all__ = ["archiving", "try_archive"]
 
 
 def archiving(
@@ -19,15 +19,13 @@ def archiving(
     keep_local: str,
     without_conditions: bool,  # noqa: FBT001  # an option's
 ) -> Archiving | None:
-    """Where closed runs go, None where they stay.
+    """Where closed runs go, None where they stay; nothing is asked of the archive, nothing made.
 
-    The archive is tried out at once. One that cannot be used is refused with OptionError or
-    MissingExtraError; one that does not answer now is tried again later, for collecting does not
-    wait for it.
+    Raises OptionError, MissingExtraError.
     """
     from anchor_server import Archiving
-    from anchorlib.archive import checked_shelf, shelf_at
-    from anchorlib.errors import CollectorError, OptionError
+    from anchorlib.archive import shelf_at
+    from anchorlib.errors import OptionError
 
     keep = parse_keep(keep_local, "--keep-local")
     seconds = parse_seconds(after, "--archive-after")
@@ -35,9 +33,19 @@ def archiving(
         if not keep.is_all:
             raise OptionError("--keep-local says what stays of archived runs: give --archive, too")
         return None
-    shelf = shelf_at(place)
+    return Archiving(shelf_at(place), seconds, keep, without_conditions)
+
+
+def try_archive(place: str, *, without_conditions: bool) -> None:
+    """Puts something small there and removes it.
+
+    An archive that cannot be used is refused with OptionError or StoreError; of one that does not
+    answer within seconds the log says so, and it is tried again later: collecting does not wait.
+    """
+    from anchorlib.archive import HASTY, checked_shelf, shelf_at
+    from anchorlib.errors import CollectorError
+
     try:
-        checked_shelf(shelf, without_conditions=without_conditions)
+        checked_shelf(shelf_at(place, HASTY), without_conditions=without_conditions)
     except CollectorError as error:
         logging.getLogger("anchor_server").warning("nothing is archived yet: %s", error)
-    return Archiving(shelf, seconds, keep, without_conditions)

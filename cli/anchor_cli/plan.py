@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anchor_cli.amounts import parse_rate, parse_seconds, parse_size
-from anchor_cli.archiving import archiving
+from anchor_cli.archiving import archiving, try_archive
 from anchor_cli.showing import Shown
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def archiving(self) -> Archiving | None:
-        """Where closed runs go; see `archiving`. An archive is tried out at once."""
+        """Where closed runs go; see `archiving`."""
         from anchorlib.errors import OptionError
 
         if self.archive is not None and self.read_only:
@@ -130,7 +130,10 @@ class Plan:
             "max_runs": self.max_runs,
             "archiving": self.archiving,
         }
-        return settings | {name: read() for name, read in self._amounts.items()}, identity
+        settings |= {name: read() for name, read in self._amounts.items()}
+        if self.archive is not None:
+            try_archive(self.archive, without_conditions=self.without_conditions)
+        return settings, identity
 
     def problems(self) -> list[str]:
         """All that would keep it from starting, each in a sentence."""
@@ -155,8 +158,17 @@ class Plan:
             insecure=self.insecure,
             read_only=self.read_only,
             metrics_bind=self.metrics_bind,
+            archive=None if "://" in (self.archive or "") else self.archive,
         )
         return found + problems(wanted)
+
+    def remarks(self) -> list[str]:
+        """What does not keep it from starting, and may be a mistake all the same."""
+        from anchorlib.names import escape
+
+        if self.archive is None or "://" in self.archive or Path(self.archive).is_dir():
+            return []
+        return [f"the archive {escape(self.archive)} is not there: it would be made"]
 
 
 T = TypeVar("T")

@@ -236,8 +236,8 @@ def _say_problems(plan: Plan, *, as_json: bool) -> ExitCode:
     found = plan.problems()
     if as_json:
         document({"starts": not found, "problems": found})
-    for problem in found:
-        note(problem)
+    for said in found or plan.remarks():
+        note(said)
     if not (found or as_json):
         emit(f"anchor: would collect on {plan.bind} into {plan.store}")
     return ExitCode.USAGE if found else ExitCode.DONE

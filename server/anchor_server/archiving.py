@@ -15,7 +15,7 @@ from typing import Final
 
 from anchor_server.tally import ArchiveTally
 from anchorlib.archive import Keep, Shelf, archive_run, checked_shelf, make_room
-from anchorlib.errors import AnchorError, CollectorError, RunBusyError, RunNotFoundError
+from anchorlib.errors import AnchorError, CollectorError, RunNotFoundError
 from anchorlib.store import (
     LocalLocation,
     RunReader,
@@ -62,6 +62,10 @@ class _Pause:
         return self.seconds
 
 
+class _EndedError(Exception):
+    """The archiver was told to end in the middle of a run."""
+
+
 class Archiver:
     """A thread that archives the closed runs of a store until it is stopped."""
 
@@ -79,9 +83,13 @@ class Archiver:
         """Archive from now on."""
         self._thread.start()
 
-    def stop(self, patience: float) -> None:
-        """Begin no further run, and wait so long for the one it is at: it is gone on with later."""
+    def end(self) -> None:
+        """Begin no further rank; nothing is waited for."""
         self._stopped.set()
+
+    def stop(self, patience: float) -> None:
+        """End, and wait so long for the rank it is at: its run is gone on with later."""
+        self.end()
         if self._thread.is_alive():
             self._thread.join(patience)
 
@@ -132,10 +140,10 @@ class Archiver:
         if not pause.is_over:
             return
         try:
-            done = archive_run(self._store, run, shelf)
+            done = archive_run(self._store, run, shelf, self._tick)
         except CollectorError:
             raise
-        except (RunBusyError, RunNotFoundError):  # gone on with, or removed: looked at again later
+        except (_EndedError, RunNotFoundError):  # gone on with later, or removed
             return
         except Exception as error:  # noqa: BLE001  # others may go all the same
             self._failed(pause, run, error)
@@ -143,6 +151,11 @@ class Archiver:
         del self._runs[run]
         self._tally.took(done.bytes)
         _log.info("%s is archived in %s, %d bytes", run, done.place, done.bytes)
+
+    def _tick(self, done: int, ranks: int) -> None:  # noqa: ARG002  # as `archive_run` calls it
+        """Before each rank: a run of many must not keep the collector from ending."""
+        if self._stopped.is_set():
+            raise _EndedError
 
     def _failed(self, pause: _Pause, run: str, error: Exception) -> None:
         seconds = pause.longer()

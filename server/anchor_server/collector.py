@@ -57,6 +57,7 @@ DEFAULT_BIND: Final = "127.0.0.1:50051"
 _SPARE_THREADS = 16 + WATCHERS  # for everything that is not a stream
 _WAITING_CALLS = 256
 _LAST_WORDS = 0.5  # seconds that calls have at least to be answered
+_ARCHIVING = 5.0  # seconds that a rank on its way to the archive may take to arrive
 _PATIENCE = 2.0  # seconds that a stream which ended may take to give its rank back
 _NUMBERS = itertools.count()  # of the collectors of this process
 
@@ -213,9 +214,7 @@ class Collector:
             if self._access is not None:
                 self._access.stop()
             self._push.stop()
-            self._ranks.wait_idle(grace)
-            if self._archiver is not None:
-                self._archiver.stop(max(over - time.monotonic(), 0.0))
+            self._release(over)
             self._push.wait_idle(max(over - time.monotonic(), 0.0))
             if readers:
                 self._gate.readers.wait_quiet(over)
@@ -229,6 +228,14 @@ class Collector:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._has_ended = self._join(_PATIENCE)
             self._stopped.set()
+
+    def _release(self, over: float) -> None:
+        """Gives ranks and runs back; a run that is not archived yet is gone on with later."""
+        if self._archiver is not None:
+            self._archiver.end()
+        self._ranks.wait_idle(over - time.monotonic())
+        if self._archiver is not None:
+            self._archiver.stop(min(max(over - time.monotonic(), 0.0), _ARCHIVING))
 
     @property
     def has_ended(self) -> bool:

@@ -20,6 +20,7 @@ from anchor_server.metrics import MetricsPort
 from anchor_server.premises import checked_host, port_taken
 from anchor_server.tally import Tally
 from anchorlib.errors import AnchorError
+from anchorlib.names import escape
 
 __all__ = ["Intended", "problems"]
 
@@ -34,6 +35,7 @@ class Intended:
     self_signed: it makes its certificate itself. guarded: it speaks TLS, and callers have to show
         a token or a certificate, however good those are that it was given.
     metrics_bind: where it answers Prometheus, None where it does not.
+    archive: the directory where closed runs go; None where they stay, or go to an object store.
     """
 
     store: Path | None
@@ -45,11 +47,12 @@ class Intended:
     insecure: bool = False
     read_only: bool = False
     metrics_bind: str | None = None
+    archive: str | None = None
 
 
 def problems(wanted: Intended) -> list[str]:
     """Each thing that would keep it from starting, in a sentence that says what to do."""
-    checks = (_store, _access, _certificates, _address, _ports)
+    checks = (_store, _archive, _access, _certificates, _address, _ports)
     return [problem for check in checks for problem in check(wanted)]
 
 
@@ -62,12 +65,24 @@ def _store(wanted: Intended) -> Iterator[str]:
         elif not os.access(store, os.R_OK | os.X_OK):
             yield f"cannot read the store {store}: {_reason(store)}; {_STORE}"
         return
-    there = next(path for path in (store.absolute(), *store.absolute().parents) if _is_there(path))
+    yield from _unwritable("store", store, _STORE)
+
+
+def _archive(wanted: Intended) -> Iterator[str]:
+    if wanted.archive is not None:
+        yield from _unwritable("archive", Path(wanted.archive), "give another with --archive")
+
+
+def _unwritable(what: str, folder: Path, remedy: str) -> Iterator[str]:
+    """Why a folder cannot be written, or made where it is not there."""
+    whole = folder.absolute()
+    there = next(path for path in (whole, *whole.parents) if _is_there(path))
+    shown = escape(str(folder))
     if not there.is_dir():
-        yield f"cannot make the store {store}: {there} is no directory; {_STORE}"
+        yield f"cannot make the {what} {shown}: {escape(str(there))} is no directory; {remedy}"
     elif not os.access(there, os.W_OK | os.X_OK):
-        what = "write into" if there == store.absolute() else "make"
-        yield f"cannot {what} the store {store}: {_reason(there)}; {_STORE}"
+        verb = "write into" if there == whole else "make"
+        yield f"cannot {verb} the {what} {shown}: {_reason(there)}; {remedy}"
 
 
 def _is_there(path: Path) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +97,42 @@ def test_one_run_that_cannot_go_keeps_no_other(tmp_path: Path, line: Line) -> No
     assert (tally.runs, tally.failures) == (1, 1)
     assert "another recording of rank 0" in tally.problem
     assert sorted(path.name for path in store.glob("*.zarr")) == ["a.zarr"]
+
+
+def test_a_run_of_many_ranks_does_not_keep_the_collector_from_ending(
+    tmp_path: Path, line: Line
+) -> None:
+    store = make_run(tmp_path / "store", ranks=3)
+    worker, tally = archiver(store)
+
+    def end_at_the_first_rank(method: str, path: str) -> None:
+        if method == "PUT" and "/rank0/" in path:
+            worker.end()
+
+    line.trouble = end_at_the_first_rank
+    worker.look()
+    assert (tally.runs, tally.failures) == (0, 0)
+    ranks = {path.split("/rank")[1][0] for method, path in line.asked if "/rank" in path}
+    assert ranks == {"0"}
+    assert (store / "run1.zarr").exists()
+    line.trouble = lambda method, path: None
+    worker, tally = archiver(store)
+    worker.look()
+    assert (tally.runs, tally.waiting) == (1, 0)
+
+
+def test_what_another_archiver_claims_is_told_and_waited_for(
+    tmp_path: Path, line: Line, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = {"sealed": "of other bytes", "since_ns": time.time_ns(), "host": "dead-machine"}
+    shelf_at(S3).put("run1.zarr/rank0/sealing.json", json.dumps(claim).encode())
+    store = make_run(tmp_path / "store")
+    worker, tally = archiver(store)
+    with caplog.at_level(logging.WARNING):
+        worker.look()
+        asked = len(line.asked)
+        worker.look()
+    assert "run1 is not archived: rank 0 is being archived" in caplog.text
+    assert "by dead-machine" in tally.problem
+    assert (tally.runs, tally.failures) == (0, 1)
+    assert not any("rank0" in path for _, path in line.asked[asked:])

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from anchor_cli.archiving import try_archive
 from anchor_server import issue_token, serve
+from anchorlib import archive
 from anchorlib.block import block_of
 from anchorlib.errors import AnchorError, StoreError
 from anchorlib.wire import Credentials, Kind, ReaderClient
@@ -250,6 +252,38 @@ def test_what_would_start_is_said_and_nothing_is_made(tmp_path, options):
     assert looks(tmp_path) == before
     as_json = anchor("serve", "--store", tmp_path / "a", *given, "--check", "--json").json
     assert as_json == {"starts": True, "problems": []}
+
+
+def test_check_of_an_archive_asks_and_makes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    before = looks(tmp_path)
+    given = ["serve", "--check", "--store", tmp_path / "store", "--bind", "127.0.0.1:0"]
+    there = anchor(*given, "--archive", tmp_path / "not" / "mounted")
+    assert there.code == 0
+    assert (
+        there.err == f"anchor: the archive {tmp_path}/not/mounted is not there: it would be made\n"
+    )
+    refused = anchor(*given, "--archive", tmp_path / "file" / "archive")
+    assert refused.code == 2
+    assert refused.err.startswith(f"anchor: cannot make the archive {tmp_path}/file/archive: ")
+    assert refused.err.count("\n") == 1
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(0.0)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert anchor(*given, "--archive", "s3://bucket/x").code == 0
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert looks(tmp_path) == before
+
+
+def test_an_archive_is_tried_for_seconds_before_collecting(monkeypatch):
+    tried = []
+    monkeypatch.setattr(archive, "shelf_at", lambda place, limits: tried.append(limits))
+    monkeypatch.setattr(archive, "checked_shelf", lambda shelf, **_: shelf)
+    try_archive("s3://bucket/x", without_conditions=False)
+    (limits,) = tried
+    assert limits.again == 0
+    assert limits.request <= 5.0
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -25,6 +25,8 @@ class ObjectShelf:
     def __init__(self, client: ObjectStore, address: ObjectAddress) -> None:
         self._client = client
         self._address = address
+        # What a write's condition names: Google Cloud Storage knows generations, others ETags.
+        self._tag = "version" if address.scheme == "gs" else "e_tag"
 
     @property
     def place(self) -> str:
@@ -58,7 +60,7 @@ class ObjectShelf:
             return None
         if len(data) != got.meta["size"]:
             raise CollectorError(f"cannot read {escape(f'{self._address}/{key}')}: it came in part")
-        return data, got.meta["e_tag"] or ""
+        return data, got.meta[self._tag] or ""
 
     def put(self, key: str, data: bytes) -> None:
         """See `Shelf`."""
@@ -81,7 +83,7 @@ class ObjectShelf:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            self._put(key, data, {"e_tag": tag})
+            self._put(key, data, {self._tag: tag})
         except (AlreadyExistsError, PreconditionError, FileNotFoundError):
             found = self.fetch(key)
             return found is not None and found[0] == data

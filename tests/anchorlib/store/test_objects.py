@@ -6,9 +6,15 @@ import builtins
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import obstore
 import pytest
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore, ObjectStore
 
+from anchorlib.archive import checked_shelf
 from anchorlib.errors import (
     AnchorError,
     CollectorError,
@@ -20,6 +26,7 @@ from anchorlib.reading import open_run
 from anchorlib.store import Location, list_runs, locate_store
 from anchorlib.store.objects import (
     FolderShelf,
+    ObjectShelf,
     Shelf,
     connection,
     object_location,
@@ -243,6 +250,37 @@ class TestObjectShelf(ShelfPromises):
         line.trouble = lambda method, path: left.pop() if method == "PUT" and left else None
         assert shelf.create("mark", b"mine")
         assert [method for method, _ in line.asked if method == "PUT"] == ["PUT", "PUT"]
+
+
+class TestGoogleShelf(ShelfPromises):
+    @pytest.fixture
+    def shelf(self, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+        """Of objects in memory, whose conditions name generations as Google's do."""
+        get, put = obstore.get, obstore.put
+
+        def as_google_gets(client: MemoryStore, key: str, **named: Any) -> object:
+            got = get(client, key, **named)
+            if named:  # by a reader, who wants no conditions
+                return got
+            meta = {**got.meta, "e_tag": "of-no-use", "version": got.meta["e_tag"]}
+            return SimpleNamespace(bytes=got.bytes, meta=meta)
+
+        def as_google_puts(
+            client: MemoryStore, key: str, data: bytes, *, mode: Any, **named: Any
+        ) -> object:
+            if not isinstance(mode, str):
+                if "version" not in mode:
+                    raise GenericError("Generic GCS error: Version required for conditional update")
+                mode = {"e_tag": mode["version"]}
+            return put(client, key, data, mode=mode, **named)
+
+        monkeypatch.setattr(obstore, "get", as_google_gets)
+        monkeypatch.setattr(obstore, "put", as_google_puts)
+        return ObjectShelf(cast("ObjectStore", MemoryStore()), parse_object_url("gs://anchors"))
+
+    def test_it_keeps_conditions(self, shelf: Shelf) -> None:
+        assert checked_shelf(shelf) is shelf
+        assert shelf.held("") == {}
 
 
 def test_what_is_read_needs_no_more_requests_than_it_has_parts(
