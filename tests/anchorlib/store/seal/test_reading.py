@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +126,31 @@ def test_an_index_says_what_reading_all_rows_would(live: Path, sealed: Path) -> 
         assert one.minimum == (lows.min() if np.isfinite(lows.min()) else None)
     assert [one.name for one in index.series] == [info.name for info in run.tensors()]
     assert (index.bytes, list(index.steps)) == (run.bytes, run.steps)
+
+
+def repeated(nbytes: int, told: int | None) -> bytes:
+    """A frame of zstd in which one byte stands for so many, and that tells how many it holds."""
+    size = b"\x00\x58" if told is None else b"\xe0" + told.to_bytes(8, "little")
+    count = nbytes >> 17  # blocks of 128 KiB
+    blocks = [((1 << 20) | 2 | (at == count - 1)).to_bytes(3, "little") for at in range(count)]
+    return b"\x28\xb5\x2f\xfd" + size + b"x".join(blocks) + b"x"
+
+
+@pytest.mark.parametrize("told", [320 << 20, (1 << 64) - 1, 5, None])
+def test_an_index_that_grows_beyond_all_bounds_is_refused_before_it_does(
+    tmp_path: Path, told: int | None
+) -> None:
+    (tmp_path / "rank0").mkdir()
+    hostile = tmp_path / "rank0" / "index.json.zst"
+    hostile.write_bytes(repeated(320 << 20, told))
+    assert hostile.stat().st_size < 1 << 14
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError, match=r"rank0/index\.json\.zst is damaged: it "):
+            read_index(LocalLocation(tmp_path), 0)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_any_zarr_reader_opens_the_arrays(live: Path, sealed: Path) -> None:
