@@ -7,6 +7,7 @@ import re
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,31 @@ def test_a_damaged_object_is_named_and_no_answer_is_wrong(tmp_path: Path, how: s
         assert told == key or (isinstance(told, list) and any(key in one for one in told))
         path.write_bytes(data)
     assert answers(sealed) == whole
+
+
+@pytest.mark.parametrize("field", ["chunk", "shard", "shape"])
+def test_arrays_larger_than_any_are_refused_before_there_is_room_for_them(
+    tmp_path: Path, field: str
+) -> None:
+    run, sealed = tmp_path / "sealed.zarr", tmp_path / "sealed.zarr" / "rank0" / "sealed.json"
+    sealed_run(
+        written(tmp_path, [record("x", step, floats(step, 1, 2, 3)) for step in range(4)]), run
+    )
+    told = read_sealed(LocalLocation(run), 0)
+    assert told is not None
+    for key, array in told.arrays.items():
+        if field == "shape" and "columns" not in array:
+            continue
+        large = [*array[field][:-1], 1 << 32]
+        shape = {field: large}
+        if field == "chunk":
+            shape["shard"] = large
+        arrays = {**told.arrays, key: {**array, **shape}}
+        sealed.write_bytes(replace(told, arrays=arrays).document)
+        with pytest.raises(DamagedError, match=r"rank0/sealed\.json is damaged: (its|one)"):
+            answers(run)
+    sealed.write_bytes(told.document)
+    assert answers(run)
 
 
 def said(ask: Callable[[Path], object], run: Path) -> object:
