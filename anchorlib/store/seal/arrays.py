@@ -67,11 +67,8 @@ class SealedArray:
         """The array of `told`. Raises ValueError, KeyError and TypeError for what says of none."""
         dtype = np.dtype(text(told["dtype"]))
         grid = Grid(*(shape_of(told[name]) for name in ("shape", "chunk", "shard")))
-        if (
-            dtype.hasobject
-            or not dtype.itemsize
-            or len({len(grid.shape), len(grid.chunk), len(grid.shard)}) > 1
-        ):
+        dims = {len(grid.shape), len(grid.chunk), len(grid.shard)}
+        if dtype.hasobject or not dtype.itemsize or len(dims) > 1:
             raise ValueError("its shapes or its dtype are those of no array")
         grid.check(dtype.itemsize)
         serves = tuple(None if one is None else text(one) for one in items(told["serves"]))

@@ -311,7 +311,7 @@ def test_a_sealed_rank_is_never_written_and_a_repair_keeps_all_of_it(tmp_path: P
 )
 def test_chunks_and_shards_cut_every_array_in_order(shape: tuple[int, ...], itemsize: int) -> None:
     grid = Grid.of(shape, itemsize)
-    grid.check()
+    grid.check(itemsize)
     assert grid.chunk_elements * itemsize <= CHUNK_BYTES
     assert np.prod(grid.shard, dtype=np.int64) * itemsize <= SHARD_BYTES
     if not grid.chunks:
