@@ -21,6 +21,7 @@ from anchorlib.names.spelling import (
     join,
     noise_name,
     quoted,
+    shown_address,
     split,
 )
 from anchorlib.names.suggestions import near, suggest
@@ -45,6 +46,7 @@ __all__ = [
     "parse_list",
     "quoted",
     "select",
+    "shown_address",
     "split",
     "suggest",
 ]

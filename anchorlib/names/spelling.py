@@ -24,6 +24,7 @@ __all__ = [
     "join",
     "noise_name",
     "quoted",
+    "shown_address",
     "split",
     "splits",
 ]
@@ -40,7 +41,7 @@ _RUN_NAME_LETTERS = 64
 _RUN_NAME = re.compile(rf"(?![.-])[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _STORED_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _LOOKS_ESCAPED = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", flags=re.ASCII)
-_SHOWN = 200  # characters of a name or selector that a message quotes
+_SHOWN = 200  # characters of a name, selector or address that a message quotes
 
 
 def is_kind(text: str) -> bool:
@@ -152,6 +153,17 @@ def _escape_character(character: str) -> str:
     if character.isprintable() and character != "\\":
         return character
     return repr(character)[1:-1]
+
+
+def shown_address(text: str) -> str:
+    """An address that a user gave, as a message may show it: without credentials, escaped.
+
+    What stands before an "@" may be a password, and what follows a "?" a signature.
+    """
+    place, _, question = text.partition("?")
+    if "@" in question:  # which of both it belongs to cannot be told
+        return "…"
+    return escape(place.rpartition("@")[2][:_SHOWN])
 
 
 def quoted(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anchorlib.errors import OptionError
+from anchorlib.names import shown_address
 from anchorlib.sinks.base import Sink
 from anchorlib.sinks.options import RunOptions
 from anchorlib.spool import spool_place, spool_room
@@ -51,9 +52,10 @@ def check_collector(store: str) -> None:
 def _unknown(store: str) -> OptionError:
     if is_object_url(store):
         return OptionError(
-            f"{store} is an archive, which is read: record into a directory or at a collector, and "
-            "`anchor archive RUN --to URL` moves closed runs there"
+            f"{shown_address(store)} is an archive, which is read: record into a directory or at a "
+            "collector, and `anchor archive RUN --to URL` moves closed runs there"
         )
     return OptionError(
-        f"a store is a directory, grpc://host:port or grpcs://host:port; {store!r} is none of them"
+        "a store is a directory, grpc://host:port or grpcs://host:port; "
+        f"'{shown_address(store)}' is none of them"
     )

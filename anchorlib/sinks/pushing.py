@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anchorlib.errors import OptionError
-from anchorlib.names import check_run_name
+from anchorlib.names import check_run_name, shown_address
 from anchorlib.spool import is_spool, was_spool
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def push(
 
     if is_object_url(to):
         raise OptionError(
-            f"{to} is an archive: use `anchor archive RUN --to URL`, which seals closed runs first"
+            f"{shown_address(to)} is an archive: use `anchor archive RUN --to URL`, which seals "
+            "closed runs first"
         )
     found = find_run(what, store)
     return copy_run(found, to, run or found.name, patience=patience, progress=progress)

@@ -58,10 +58,13 @@ class Pin:
 
         Raises RunNotFoundError, CollectorError, and StoreError where another rank is in its place.
         """
-        reader = _opened(self.asked, self.rank, self.uid)
-        if reader.committed < self.rows:
-            with _GROWING:
-                reader.refresh()
+        run = _opened(self.asked, self.rank, self.uid)
+        reader = run.rank(self.rank)
+        if reader.catalogue.uid != self.uid or reader.committed < self.rows:
+            with _GROWING:  # the run looks: a rank in parts is joined anew
+                reader = run.open_rank(self.rank)
+        if reader.catalogue.uid != self.uid:
+            raise RunNotFoundError(f"another run is called {escape(run.name)} there")
         if reader.committed < self.rows:
             raise StoreError(
                 f"{escape(reader.run)} has {reader.committed:,} records of rank {self.rank} there, "
@@ -75,12 +78,12 @@ class Pin:
 
 
 @lru_cache(maxsize=OPENED)
-def _opened(asked: tuple[str, str | None], rank: int, uid: str) -> RankReader:
+def _opened(asked: tuple[str, str | None], rank: int, _uid: str) -> RunReader:
+    """The run, with this rank of it open; a rank of another uid is looked for anew."""
     found = find_run(*asked)
-    reader = RunReader(found.location, found.name, asked).open_rank(rank)
-    if reader.catalogue.uid != uid:
-        raise RunNotFoundError(f"another run is called {escape(found.name)} there")
-    return reader
+    run = RunReader(found.location, found.name, asked)
+    run.open_rank(rank)
+    return run
 
 
 def pin_of(reader: RankReader) -> Pin:

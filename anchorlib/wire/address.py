@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anchorlib.errors import OptionError
-from anchorlib.names import check_stored_run_name
+from anchorlib.names import check_stored_run_name, shown_address
 
 __all__ = [
     "DEFAULT_PORT",
@@ -64,11 +64,9 @@ def parse_address(text: str) -> Address:
     found = _FORM.fullmatch(text)
     port = int(found["port"] or DEFAULT_PORT) if found else 0
     if found is None or not 0 < port < 1 << 16:
-        # The text may hold a password: do not repeat what stands before an "@".
-        shown = text.rpartition("@")[2][:200]
         raise OptionError(
-            f"{shown!r} is no collector's address; write grpc://host:port, or grpcs:// for TLS, "
-            "with /run after it where a run is meant"
+            f"'{shown_address(text)}' is no collector's address; write grpc://host:port, or "
+            "grpcs:// for TLS, with /run after it where a run is meant"
         )
     run = check_stored_run_name(found["run"]) if found["run"] else None
     return Address(found["host"].strip("[]"), port, found["scheme"] == "grpcs", run)

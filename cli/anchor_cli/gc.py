@@ -192,12 +192,15 @@ def _limits(older_than: str | None, keep_last: int | None, max_size: str | None)
 def _known(keeper: Keeper, store: str) -> tuple[list[RunFacts], list[str]]:
     """What is known of each run, and which cannot be read."""
     from anchorlib.errors import AnchorError, CollectorError, OptionError, RunNotFoundError
-    from anchorlib.store import list_runs, locate_store
+    from anchorlib.store import LocalLocation, has_run, list_runs, locate_store
     from anchorlib.upkeep import read_facts
 
     known, problems = [], []
-    for run in list_runs(locate_store(store)):
+    location = locate_store(store)
+    for run in list_runs(location):
         try:
+            if isinstance(location, LocalLocation) and not has_run(location.root, run):
+                continue  # it is in its archive alone, takes no room here, and nobody is asked
             known.append(read_facts(keeper, run, store))
         except CollectorError:
             raise

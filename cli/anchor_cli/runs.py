@@ -79,15 +79,17 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
     `anchor gc --max-size 1 --dry-run`.
     """
     from anchorlib.errors import AnchorError, CollectorError
-    from anchorlib.store import list_runs, locate_store
+    from anchorlib.store import LocalLocation, list_runs, locate_store
 
     lines, unreadable = [], []
-    for name in list_runs(locate_store(store)):
+    location = locate_store(store)
+    for name in list_runs(location):
         try:
             lines.append(_line(name, store))
-        except CollectorError:
-            raise
         except AnchorError as error:  # the others are still worth showing
+            # Of a directory it is the archive of this one run that is away.
+            if isinstance(error, CollectorError) and not isinstance(location, LocalLocation):
+                raise
             unreadable.append(f"{name} cannot be read: {error}")
     if as_json:
         document([line.document() for line in lines])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,22 @@ def test_a_store_in_trouble_ends_with_4(store: Path, line: Line) -> None:
         assert (done.code, done.out, done.err.count("\n")) == (4, "", 1)
         assert "HTTP 503; try again later" in done.err
         assert "AKIA" not in done.err
+
+
+def test_an_archive_that_is_away_leaves_the_other_runs_of_a_directory(
+    store: Path, line: Line
+) -> None:
+    shutil.copytree(store / "run1.zarr", store / "run2.zarr")
+    gone = anchor("archive", "run1", "--to", S3, "--keep-local", "none", "--store", store)
+    assert gone.code == 0
+    line.trouble = lambda method, path: "503"
+    runs = anchor("runs", "--store", store, "--json")
+    assert (runs.code, [one["name"] for one in runs.json]) == (3, ["run2"])
+    assert runs.err.startswith("anchor: run1 cannot be read: cannot list s3://")
+    assert runs.err.count("\n") == 1
+    collected = anchor("gc", "--keep-last", "1", "--store", store, "--json")
+    assert (collected.code, collected.err, collected.json["kept"]) == (0, "", ["run2"])
+    assert anchor("runs", "--store", S3).code == 4
 
 
 def test_a_store_without_conditions_is_used_only_when_told(store: Path, line: Line) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from anchorlib.errors import AnchorError, CollectorError, MissingExtraError, OptionError
-from anchorlib.names import escape
+from anchorlib.names import escape, shown_address
 from anchorlib.store.objects.address import ObjectAddress
 
 if TYPE_CHECKING:
@@ -116,13 +116,16 @@ def _endpoint(scheme: str, environment: Mapping[str, str]) -> str:
 def _check_endpoint(variable: str, text: str) -> None:
     from anchorlib.wire import is_loopback  # gRPC is loaded only where something is far away
 
-    parts = urlsplit(text)
-    if parts.username is not None or parts.password is not None:
+    if "@" in text:
         raise OptionError(f"{variable} holds a user or password: set the cloud's own variables")
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise OptionError(f"{variable}={shown_address(text)} is no URL") from None
     if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         return
     raise OptionError(
-        f"{variable}={escape(text[:200])}: an object store is reached by https://, and by http:// "
+        f"{variable}={shown_address(text)}: an object store is reached by https://, and by http:// "
         "on this machine alone (127.0.0.1)"
     )
 

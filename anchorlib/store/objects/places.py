@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anchorlib.errors import OptionError
-from anchorlib.names import escape
+from anchorlib.names import shown_address
 from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
 from anchorlib.store.objects.bucket import ObjectShelf
 from anchorlib.store.objects.connection import Limits, connected
@@ -33,6 +33,7 @@ def shelf_at(text: str, limits: Limits | None = None) -> Shelf:
         return ObjectShelf(connected(address, limits, config=checked), address)
     if "://" in text:
         raise OptionError(
-            f"{escape(text)} is no archive; give s3://bucket/prefix, gs://…, az://… or a directory"
+            f"{shown_address(text)} is no archive; give s3://bucket/prefix, gs://…, az://… or a "
+            "directory"
         )
     return FolderShelf(Path(text))

@@ -67,9 +67,10 @@ class SealedArray:
         """The array of `told`. Raises ValueError, KeyError and TypeError for what says of none."""
         dtype = np.dtype(text(told["dtype"]))
         grid = Grid(*(shape_of(told[name]) for name in ("shape", "chunk", "shard")))
-        if dtype.hasobject or len({len(grid.shape), len(grid.chunk), len(grid.shard)}) > 1:
+        dims = {len(grid.shape), len(grid.chunk), len(grid.shard)}
+        if dtype.hasobject or not dtype.itemsize or len(dims) > 1:
             raise ValueError("its shapes or its dtype are those of no array")
-        grid.check()
+        grid.check(dtype.itemsize)
         serves = tuple(None if one is None else text(one) for one in items(told["serves"]))
         columns = tuple(map(text, items(told.get("columns", ()))))
         if len(serves) != (grid.shape[0] if columns else 1) or len(columns) not in (0, len(serves)):

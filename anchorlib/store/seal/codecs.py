@@ -40,6 +40,7 @@ LEVEL: Final = 5
 CHECK: Final = 4  # bytes of a crc32c, little-endian
 INDEX_ENTRY: Final = 16  # offset and size of a chunk in its shard, "<u8" each
 _HEADER: Final = struct.Struct("<4xI4xI")  # blosc's: of its sixteen bytes, both sizes
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 NO_CHUNK: Final = (1 << 64) - 1
 """Offset and size of a chunk that a shard does not hold: it lies beyond the array's end."""
 
@@ -116,16 +117,33 @@ def deflated(data: bytes) -> bytes:
 
 
 def inflated(frame: bytes, most: int) -> bytes:
-    """What is in a frame of zstd. Raises ValueError."""
+    """What is in a frame of zstd that says how large it is. Raises ValueError."""
     from numcodecs import Zstd
 
+    size = _frame_size(frame)  # looked at first: a few bytes may be made into any number
+    if size > most:
+        raise ValueError(f"it is larger than {most} bytes")
     try:
         found: bytes = Zstd().decode(frame)
-    except (RuntimeError, MemoryError) as error:  # the frame says how large it is
+    except (RuntimeError, MemoryError) as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error
-    if len(found) > most:
-        raise ValueError(f"it is larger than {most} bytes")
+    if len(found) != size:
+        raise ValueError("it is not of the size it says")
     return found
+
+
+def _frame_size(frame: bytes) -> int:
+    """The bytes that a frame of zstd says it makes: RFC 8878, 3.1.1.1. Raises ValueError."""
+    if not frame.startswith(_ZSTD):
+        raise ValueError("it is no frame of zstd")
+    flags = frame[len(_ZSTD)] if len(frame) > len(_ZSTD) else 0
+    is_single = bool(flags & 0x20)  # one segment: no byte that says its window
+    width = (int(is_single), 2, 4, 8)[flags >> 6]
+    start = len(_ZSTD) + 1 + (not is_single) + (0, 1, 2, 4)[flags & 3]
+    told = frame[start : start + width]
+    if not width or len(told) < width:
+        raise ValueError("it does not say how large it is")
+    return int.from_bytes(told, "little") + (256 if width == 2 else 0)
 
 
 def _check(data: Buffer) -> bytes:

@@ -37,12 +37,16 @@ class Grid:
         whole = tuple(-(-size // step) * step for size, step in zip(shape, chunk, strict=True))
         return cls(shape, chunk, _cut(whole, chunk, SHARD_BYTES // itemsize))
 
-    def check(self) -> None:
-        """Raises ValueError where its parts are not cut as the head of this file says."""
+    def check(self, itemsize: int) -> None:
+        """Raises ValueError where its parts are not cut as the head of this file says, or are
+        larger than any that are made: a chunk is unpacked as a whole.
+        """
         whole = tuple(-(-n // max(k, 1)) * k for n, k in zip(self.shape, self.chunk, strict=True))
         ones = (1,) * len(self.shape)
         if not _is_cut(self.shape, self.chunk, ones) or not _is_cut(whole, self.shard, self.chunk):
             raise ValueError("its chunks are cut in another way")
+        if prod(self.chunk) * itemsize > CHUNK_BYTES or prod(self.shard) * itemsize > SHARD_BYTES:
+            raise ValueError("its chunks are larger than any")
 
     @property
     def chunk_elements(self) -> int:

@@ -102,6 +102,8 @@ class SealedRank(RowLocation):
             return FlatRows.of(elements, starts, self._label(labels, "written_start"))
         order = inverse_of(self._label(labels, "written_row"), key)
         shape = elements.array.grid.shape
+        if shape[0] != len(order):
+            raise DamagedError(f"{self.sealed.key} is damaged: {labels} is not of {key}")
         return SealedRows(elements, shape[0], shape[1:], order)
 
     def _label(self, key: str, name: str) -> np.ndarray[Any, Any]:
@@ -124,7 +126,12 @@ class SealedRank(RowLocation):
     @cached_property
     def _arrays(self) -> Mapping[str, SealedArray]:
         try:
-            return {key: SealedArray.read(key, told) for key, told in self.sealed.arrays.items()}
+            found = {key: SealedArray.read(key, told) for key, told in self.sealed.arrays.items()}
+            if any(
+                one.grid.shape[1] > self.sealed.records for one in found.values() if one.columns
+            ):
+                raise ValueError("one of its tables has more rows than the rank")
+            return found
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{self.sealed.key} is damaged: {error}") from error
 

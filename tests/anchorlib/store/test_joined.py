@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.block import block_of
-from anchorlib.errors import DamagedError, RunExistsError, StoreError
+from anchorlib.errors import DamagedError, RunExistsError, RunNotFoundError, StoreError
 from anchorlib.operations import gap_entry
 from anchorlib.reading import open_run
 from anchorlib.record import Gap
-from anchorlib.store import Part, Writer
+from anchorlib.store import Part, Pin, Writer, pin_of
 from tests.delivery.lines import numbered
 
 WRITER, OTHER = b"w" * 16, b"o" * 16
@@ -72,6 +74,27 @@ def test_whichever_way_a_session_went_it_is_read_whole(life):
         assert histograms == [one.summary.histogram for one in wanted]
         assert run.state == "closed"
         assert len(reader.catalogue.attempts) == bool(wanted or life)
+
+
+def test_a_rank_in_parts_that_grows_is_found_by_those_who_opened_it_before(tmp_path):
+    def pinned() -> Pin:
+        return pin_of(open_run("run1", tmp_path).rows(0)[0])
+
+    write(tmp_path, 0, 0, 10)
+    assert pinned().reader().committed == 10
+    write(tmp_path, 1, 8, 15)
+    assert pinned().reader().committed == 15
+    write(tmp_path, 1, 15, 20)
+    pin = pinned()
+    assert pin.rows == 20
+    assert pin.reader().column("step")[:20].tolist() == list(range(20))
+    assert pin.reader() is pin.reader()
+    shutil.rmtree(tmp_path / "run1.zarr")
+    write(tmp_path, 0, 0, 5, writer_id=OTHER)
+    other = pinned()
+    assert other.reader().committed == 5
+    with pytest.raises(RunNotFoundError, match="another run is called run1"):
+        replace(pin, rows=21).reader()
 
 
 def test_a_part_that_lacks_its_end_is_missed(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,6 +23,7 @@ from anchorlib.errors import (
     RunNotFoundError,
 )
 from anchorlib.reading import open_run
+from anchorlib.sinks import check_collector, push
 from anchorlib.store import Location, list_runs, locate_store
 from anchorlib.store.objects import (
     FolderShelf,
@@ -156,6 +157,44 @@ def test_plain_http_is_for_this_machine_alone(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://me:secret@storage.example")
     with pytest.raises(OptionError, match="user or password") as caught:
         locate_store(PLACE)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("AKIA:secret@minio:9000", "user or password"),
+        ("http://minio:9000/?token=secret", "AWS_ENDPOINT_URL=http://minio:9000/:"),
+        ("http://[bad", r"AWS_ENDPOINT_URL=http://\[bad is no URL"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_is_refused_without_its_credentials(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, said: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(OptionError, match=said) as caught:
+        locate_store(PLACE)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIA:secret@bucket/x",
+        "https://me.blob/c?sig=secret",
+        "https://me:secret?secret@host/x",
+        "https://host/x?mail=me@secret",
+    ],
+)
+@pytest.mark.parametrize("door", ["archive", "record", "push"])
+def test_a_place_that_cannot_be_is_refused_without_its_credentials(url: str, door: str) -> None:
+    doors: dict[str, Callable[[], object]] = {
+        "archive": lambda: shelf_at(url),
+        "record": lambda: check_collector(url),
+        "push": lambda: push("run1", url, "anchors", patience=0, progress=lambda done, of: None),
+    }
+    with pytest.raises((OptionError, RunNotFoundError)) as caught:
+        doors[door]()
     assert "secret" not in str(caught.value)
 
 

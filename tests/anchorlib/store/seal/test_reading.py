@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +129,31 @@ def test_an_index_says_what_reading_all_rows_would(live: Path, sealed: Path) -> 
     assert (index.bytes, list(index.steps)) == (run.bytes, run.steps)
 
 
+def repeated(nbytes: int, told: int | None) -> bytes:
+    """A frame of zstd in which one byte stands for so many, and that tells how many it holds."""
+    size = b"\x00\x58" if told is None else b"\xe0" + told.to_bytes(8, "little")
+    count = nbytes >> 17  # blocks of 128 KiB
+    blocks = [((1 << 20) | 2 | (at == count - 1)).to_bytes(3, "little") for at in range(count)]
+    return b"\x28\xb5\x2f\xfd" + size + b"x".join(blocks) + b"x"
+
+
+@pytest.mark.parametrize("told", [320 << 20, (1 << 64) - 1, 5, None])
+def test_an_index_that_grows_beyond_all_bounds_is_refused_before_it_does(
+    tmp_path: Path, told: int | None
+) -> None:
+    (tmp_path / "rank0").mkdir()
+    hostile = tmp_path / "rank0" / "index.json.zst"
+    hostile.write_bytes(repeated(320 << 20, told))
+    assert hostile.stat().st_size < 1 << 14
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError, match=r"rank0/index\.json\.zst is damaged: it "):
+            read_index(LocalLocation(tmp_path), 0)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_any_zarr_reader_opens_the_arrays(live: Path, sealed: Path) -> None:
     reader = RankReader(LocalLocation(live), 0)
     manifest = read_sealed(LocalLocation(sealed), 0)
@@ -175,6 +202,31 @@ def test_a_damaged_object_is_named_and_no_answer_is_wrong(tmp_path: Path, how: s
         assert told == key or (isinstance(told, list) and any(key in one for one in told))
         path.write_bytes(data)
     assert answers(sealed) == whole
+
+
+@pytest.mark.parametrize("field", ["chunk", "shard", "shape"])
+def test_arrays_larger_than_any_are_refused_before_there_is_room_for_them(
+    tmp_path: Path, field: str
+) -> None:
+    run, sealed = tmp_path / "sealed.zarr", tmp_path / "sealed.zarr" / "rank0" / "sealed.json"
+    sealed_run(
+        written(tmp_path, [record("x", step, floats(step, 1, 2, 3)) for step in range(4)]), run
+    )
+    told = read_sealed(LocalLocation(run), 0)
+    assert told is not None
+    for key, array in told.arrays.items():
+        if field == "shape" and "columns" not in array:
+            continue
+        large = [*array[field][:-1], 1 << 32]
+        shape = {field: large}
+        if field == "chunk":
+            shape["shard"] = large
+        arrays = {**told.arrays, key: {**array, **shape}}
+        sealed.write_bytes(replace(told, arrays=arrays).document)
+        with pytest.raises(DamagedError, match=r"rank0/sealed\.json is damaged: (its|one)"):
+            answers(run)
+    sealed.write_bytes(told.document)
+    assert answers(run)
 
 
 def said(ask: Callable[[Path], object], run: Path) -> object:
@@ -259,7 +311,7 @@ def test_a_sealed_rank_is_never_written_and_a_repair_keeps_all_of_it(tmp_path: P
 )
 def test_chunks_and_shards_cut_every_array_in_order(shape: tuple[int, ...], itemsize: int) -> None:
     grid = Grid.of(shape, itemsize)
-    grid.check()
+    grid.check(itemsize)
     assert grid.chunk_elements * itemsize <= CHUNK_BYTES
     assert np.prod(grid.shard, dtype=np.int64) * itemsize <= SHARD_BYTES
     if not grid.chunks:
