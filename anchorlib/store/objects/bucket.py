@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from anchorlib.errors import CollectorError
 from anchorlib.names import escape
@@ -26,7 +26,7 @@ class ObjectShelf:
         self._client = client
         self._address = address
         # What a write's condition names: Google Cloud Storage knows generations, others ETags.
-        self._tag = "version" if address.scheme == "gs" else "e_tag"
+        self._tag: Literal["version", "e_tag"] = "version" if address.scheme == "gs" else "e_tag"
 
     @property
     def place(self) -> str:
