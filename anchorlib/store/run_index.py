@@ -22,7 +22,7 @@ from anchorlib.store.layout import INDEX
 from anchorlib.store.listing import listed_parts
 from anchorlib.store.location import Location
 from anchorlib.store.seal.codecs import deflated, inflated
-from anchorlib.store.seal.index import RankFigures, SeriesFigures, read_index
+from anchorlib.store.seal.index import MOST_STEPS, RankFigures, SeriesFigures, read_index
 from anchorlib.store.seal.manifest import read_sealed
 from anchorlib.summary import Log2Histogram
 
@@ -39,6 +39,7 @@ __all__ = [
 FORMAT: Final = "anchor-index"
 VERSION: Final = 1
 _MOST_BYTES: Final = 256 << 20
+_MOST_RANKS: Final = 1 << 20
 
 Shape = tuple[int | None, ...] | None
 """None where shapes differ in their number of dimensions, and in place of a size that differs."""
@@ -260,19 +261,22 @@ def _told(one: MergedSeries) -> dict[str, Any]:
 
 
 def _read(told: Mapping[str, Any]) -> RunFigures:
+    ranks = _numbers(told["ranks"], _MOST_RANKS)
+    known = _Ranks(ranks)
+    series = tuple(_read_series(mapping(one), known) for one in items(told["series"]))
     return RunFigures(
-        ranks=_numbers(told["ranks"]),
+        ranks=ranks,
         closed=told["closed"] is True,
-        steps=_numbers(told["steps"]),
+        steps=_numbers(told["steps"], MOST_STEPS),
         bytes=whole(told["bytes"]),
         created_ns=whole(told["created_ns"]),
         written_ns=whole(told["written_ns"]),
-        series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
+        series=series,
         gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
     )
 
 
-def _read_series(told: Mapping[str, Any]) -> MergedSeries:
+def _read_series(told: Mapping[str, Any], known: _Ranks) -> MergedSeries:
     zero, nan, inf, subnormal = map(whole, items(told["counts"]))
     bins = {step(exponent): whole(count) for exponent, count in map(items, items(told["bins"]))}
     shape = told["shape"]
@@ -282,7 +286,7 @@ def _read_series(told: Mapping[str, Any]) -> MergedSeries:
         mode=text(told["mode"]),
         dtypes=texts(told["dtypes"]),
         shape=None if shape is None else tuple(map(_dimension, items(shape))),
-        ranks=_numbers(told["ranks"]),
+        ranks=known.of(told["ranks"]),
         records=whole(told["records"]),
         first_order=whole(told["first_order"]),
         first_step=step(told["first_step"]),
@@ -320,13 +324,27 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
     return found
 
 
-_MOST_NUMBERS: Final = 1 << 26
+class _Ranks:
+    """Ranks that series were recorded on: most name the same ones, which are held once."""
+
+    def __init__(self, all_ranks: tuple[int, ...]) -> None:
+        self._most = len(all_ranks)
+        self._room = MOST_STEPS  # for all that differ, together
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def of(self, told: Any) -> tuple[int, ...]:
+        """The ranks of one series. Raises ValueError where they are more than the run's."""
+        key = json.dumps(told)
+        if key not in self._known:
+            self._known[key] = _numbers(told, min(self._most, self._room))
+            self._room -= len(self._known[key])
+        return self._known[key]
 
 
-def _numbers(told: Any) -> tuple[int, ...]:
+def _numbers(told: Any, most: int) -> tuple[int, ...]:
     found: list[int] = []
     for start, stop in (map(step, items(one)) for one in items(told)):
-        if not 0 <= stop - start <= _MOST_NUMBERS - len(found):
-            raise ValueError("it speaks of more steps than there can be")
+        if not 0 <= stop - start <= most - len(found):
+            raise ValueError("it speaks of more ranks or steps than there can be")
         found += range(start, stop)
     return tuple(found)

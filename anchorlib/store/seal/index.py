@@ -29,11 +29,22 @@ if TYPE_CHECKING:
     from anchorlib.store.catalog import SeriesEntry
     from anchorlib.store.rank import RankReader
 
-__all__ = ["INDEX", "RankFigures", "SeriesFigures", "figures_of", "index_document", "read_index"]
+__all__ = [
+    "INDEX",
+    "MOST_STEPS",
+    "RankFigures",
+    "SeriesFigures",
+    "figures_of",
+    "index_document",
+    "read_index",
+]
 
 Array = np.ndarray[Any, Any]
 INDEX: Final = "index.json.zst"
 _MOST_BYTES: Final = 256 << 20  # of its text
+MOST_STEPS: Final = 1 << 24
+"""More than a run has: each is a number in memory, and a few bytes may speak of any number."""
+
 _APART: Final = ("zero", "nan", "inf", "subnormal")
 _AT_ONCE: Final = 1 << 14  # rows whose histograms are made at a time
 
@@ -194,7 +205,7 @@ def _read_rank(told: Mapping[str, Any]) -> RankFigures:
         bytes=whole(told["bytes"]),
         created_ns=whole(told["created_ns"]),
         written_ns=whole(told["written_ns"]),
-        steps=tuple(_numbers(told["steps"], whole(told["records"]))),
+        steps=tuple(_numbers(told["steps"], min(whole(told["records"]), MOST_STEPS))),
         series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
         gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,15 @@ import pytest
 
 from anchorlib.archive import archive_run, shelf_at
 from anchorlib.archive.index import put_index
+from anchorlib.errors import DamagedError
 from anchorlib.reading import open_run
+from anchorlib.store import LocalLocation
+from anchorlib.store.catalog import encode
 from anchorlib.store.layout import INDEX
 from anchorlib.store.objects import ShelfWithin
 from anchorlib.store.run_index import RunFigures, index_bytes, parsed_index
 from anchorlib.store.seal import read_index
+from anchorlib.store.seal.codecs import deflated, inflated
 from tests.anchorlib.reading.runs import make_run
 from tests.bucket import Line, object_store
 from tests.cli.made import anchor
@@ -94,3 +99,22 @@ def test_an_index_reads_as_it_was_written(tmp_path: Path) -> None:
     whole = RunFigures.of(ranks)
     assert parsed_index(index_bytes(whole)) == whole
     assert RunFigures.of(ranks[:1]).joined(RunFigures.of(ranks[1:])) == whole
+
+
+@pytest.mark.parametrize("what", ["ranks", "steps", "ranks of a series", "steps of a rank"])
+def test_an_index_that_speaks_of_more_than_there_can_be_is_refused(
+    tmp_path: Path, what: str
+) -> None:
+    shelf = shelf_at(str(tmp_path / "archive"))
+    archive_run(make_run(tmp_path / "store"), "run1", shelf)
+    run = tmp_path / "archive" / "run1.zarr"
+    path = run / "rank0" / INDEX if what == "steps of a rank" else run / INDEX
+    told = json.loads(inflated(path.read_bytes(), 1 << 20))
+    del told["check"]
+    field, _, whose = what.partition(" of a ")
+    (told["series"][0] if whose == "series" else told)[field] = [[0, 1 << 25]]
+    told |= {"records": 1 << 40} if whose == "rank" else {}
+    data = deflated(encode(told))
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match="speaks of more"):
+        read_index(LocalLocation(run), 0) if whose == "rank" else parsed_index(data)
