@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
 
+from anchorlib import dtypes
 from anchorlib.store.checks import seed_of
 from anchorlib.store.fields import items, whole
-from anchorlib.store.layout import LABELS, ROWS_PER_CHUNK, flat_name, form_name
+from anchorlib.store.layout import (
+    CHUNK_BYTES,
+    LABELS,
+    ROWS_PER_CHUNK,
+    flat_name,
+    form_name,
+    rows_per_chunk,
+)
 
 __all__ = ["MOST_DIMS", "Form", "new_form", "shape_of"]
 
@@ -51,6 +59,16 @@ class Form:
     def seed(self) -> int:
         """Its half of the seed of its rows' checksums."""
         return seed_of(self.dtype, self.shape, self.ndim)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk of one record, or of one element where the form is flat."""
+        return dtypes.dtype(self.dtype).storage.itemsize * prod(self.shape or ())
+
+    def begun(self) -> Form:
+        """The form once it keeps values: with the name of their array, and what a chunk holds."""
+        rows = CHUNK_BYTES // self.nbytes if self.flat else rows_per_chunk(self.nbytes)
+        return replace(self, array="value", rows=rows)
 
 
 def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:

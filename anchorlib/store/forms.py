@@ -22,7 +22,7 @@ import numpy as np
 from anchorlib import dtypes
 from anchorlib.block import Buffer
 from anchorlib.store.form import Form
-from anchorlib.store.layout import CHUNK_BYTES, LABELS, ROWS_PER_CHUNK, rows_per_chunk, shape_rows
+from anchorlib.store.layout import LABELS, ROWS_PER_CHUNK, shape_rows
 from anchorlib.store.metadata import ArrayShape, Growing, group_json, stamp
 from anchorlib.store.slots import ChunkFiles, SlotArray
 from anchorlib.store.tree import Tree
@@ -80,14 +80,7 @@ class OpenForm:
     @property
     def nbytes(self) -> int:
         """Bytes of one record, or of one element where it is flat."""
-        return self.storage.itemsize * prod(self.entry.shape or ())
-
-    def begun(self) -> Form:
-        """Its entry once it keeps values."""
-        rows = rows_per_chunk(self.nbytes)
-        if self.entry.flat:
-            rows = CHUNK_BYTES // self.nbytes
-        return replace(self.entry, array="value", rows=rows)
+        return self.entry.nbytes
 
     def open(self, entry: Form) -> None:
         """From now on `entry` names an array: values can be taken."""

@@ -195,7 +195,7 @@ class Register:
     def _begin(self, form: OpenForm) -> None:
         before = form.entry
         self._workshop.budget.made_files(FORM_FILES, LABEL_FILES)
-        form.open(form.begun())
+        form.open(form.entry.begun())
         try:
             form.make(self._workshop.tree)
         except BaseException:

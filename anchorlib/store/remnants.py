@@ -226,15 +226,12 @@ class Remnants:
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
         """The rest as it stands; and where its arrays are, for a form that does not say it."""
-        from anchorlib.store.forms import OpenForm
-
         for line in others:
             if applied := self._applied(scratch, line):
                 yield applied
         for form in (*scratch.forms,):
             if form.array is None and self._has_values(form.group):
-                rows = OpenForm(form, "", None).begun().rows  # type: ignore[arg-type]  # no file
-                yield self._applied(scratch, encode({"array": form.id, "rows": rows}))
+                yield self._applied(scratch, encode({"array": form.id, "rows": form.begun().rows}))
 
     def _has_values(self, group: str) -> bool:
         try:
