@@ -1,7 +1,7 @@
 """Graft runs: a command run while its anchors are handed another run's values.
 
 The command finds ANCHOR_GRAFT=RUN in its environment, and whatever session it opens names itself
-RUN-graft (see `anchorlib.capture.grafting`). What differs between RUN and RUN-graft was made
+RUN-graft (see `anchorlib.capture.eager.grafting`). What differs between RUN and RUN-graft was made
 differently by the command, each cause by itself.
 """
 

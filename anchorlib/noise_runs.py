@@ -1,8 +1,8 @@
 """Noise runs: a command run again, from parameters that are a rounding error away.
 
 Each rerun finds ANCHOR_PERTURB=SEED:EPS in its environment, and whatever session it opens names
-itself RUN-noiseSEED (see `anchorlib.capture.perturbing`). How far these runs drift from RUN is how
-far rounding alone drifts: what `compare(..., noise=...)` judges a drift by.
+itself RUN-noiseSEED (see `anchorlib.capture.sessions.perturbing`). How far these runs drift from
+RUN is how far rounding alone drifts: what `compare(..., noise=...)` judges a drift by.
 """
 
 from __future__ import annotations

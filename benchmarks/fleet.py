@@ -13,7 +13,7 @@ from math import ceil
 
 import numpy as np
 
-from anchorlib.store.layout import COLUMNS, HIST_COLUMNS
+from anchorlib.store.format.layout import COLUMNS, HIST_COLUMNS
 
 __all__ = ["Costs", "Demand", "Job", "Outcome", "Prices", "demand", "job_of", "simulated"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.capture.opening import open_session
-from anchorlib.capture.session import Session
-from anchorlib.capture.settings import Options, settings
+from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.session import Session
+from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.record import Record
 from anchorlib.sinks import MemorySink
 

@@ -9,7 +9,7 @@ import pytest
 
 import anchorlib
 from anchorlib import errors
-from anchorlib.capture.settings import Options
+from anchorlib.capture.sessions.settings import Options
 
 PUBLIC = [
     "All",

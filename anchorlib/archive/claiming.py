@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from anchorlib.errors import RunBusyError
 from anchorlib.names import escape
-from anchorlib.store.layout import claim_key
+from anchorlib.store.format import claim_key
 from anchorlib.store.objects import Shelf
 from anchorlib.store.seal import Sealed
 

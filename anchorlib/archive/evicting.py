@@ -19,7 +19,7 @@ from anchorlib.store import (
     listed_parts,
     run_directory,
 )
-from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
+from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
 from anchorlib.store.objects import Shelf, ShelfWithin
 
 __all__ = ["Keep", "leaving", "make_room"]

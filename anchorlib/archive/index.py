@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, listed_ranks
-from anchorlib.store.layout import INDEX
+from anchorlib.store.format import INDEX
 from anchorlib.store.objects import Shelf
-from anchorlib.store.run_index import (
+from anchorlib.store.read import (
     RunFigures,
     index_bytes,
     parsed_index,

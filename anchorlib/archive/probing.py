@@ -7,7 +7,7 @@ from typing import Final
 
 from anchorlib.errors import OptionError
 from anchorlib.names import escape
-from anchorlib.store.location import Location
+from anchorlib.store.locations import Location
 from anchorlib.store.objects import Held, Limits, Shelf
 
 __all__ = ["HASTY", "checked_shelf"]

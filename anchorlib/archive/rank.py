@@ -12,8 +12,8 @@ from anchorlib.archive.claiming import claimed
 from anchorlib.errors import DamagedError, RunExistsError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import Location, RankReader
-from anchorlib.store.archived import RankNote
-from anchorlib.store.layout import claim_key, rank_name
+from anchorlib.store.disk import RankNote
+from anchorlib.store.format import claim_key, rank_name
 from anchorlib.store.objects import Held, Shelf
 from anchorlib.store.seal import FolderTarget, Sealed, read_sealed, seal
 

@@ -21,10 +21,10 @@ from anchorlib.store import (
     listed_parts,
     run_directory,
 )
-from anchorlib.store.archived import ArchiveNote, note_of, write_note
-from anchorlib.store.layout import hidden
+from anchorlib.store.disk import ArchiveNote, note_of, write_note
+from anchorlib.store.format import hidden
 from anchorlib.store.objects import Shelf, ShelfWithin
-from anchorlib.store.opening import store_errors
+from anchorlib.store.write import store_errors
 
 __all__ = ["Archived", "Planned", "archive_run", "plan_archive"]
 

@@ -1,32 +1,30 @@
 """Recording: the only part of anchorlib that knows torch.
 
-starting       start, tensor_names, auto-start     observer   values now, gradients later
-opening        the one active session              putter     the compiled put, if there is one
-session        what users hold                     recorder   modes, and records for the queue
-settings       arguments and environment           clock      step, pass, call, phase
-hooks          anchor                              snapshot   where a tensor's values are
-watching       models, optimizers, their names     printing   print_tensor
-modules        one model's outputs, parameters     header     what a run depends on
-optimizer      what happens around a step          choice     what a watch chose
-checkpointing  what backward runs again            structure  names of a model's parts
-phases         what each thread is in              turns      which optimizer ends a step
-forwards       those that no gradient can reach    passes     what one phase counts in a step
-surroundings   the stack around an observation     streams    folds, one a mode and phase
-unasked        sessions of unedited programs       losses     what backward is called on
-weighing       what a step weighs                  telling    what is logged, or shown on stderr
-own_hooks      ours in torch's dicts of hooks, left out of what is saved
+sessions    start, the environment, `anchor run`: what a session was asked, holds and watches
+models      a watched model: outputs, inputs, parameters, buffers
+optimizers  a watched optimizer: what a step consumed, changed and keeps
+inline      what programs call inside their models: anchor, print_tensor; and the loss, found
+compiled    anchors in code that torch.compile compiles
+eager       anchors while Python runs: the value now, the gradient in backward
+tracing     every operation of some steps
+ancestry    from what a value was computed
+recording   from observations to records: streams, folds, what a step weighs
+counting    how an observation gets its step, pass, call and phase
+naming      names of what a model and its optimizer are made of
+headers     what a run depends on besides its tensors
+tensors     where the values of a tensor lie, and how they are copied
+own_hooks   ours in torch's dicts of hooks, left out of what is saved
+frames      functions of ours that dynamo meets
 """
 
 from __future__ import annotations
 
-from anchorlib.capture.hooks import anchor, paused
-from anchorlib.capture.opening import active_session
-from anchorlib.capture.printing import print_tensor
-from anchorlib.capture.session import Counters, Session, leaves_out, sharing_names
-from anchorlib.capture.snapshot import TorchArithmetic
-from anchorlib.capture.starting import graft, record_into, start, tensor_names
-from anchorlib.capture.structure import named_leaves, parts_of, unwrapped
-from anchorlib.capture.unasked import (
+from anchorlib.capture.inline import anchor, paused, print_tensor
+from anchorlib.capture.naming import named_leaves, parts_of, unwrapped
+from anchorlib.capture.sessions import (
+    Counters,
+    Session,
+    active_session,
     after_a_step,
     before_training_goes_on,
     catches_up_before_steps,
@@ -34,14 +32,21 @@ from anchorlib.capture.unasked import (
     counted,
     find_losses,
     forget_choices,
+    graft,
     has_begun,
     is_watched,
+    leaves_out,
+    record_into,
     see_called_parts,
+    sharing_names,
     speaks,
+    start,
     start_unasked,
     state_command,
+    tensor_names,
     unwatch,
 )
+from anchorlib.capture.tensors import TorchArithmetic
 
 __all__ = [
     "Counters",

@@ -7,54 +7,84 @@ stored_fingerprint   what records are, to be compared with those that somebody h
 Location    where bytes are read from: a directory, a collector, or an object store
 remove_run, rename_run    a run as a whole, which no living process writes
 
+format      what lies where, and what each document says    read    runs as readers find them
+locations   where bytes are read from                       write   the writing hand
+disk        a store's directory, shared by processes        seal    ranks that never change again
+stored      arrays of one rank, read back and checked       check   what does not fit its checksums
+objects     object stores, and folders used as such         runs    runs found, removed, renamed
+
     find_run("run1", "anchors")  ─▶ FoundRun(name, location) ─▶ RunReader(location, name)
 """
 
-from anchorlib.store.archived import ArchiveNote, note_of, noted_runs
-from anchorlib.store.aside import disk_bytes, finish_removals, waiting_removals
-from anchorlib.store.asked import Pin, asked, packed_rows, pin_of, told_rows
-from anchorlib.store.audit import RankAudit
-from anchorlib.store.author import run_author
-from anchorlib.store.beneath import names_beneath, open_beneath
-from anchorlib.store.budget import RunFilesError, RunRoom
-from anchorlib.store.catalog import SeriesEntry
-from anchorlib.store.documents import run_faults
-from anchorlib.store.finding import (
+from anchorlib.store.check import RankAudit, republish, run_faults, unpublished
+from anchorlib.store.disk import (
+    ArchiveNote,
+    HeldRank,
+    RankLock,
+    RunFilesError,
+    RunRoom,
+    check_writable,
+    disk_bytes,
+    finish_removals,
+    held_ranks,
+    holder,
+    is_locked,
+    is_written,
+    make_store,
+    note_of,
+    noted_runs,
+    run_author,
+    unmade_store,
+    waiting_removals,
+)
+from anchorlib.store.format import INDEX as RUN_INDEX
+from anchorlib.store.format import Part, SeriesEntry, rank_of, run_directory
+from anchorlib.store.locations import (
+    CollectorLocation,
+    LocalLocation,
+    Location,
+    SeveralCollectors,
+    Within,
+    listed_parts,
+    listed_ranks,
+    names_beneath,
+    open_beneath,
+)
+from anchorlib.store.objects import is_object_url
+from anchorlib.store.read import (
+    MergedSeries,
+    RankReader,
+    Remnants,
+    RunFigures,
+    RunReader,
+    common_shape,
+    end_copy,
+    stored_fingerprint,
+    stored_records,
+)
+from anchorlib.store.runs import (
     DEFAULT_STORE,
     FoundRun,
+    Pin,
+    TensorTree,
     archived_location,
     as_zarr,
+    asked,
+    evict_run,
     find_run,
     has_run,
     list_runs,
     locate_store,
-)
-from anchorlib.store.holding import HeldRank, held_ranks, is_written
-from anchorlib.store.layout import INDEX as RUN_INDEX
-from anchorlib.store.layout import rank_of, run_directory
-from anchorlib.store.listing import listed_parts, listed_ranks
-from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
-from anchorlib.store.lock import RankLock, holder, is_locked
-from anchorlib.store.making import check_writable, make_store, unmade_store
-from anchorlib.store.objects import is_object_url
-from anchorlib.store.parts import Part
-from anchorlib.store.prints import stored_fingerprint
-from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, end_copy
-from anchorlib.store.register import check_series
-from anchorlib.store.remnants import Remnants
-from anchorlib.store.removing import (
-    evict_run,
+    packed_rows,
+    pin_of,
     place_run,
     remove_rank,
     remove_run,
     rename_run,
+    rows_together,
+    told_rows,
     written_ns,
 )
-from anchorlib.store.republishing import republish, unpublished
-from anchorlib.store.rereading import stored_records
-from anchorlib.store.rowchecks import RowChecks
-from anchorlib.store.run_index import MergedSeries, RunFigures, common_shape
 from anchorlib.store.seal import (
     FolderTarget,
     RankFigures,
@@ -68,10 +98,8 @@ from anchorlib.store.seal import (
     read_sealed,
     seal,
 )
-from anchorlib.store.several import SeveralCollectors
-from anchorlib.store.tensors import TensorTree, rows_together
-from anchorlib.store.visible import visible_rows
-from anchorlib.store.writer import Writer
+from anchorlib.store.stored import RowChecks, visible_rows
+from anchorlib.store.write import Writer, check_series
 
 __all__ = [
     "DEFAULT_STORE",

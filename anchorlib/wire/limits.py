@@ -16,7 +16,7 @@ Every bound is checked before memory is taken for what it bounds. What a client 
     one run on disk                  `--max-run-size`, `--max-run-inodes`; of a rank `max_bytes`;
                                      and always all but a twentieth of the file system's bytes and
                                      inodes
-    statements of a rank             see `anchorlib.store.ledgers`
+    statements of a rank             see `anchorlib.store.write.ledgers`
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from typing import Annotated
 
 import typer
 
-from anchor_cli import (
+from anchor_cli.arguments import asked_by_bash, examples
+from anchor_cli.commands import (
     access,
     archive,
     compare,
@@ -53,9 +54,7 @@ from anchor_cli import (
     ui,
     verify,
 )
-from anchor_cli.bash import asked_by_bash
 from anchor_cli.exits import ExitCode
-from anchor_cli.options import examples
 from anchor_cli.terminal import emit, note
 from anchorlib.errors import AnchorError, ClusterError, CollectorError, DamagedError
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anchor_cli.comparisons.github import annotated, guarded, summarise
+from anchor_cli.comparisons.junit import write_junit
 from anchor_cli.exits import ExitCode
-from anchor_cli.github import annotated, guarded, summarise
-from anchor_cli.junit import write_junit
 from tests.cli.comparisons import IDENTICAL, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 

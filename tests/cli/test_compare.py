@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anchorlib.diagnosis
-from anchor_cli.compared import report
-from anchor_cli.grown import spread
-from anchor_cli.onward import next_commands
-from anchor_cli.table import width_of
+from anchor_cli.comparisons.compared import report
+from anchor_cli.comparisons.grown import spread
+from anchor_cli.comparisons.onward import next_commands
 from anchor_cli.terminal import Screen
+from anchor_cli.terminal.table import width_of
 from anchorlib.diagnosis import Divergence, Growth, Nearness, Origin, Place
 from anchorlib.diagnosis.judgement.completeness import Completeness
 from anchorlib.operations import OpAlignment, OpDifference

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli import complete
-from anchor_cli.bash import Question
+from anchor_cli.arguments import complete
+from anchor_cli.arguments.bash import Question
 from anchor_server import Collector
 from tests.cli.made import COMMAND, environment, make_run, record
 

@@ -10,8 +10,8 @@ from importlib import metadata
 import numpy as np
 import pytest
 
-from anchor_cli import destinations, surroundings
-from anchor_cli.surroundings import VARIABLES
+from anchor_cli.checkups import destinations, surroundings
+from anchor_cli.checkups.surroundings import VARIABLES
 from anchor_server import Collector
 from anchorlib.record import Edges, Flag, Gap, Parent
 from anchorlib.store import Writer

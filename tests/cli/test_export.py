@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from anchor_cli.sheets import harmless
+from anchor_cli.records.sheets import harmless
 from anchorlib.reading import open_run
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
 

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from anchor_cli.graph import EXAMPLES
+from anchor_cli.commands.graph import EXAMPLES
 from anchorlib.graphs import SUFFIXES
 from anchorlib.operations import gap_entry
 from tests.anchorlib.graphs.made import READERS

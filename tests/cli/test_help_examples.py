@@ -16,7 +16,7 @@ COLLECTOR = "127.0.0.1:50051"
 ELSEWHERE = {
     "serve": "it collects until it is stopped: cli/test_serve.py",
     "ui": "it serves until it is stopped: page/test_served.py",
-    "graft": "it runs a training: anchorlib/capture/test_grafting.py",
+    "graft": "it runs a training: anchorlib/capture/eager/test_grafting.py",
     "noise": "it runs a training: cli/test_noise.py",
     "run": "it runs a training: anchorlib/launch/test_run.py",
     "ops": "it takes a run that was traced: cli/test_ops.py",

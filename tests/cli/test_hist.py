@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import anchorlib
-from anchor_cli.bars import bar, drawn, percent, strip
-from anchor_cli.limits import limits_of, limits_within
+from anchor_cli.histograms.bars import bar, drawn, percent, strip
+from anchor_cli.histograms.limits import limits_of, limits_within
 from anchor_cli.terminal import Screen
 from anchorlib.record import Flag, Gap
 from anchorlib.summary import Log2Histogram, shares_as
@@ -305,7 +305,7 @@ class TestFiles:
         assert done.err == f"anchor: cannot write {place}: No such file or directory\n"
 
     def test_a_failure_leaves_the_old_file_and_no_other(self, store, tmp_path, monkeypatch):
-        from anchor_cli import answer
+        from anchor_cli.histograms import answer
 
         def fail(_, file):
             file.write(b"half")

@@ -16,8 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli.importing import EXAMPLES
-from anchor_cli.placing import Place, Placing, natural
+from anchor_cli.commands.importing import EXAMPLES
+from anchor_cli.imports.placing import Place, Placing, natural
 from anchorlib import open_run
 from anchorlib.errors import OptionError
 from tests.cli.made import HOSTILE, anchor

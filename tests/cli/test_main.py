@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from anchor_cli import names
+from anchor_cli.commands import names
 from anchor_cli.main import app
 from anchor_server import Collector, ServerTLS, own_identity
 from anchorlib.errors import CollectorError, MissingExtraError, UnknownTensorError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from anchor_cli import names, tree
-from anchor_cli.names import spans
-from anchor_cli.terminal import Screen
+from anchor_cli.commands import names
+from anchor_cli.commands.names import spans
+from anchor_cli.terminal import Screen, tree
 from anchorlib.record import Gap
 from anchorlib.store import Writer
 from tests.cli.made import HOSTILE, anchor, make_run, record

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from anchor_cli import ops
+from anchor_cli.commands import ops
 from anchor_cli.terminal import Screen
 from anchorlib.operations import FLOAT, Op, OpForm, OpLog, TracedOp, gap_entry
 from anchorlib.reading import open_run

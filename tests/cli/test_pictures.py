@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli.panel import Panel, Picture, ticks
-from anchor_cli.svg import page
+from anchor_cli.histograms.panel import Panel, Picture, ticks
+from anchor_cli.histograms.svg import page
 from anchorlib.summary import Log2Histogram
 from tests.cli.made import HOSTILE, anchor, make_run, record
 
@@ -150,7 +150,7 @@ def test_a_png_has_a_panel_for_each_tensor_and_a_line_for_each_limit(drawn):
 
     import matplotlib.image
 
-    from anchor_cli.png import write_png
+    from anchor_cli.histograms.png import write_png
 
     file = io.BytesIO()
     write_png(picture(MANY, Log2Histogram({-14: 1}), Log2Histogram()), file)

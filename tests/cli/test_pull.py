@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anchor_cli import pull
-from anchor_cli.extract import Extract
-from anchor_cli.formats import WRITERS
+from anchor_cli.commands import pull
+from anchor_cli.records.extract import Extract
+from anchor_cli.records.formats import WRITERS
 from anchorlib.dtypes import decode
 from anchorlib.record import Gap
 from tests.cli.made import BIAS, anchor, make_run, record

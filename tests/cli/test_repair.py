@@ -12,7 +12,7 @@ import pytest
 
 from anchor_server import serve
 from anchorlib.store import LocalLocation, RankReader, Writer, list_runs, stored_records
-from anchorlib.store.layout import LABELS
+from anchorlib.store.format.layout import LABELS
 from tests.cli.made import Outcome, anchor, make_run, record
 from tests.security.hostile import (
     SPOILT,

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from anchor_cli.amounts import parse_seconds
-from anchor_cli.showing import Shown
+from anchor_cli.arguments.amounts import parse_seconds
+from anchor_cli.collector.showing import Shown
 from anchorlib.errors import OptionError
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.wire import Kind
@@ -174,7 +174,7 @@ def test_the_token_may_come_from_the_environment(tmp_path, monkeypatch):
 def test_a_second_signal_ends_it_at_once():
     # Also where a thread would be waited for.
     code = (
-        "import os, signal, threading\nfrom anchor_cli.signals import Signals\n"
+        "import os, signal, threading\nfrom anchor_cli.collector.signals import Signals\n"
         "signals = Signals()\nos.kill(os.getpid(), signal.SIGTERM)\nsignals.wait(None)\n"
         "threading.Thread(target=threading.Event().wait).start()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\nthreading.Event().wait()\n"
@@ -187,7 +187,7 @@ def test_a_second_signal_ends_it_at_once():
 
 def test_a_signal_that_another_thread_is_given_ends_it_too():
     code = (
-        "import os, signal, threading\nfrom anchor_cli.signals import Signals\n"
+        "import os, signal, threading\nfrom anchor_cli.collector.signals import Signals\n"
         "signals = Signals()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "def other():\n"
         "    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anchor_cli import stats
+from anchor_cli.commands import stats
 from anchor_cli.terminal import Screen
 from anchorlib.record import Flag, Gap
 from anchorlib.summary import summarise

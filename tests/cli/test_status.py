@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anchor_cli import status
+from anchor_cli.commands import status
 from anchor_cli.terminal import Screen
 from anchor_server import Collector, issue_token, serve
 from anchorlib.block import block_of

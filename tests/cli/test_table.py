@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_cli.table import Column, cut, cut_apart, cut_name, width_of, written
 from anchor_cli.terminal import Screen
+from anchor_cli.terminal.table import Column, cut, cut_apart, cut_name, width_of, written
 
 PIPE = Screen()
 COLUMNS = [Column("name", cut=True), Column("size", right=True), Column("note", spare=1)]

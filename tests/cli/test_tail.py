@@ -121,7 +121,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(tmp_path):
 
 def test_a_run_made_anew_under_its_name_is_seen_from_its_start(tmp_path, monkeypatch):
     make_run(tmp_path, [record(step=step) for step in range(5)])
-    from anchor_cli.following import Following
+    from anchor_cli.records.following import Following
     from anchorlib.reading import open_run
 
     following = Following(open_run("run1", tmp_path), lambda name, kind: True)

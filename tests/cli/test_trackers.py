@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from anchor_cli.exported import Exported
+from anchor_cli.exports.exported import Exported
 from anchorlib.reading import open_run
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
 
@@ -213,7 +213,7 @@ def test_a_rank_is_a_run_of_its_own_and_what_is_not_finite_stays_so(tmp_path):
 
 
 def test_names_that_mlflow_cannot_have_stay_apart(tmp_path):
-    from anchor_cli.mlflow import _key
+    from anchor_cli.exports.mlflow import _key
 
     names = ["a/b", "a.b", "a_b", "a:b", "../x", "..", "ü", "x" * 1000, f"{'x' * 999}y", HOSTILE]
     make_run(tmp_path, [record(name, "grad", BIAS) for name in names])
@@ -236,7 +236,7 @@ def test_points_come_by_step_however_few_are_held_at_once(tmp_path, monkeypatch)
     run = open_run("run1", tmp_path)
     parts, ticks = Exported("run1", [run["a"], run["b"]]), []
     whole = list(parts.points(0, lambda *tick: ticks.append(tick)))
-    monkeypatch.setattr("anchor_cli.exported._AT_ONCE", 1)
+    monkeypatch.setattr("anchor_cli.exports.exported._AT_ONCE", 1)
     assert list(parts.points(0, lambda *tick: ticks.append(tick))) == whole
     assert len(ticks) > 3
     steps = [point.step for point in whole]

@@ -10,7 +10,7 @@ import pytest
 from anchor_server import serve
 from anchorlib.record import Gap
 from anchorlib.store import Writer
-from anchorlib.store.layout import FORMS_AT_ONCE
+from anchorlib.store.format.layout import FORMS_AT_ONCE
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record, spawn
 from tests.writing import put
 
@@ -198,7 +198,7 @@ def test_a_zarr_json_that_says_something_else_is_found(tmp_path, node, old, new)
 def test_a_writer_that_was_killed_while_it_closed_damaged_nothing(tmp_path, monkeypatch):
     writer = Writer.open(tmp_path, "run1", 0)
     put(writer, [record()])
-    monkeypatch.setattr("anchorlib.store.publishing.Publisher.publish_table", killed)
+    monkeypatch.setattr("anchorlib.store.write.publishing.Publisher.publish_table", killed)
     with pytest.raises(KeyboardInterrupt):
         writer.close()
     assert anchor("verify", "run1", "--store", tmp_path).code == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import anchorlib
-from anchorlib.store.lock import is_locked, lock_path
+from anchorlib.store.disk.lock import is_locked, lock_path
 from anchorlib.summary import figures_of
 from tests.cli.made import anchor
 from tests.contract.test_recording import unused_port

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import anchorlib
-import anchorlib.capture.opening
+import anchorlib.capture.sessions.opening
 import anchorlib.recorder.process
 from anchorlib.errors import FlushTimeoutError
 from tests.delivery import mortal
@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
 
 def _arrange(order: Order, marks: Marks) -> None:
     """Let whoever drains mark what its sink has taken, and die where the order says."""
-    process, opening = anchorlib.recorder.process, anchorlib.capture.opening
+    process, opening = anchorlib.recorder.process, anchorlib.capture.sessions.opening
     process._MODULE = "tests.delivery.mortal"  # type: ignore[misc]
     if order.place == "thread":
         mortal.spool_mortally(mortal.Countdown.of(order.point))

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunNotFoundError
 from anchorlib.store import LocalLocation, RankAudit, RankReader
-from anchorlib.store.lock import is_locked, lock_path
+from anchorlib.store.disk.lock import is_locked, lock_path
 from tests.delivery.lines import Proxy, free_port, numbered, push, spools, told
 from tests.delivery.lives import DEATHS, Life, Order
 from tests.delivery.mortal import FAILPOINTS, RING_POINTS

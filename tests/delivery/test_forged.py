@@ -203,7 +203,7 @@ def test_what_readers_see_does_not_let_them_go_on(tmp_path):
 
 
 def test_a_run_of_an_older_writer_is_gone_on_with_by_its_secret(tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorlib.store.writer.claim_of", lambda secret: secret)
+    monkeypatch.setattr("anchorlib.store.write.writer.claim_of", lambda secret: secret)
     with Writer.open(tmp_path, "run1", 0, writer_id=b"o" * 16) as writer:
         put(writer, [numbered(0)])
     monkeypatch.undo()

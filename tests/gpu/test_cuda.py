@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import anchorlib
-from anchorlib.capture.opening import active_session
+from anchorlib.capture.sessions.opening import active_session
 from anchorlib.dtypes import DTYPES as STORED
 from anchorlib.recorder import default_place
-from anchorlib.store.lock import is_locked, lock_path
+from anchorlib.store.disk.lock import is_locked, lock_path
 from tests.recording import recording
 
 if not torch.cuda.is_available():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anchor_cli.archiving import try_archive
+from anchor_cli.collector.archiving import try_archive
 from anchor_server import issue_token, serve
 from anchorlib import archive
 from anchorlib.block import block_of

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import torch
 
-from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Place, Program
-from anchorlib.capture.nodes import sequence_number
-from anchorlib.capture.observer import Observer
-from anchorlib.capture.streams import Plan
+from anchorlib.capture.counting import At
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.recording import Plan
+from anchorlib.capture.tensors import sequence_number
 from anchorlib.scope import NO_GRAD
 
 __all__ = ["Executions", "Watched", "in_backward"]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from anchorlib.capture.snapshot import plain, undisturbed
-from anchorlib.capture.streams import Stream
+from anchorlib.capture.recording import Stream
+from anchorlib.capture.tensors import plain, undisturbed
 from anchorlib.modes import EveryN, Final, Sum
 
 __all__ = ["Lines", "depends_on_order"]

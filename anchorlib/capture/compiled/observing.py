@@ -18,13 +18,13 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from anchorlib.capture.clock import At
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
 from anchorlib.capture.compiled.inorder import Lines, depends_on_order
 from anchorlib.capture.compiled.outside import PARTIAL, is_partial
 from anchorlib.capture.compiled.programs import Place, Program, Spot, program_of
-from anchorlib.capture.observer import Observer
-from anchorlib.capture.streams import NO_NOTE, Plan, Stream
+from anchorlib.capture.counting import At
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.recording import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape
 

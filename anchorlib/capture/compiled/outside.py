@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anchorlib.capture.surroundings import COMPILED_NODE
+from anchorlib.capture.eager import COMPILED_NODE
 
 __all__ = ["PARTIAL", "is_partial"]
 

@@ -21,7 +21,7 @@ from anchorlib.capture.compiled.programs import (
     traced_in_backward,
 )
 from anchorlib.capture.frames import constant
-from anchorlib.capture.header import autocast
+from anchorlib.capture.headers import autocast
 from anchorlib.errors import AnchorError, NotATensorError, UnsupportedError
 from anchorlib.modes import ModeSpec, parse_modes
 from anchorlib.names import check_name

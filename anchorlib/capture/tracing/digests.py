@@ -7,7 +7,7 @@ import ctypes
 import torch
 import xxhash
 
-from anchorlib.capture.snapshot import is_plain, plain, quick_place
+from anchorlib.capture.tensors import is_plain, plain, quick_place
 
 __all__ = ["digest_of"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import fx
 
-from anchorlib.capture.snapshot import dtype_name
+from anchorlib.capture.tensors import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node, op_name
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorlib.capture.frames import IS_TOLD, natively
-from anchorlib.capture.snapshot import dtype_name
+from anchorlib.capture.tensors import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.doors import GraphKey

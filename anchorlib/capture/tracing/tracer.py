@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from anchorlib.capture.structure import Parts
+from anchorlib.capture.naming import Parts
 from anchorlib.capture.tracing.doors import Doors, GraphKey
 from anchorlib.capture.tracing.kernels import Kernels
 from anchorlib.capture.tracing.mode import OpMode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from anchorlib.capture.clock import Clock
-from anchorlib.capture.recorder import Recorder
-from anchorlib.capture.structure import Parts
+from anchorlib.capture.counting import Clock
+from anchorlib.capture.naming import Parts
+from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
 from anchorlib.operations import Entry

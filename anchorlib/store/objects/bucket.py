@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from anchorlib.errors import CollectorError
 from anchorlib.names import escape
-from anchorlib.store.location import Location
+from anchorlib.store.locations import Location
 from anchorlib.store.objects.address import ObjectAddress
 from anchorlib.store.objects.connection import told
 from anchorlib.store.objects.location import ObjectLocation

@@ -14,11 +14,11 @@ import xxhash
 
 from anchorlib.errors import StoreError
 from anchorlib.names import quoted
-from anchorlib.store.layout import hidden, is_safe_key
-from anchorlib.store.location import LocalLocation, Location
+from anchorlib.store.disk import Tree, sync_directory
+from anchorlib.store.format import hidden, is_safe_key
+from anchorlib.store.locations import LocalLocation, Location
 from anchorlib.store.objects.shelf import Held
-from anchorlib.store.opening import store_errors
-from anchorlib.store.tree import Tree, sync_directory
+from anchorlib.store.write import store_errors
 
 __all__ = ["FolderShelf"]
 

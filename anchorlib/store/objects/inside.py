@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anchorlib.store.location import Location, Within
+from anchorlib.store.locations import Location, Within
 from anchorlib.store.objects.shelf import Held, Shelf
 
 __all__ = ["ShelfWithin"]

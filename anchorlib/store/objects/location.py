@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchorlib.errors import CollectorError, StoreError
 from anchorlib.names import escape, quoted
-from anchorlib.store.layout import is_safe_key
+from anchorlib.store.format import is_safe_key
 from anchorlib.store.objects.address import ObjectAddress
 from anchorlib.store.objects.connection import is_gone, told
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from anchorlib.store.location import Location
+from anchorlib.store.locations import Location
 
 __all__ = ["Held", "Shelf"]
 

@@ -9,10 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from anchorlib.store.fields import items, text, whole
-from anchorlib.store.form import shape_of
-from anchorlib.store.layout import is_safe_key
-from anchorlib.store.metadata import ArrayShape, array_json
+from anchorlib.store.format import ArrayShape, array_json, is_safe_key, items, shape_of, text, whole
 from anchorlib.store.seal.codecs import (
     NO_CHUNK,
     codec_chain,

@@ -16,7 +16,7 @@ import numpy as np
 
 from anchorlib.errors import DamagedError
 from anchorlib.names import escape
-from anchorlib.store.location import Location
+from anchorlib.store.locations import Location
 from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.codecs import INDEX_ENTRY, expanded, parsed_index
 from anchorlib.store.seal.grid import SHARD_BYTES

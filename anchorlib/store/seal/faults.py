@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from anchorlib.errors import StoreError
 from anchorlib.names import escape
-from anchorlib.store.location import Location
+from anchorlib.store.locations import Location
 from anchorlib.store.seal.manifest import Sealed, SealedObject
 
 __all__ = ["sealed_faults"]

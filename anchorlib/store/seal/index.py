@@ -16,18 +16,25 @@ import numpy as np
 
 from anchorlib.errors import DamagedError
 from anchorlib.record import Gap
-from anchorlib.store.catalog import encode
-from anchorlib.store.checks import is_sound
-from anchorlib.store.fields import items, mapping, step, text, texts, whole
-from anchorlib.store.layout import rank_name
-from anchorlib.store.location import Location
+from anchorlib.store.format import (
+    encode,
+    is_sound,
+    items,
+    mapping,
+    rank_name,
+    step,
+    text,
+    texts,
+    whole,
+)
+from anchorlib.store.locations import Location
 from anchorlib.store.seal.codecs import inflated
-from anchorlib.store.visible import visible_rows
+from anchorlib.store.stored import visible_rows
 from anchorlib.summary import Log2Histogram
 
 if TYPE_CHECKING:
-    from anchorlib.store.catalog import SeriesEntry
-    from anchorlib.store.rank import RankReader
+    from anchorlib.store.format import SeriesEntry
+    from anchorlib.store.read import RankReader
 
 __all__ = [
     "INDEX",

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from anchorlib.errors import DamagedError
-from anchorlib.store.layout import chunk_key, rank_name
-from anchorlib.store.location import Location, RowLocation, RowSource, Within
+from anchorlib.store.format import chunk_key, rank_name
+from anchorlib.store.locations import Location, RowLocation, RowSource, Within
 from anchorlib.store.seal.arrays import SealedArray
 from anchorlib.store.seal.chunks import Kept, ShardedElements
 from anchorlib.store.seal.faults import sealed_faults

@@ -19,12 +19,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from anchorlib.errors import DamagedError, StoreError
-from anchorlib.store.catalog import Catalogue, attempt_line, encode
-from anchorlib.store.checks import is_sound
-from anchorlib.store.fields import check_depth, mapping, text, whole
-from anchorlib.store.layout import is_safe_key, rank_name
-from anchorlib.store.location import Location
-from anchorlib.store.metadata import group_json, stamp
+from anchorlib.store.format import (
+    Catalogue,
+    attempt_line,
+    check_depth,
+    encode,
+    group_json,
+    is_safe_key,
+    is_sound,
+    mapping,
+    rank_name,
+    stamp,
+    text,
+    whole,
+)
+from anchorlib.store.locations import Location
 
 __all__ = [
     "SEALED",

@@ -11,7 +11,7 @@ import numpy as np
 
 from anchorlib.errors import DamagedError
 from anchorlib.names import escape
-from anchorlib.store.location import RowSource
+from anchorlib.store.locations import RowSource
 from anchorlib.store.seal.chunks import ShardedElements
 
 __all__ = ["FlatRows", "SealedRows", "inverse_of"]

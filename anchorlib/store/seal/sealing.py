@@ -10,13 +10,17 @@ import numpy as np
 
 from anchorlib.errors import OptionError, StoreError
 from anchorlib.names import escape
-from anchorlib.store.form import Form
-from anchorlib.store.format1 import columns_of
-from anchorlib.store.layout import CATALOG_CHUNK, HIST_COLUMNS, ROWS_PER_CHUNK, rank_name
-from anchorlib.store.location import LocalLocation, Location, Within
-from anchorlib.store.metadata import group_json, stamp
-from anchorlib.store.operations import LOG, operation_entries
-from anchorlib.store.rows import StoredRows
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    HIST_COLUMNS,
+    ROWS_PER_CHUNK,
+    Form,
+    columns_of,
+    group_json,
+    rank_name,
+    stamp,
+)
+from anchorlib.store.locations import LocalLocation, Location, Within
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
 from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
 from anchorlib.store.seal.grid import Grid
@@ -25,9 +29,10 @@ from anchorlib.store.seal.manifest import Sealed, SealedObject, rank_document, r
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
 from anchorlib.store.seal.stacks import Column, Stack
 from anchorlib.store.seal.target import Buffer, FolderTarget, Target
+from anchorlib.store.stored import LOG, StoredRows, operation_entries
 
 if TYPE_CHECKING:
-    from anchorlib.store.rank import RankReader
+    from anchorlib.store.read import RankReader
 
 __all__ = ["seal"]
 

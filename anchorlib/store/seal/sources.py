@@ -12,15 +12,13 @@ import numpy as np
 import xxhash
 
 from anchorlib.errors import DamagedError
-from anchorlib.store.digests import UNFIT, damage
-from anchorlib.store.form import Form
-from anchorlib.store.layout import LABELS
-from anchorlib.store.location import Location
+from anchorlib.store.format import LABELS, Form
+from anchorlib.store.locations import Location
 from anchorlib.store.seal.grid import SHARD_BYTES
-from anchorlib.store.values import StoredForm
+from anchorlib.store.stored import UNFIT, StoredForm, damage
 
 if TYPE_CHECKING:
-    from anchorlib.store.rank import RankReader
+    from anchorlib.store.read import RankReader
 
 __all__ = ["INT64", "SortedForm", "series_ranges", "sorted_form"]
 

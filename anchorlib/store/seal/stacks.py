@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.store.layout import ROWS_PER_CHUNK
-from anchorlib.store.metadata import stamp
+from anchorlib.store.format import ROWS_PER_CHUNK, stamp
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
 from anchorlib.store.seal.codecs import TABLES
 from anchorlib.store.seal.grid import Grid

@@ -41,7 +41,7 @@ from anchorlib.store import (
     remove_run,
     rename_run,
 )
-from anchorlib.store.archived import note_of
+from anchorlib.store.disk.archived import note_of
 from anchorlib.store.objects import FolderShelf, Held, Shelf
 from anchorlib.upkeep import keeper_of
 from tests.anchorlib.reading.runs import make_run, training

@@ -14,10 +14,10 @@ from anchorlib.archive.index import put_index
 from anchorlib.errors import DamagedError
 from anchorlib.reading import open_run
 from anchorlib.store import LocalLocation
-from anchorlib.store.catalog import encode
-from anchorlib.store.layout import INDEX
+from anchorlib.store.format.catalog import encode
+from anchorlib.store.format.layout import INDEX
 from anchorlib.store.objects import ShelfWithin
-from anchorlib.store.run_index import RunFigures, index_bytes, parsed_index
+from anchorlib.store.read.run_index import RunFigures, index_bytes, parsed_index
 from anchorlib.store.seal import read_index
 from anchorlib.store.seal.codecs import deflated, inflated
 from tests.anchorlib.reading.runs import make_run

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import anchorlib
-from anchorlib.capture.opening import open_session
-from anchorlib.capture.settings import Options, settings
+from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.sinks import MemorySink
 
 _STEPS = 20_000

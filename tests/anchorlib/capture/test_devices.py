@@ -16,13 +16,13 @@ import pytest
 import torch
 
 import anchorlib
-from anchorlib.capture import recorder as recorder_module
-from anchorlib.capture.streams import Note
+from anchorlib.capture.recording import recorder as recorder_module
+from anchorlib.capture.recording.streams import Note
 from anchorlib.dtypes import DTYPES as STORED
 from anchorlib.record import Flag
 from anchorlib.recorder import default_place
 from anchorlib.recorder.layout import SLOT
-from anchorlib.store.lock import is_locked, lock_path
+from anchorlib.store.disk.lock import is_locked, lock_path
 from tests.devices import StandIn, copied
 from tests.recording import recording
 
@@ -159,7 +159,7 @@ TRAINER = """
 import os, signal, sys, time
 import torch
 import anchorlib
-from anchorlib.capture import recorder
+from anchorlib.capture.recording import recorder
 from tests.devices import StandIn
 
 device = StandIn()

@@ -9,7 +9,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import anchorlib
-from anchorlib.capture.snapshot import dtype_name, quick_place, values_writer
+from anchorlib.capture.tensors.snapshot import dtype_name, quick_place, values_writer
 from anchorlib.dtypes import DTYPES
 from anchorlib.modes import All, EveryN, Sum
 from anchorlib.recorder.ring import move

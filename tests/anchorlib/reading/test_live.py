@@ -17,7 +17,7 @@ from anchorlib.errors import RunNotFoundError
 from anchorlib.reading import Run, open_run
 from anchorlib.store import LocalLocation, RankReader
 from anchorlib.summary import digest
-from tests.anchorlib.store.test_crash import ROOT, SCRIPT, check_rows
+from tests.anchorlib.store.write.test_crash import ROOT, SCRIPT, check_rows
 
 pytestmark = pytest.mark.slow
 

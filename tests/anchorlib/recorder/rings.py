@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from anchorlib.capture.putter import compiled_putter, layout_key
+from anchorlib.capture.recording.putter import compiled_putter, layout_key
 from anchorlib.recorder.layout import (
     ALIGNMENT,
     CONTROL_BYTES,

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
-from anchorlib.capture import putter as putter_module
-from anchorlib.capture.putter import layout_key
-from anchorlib.capture.snapshot import dtype_name
+from anchorlib.capture.recording import putter as putter_module
+from anchorlib.capture.recording.putter import layout_key
+from anchorlib.capture.tensors.snapshot import dtype_name
 from anchorlib.dtypes import DTYPES
 from anchorlib.recorder.layout import SlotKind
 from tests.anchorlib.recorder.rings import WRITES_RINGS, Ring

@@ -19,7 +19,7 @@ import torch
 import anchorlib
 from anchorlib.errors import RunExistsError, StoreError
 from anchorlib.recorder import default_place
-from anchorlib.store.lock import is_locked, lock_path
+from anchorlib.store.disk.lock import is_locked, lock_path
 from tests.waiting import until
 
 pytestmark = [
@@ -212,7 +212,9 @@ def test_a_tensor_larger_than_the_queue_arrives(store, on_full):
 
 def test_what_a_recorder_has_to_say_is_said_in_the_trainers_log(store, caplog, monkeypatch):
     with caplog.at_level(logging.WARNING), start(store) as session:
-        monkeypatch.setattr("anchorlib.capture.streams.Stream.__init__", _with_a_bad_phase())
+        monkeypatch.setattr(
+            "anchorlib.capture.recording.streams.Stream.__init__", _with_a_bad_phase()
+        )
         anchored(session, 2)
         session.flush()
     assert "x@value at step 0 was left out" in caplog.text
@@ -220,7 +222,7 @@ def test_what_a_recorder_has_to_say_is_said_in_the_trainers_log(store, caplog, m
 
 
 def _with_a_bad_phase():
-    from anchorlib.capture.streams import Stream
+    from anchorlib.capture.recording.streams import Stream
 
     original = Stream.__init__
 

@@ -21,7 +21,7 @@ from anchorlib.record import Edges, Gap, Parent
 from anchorlib.recorder import thread_queue
 from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
 from anchorlib.store import LocalLocation, RankReader
-from anchorlib.store.lock import is_locked, lock_path
+from anchorlib.store.disk.lock import is_locked, lock_path
 from tests.anchorlib.store.records import filled, floats, record
 from tests.queueing import put
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anchorlib.errors import AnchorError, StoreError
 from anchorlib.store import Location
-from anchorlib.store.location import read_into
+from anchorlib.store.locations.location import read_into
 from anchorlib.wire import READ_BYTES
 
 FILES = {

@@ -16,7 +16,7 @@ import zarr
 from anchorlib.dtypes import DTYPES
 from anchorlib.record import Record
 from anchorlib.store import LocalLocation, Writer, as_zarr
-from anchorlib.store.layout import FORMS_AT_ONCE
+from anchorlib.store.format.layout import FORMS_AT_ONCE
 from tests.anchorlib.store.records import filled, floats, reader, record, written
 from tests.writing import put
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from anchorlib.store import Writer, register
-from anchorlib.store.writer import MOST_OPEN
+from anchorlib.store import Writer
+from anchorlib.store.write import register
+from anchorlib.store.write.writer import MOST_OPEN
 from tests.anchorlib.store.records import assert_holds, filled, reader, record
 from tests.writing import put
 

@@ -28,7 +28,7 @@ from tests.delivery.protocol.states import (
 class Rules:
     """As the program has them."""
 
-    # -- the collector: anchor_server.ranks, anchor_server.stream, anchorlib.store.opening
+    # -- the collector: anchor_server.ranks, anchor_server.stream, anchorlib.store.write.opening
 
     def admit(self, attempts: tuple[Attempt, ...], hello: Hello) -> tuple[Attempt, ...] | Kind:
         """The attempts that there are once a writer was let in, or why he is not (Place.take)."""

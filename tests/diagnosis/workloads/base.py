@@ -18,7 +18,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from anchorlib.capture.session import Session
+from anchorlib.capture.sessions.session import Session
 
 Start = Callable[..., Session]
 KINDS = ("bug", "benign", "equal", "data", "incomplete")

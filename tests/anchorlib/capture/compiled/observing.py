@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from anchorlib.capture.session import Session
+from anchorlib.capture.sessions.session import Session
 from tests.recording import Recording, recording
 
 BACKENDS = ["eager", "aot_eager", "inductor"]

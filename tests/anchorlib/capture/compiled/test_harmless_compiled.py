@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from anchorlib import anchor
-from anchorlib.capture.header import run_header
+from anchorlib.capture.headers.header import run_header
 from tests.anchorlib.capture.compiled.observing import BACKENDS, QUIET, X, record, said, weight
 from tests.recording import recording
 

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from anchorlib import EveryN, UnsupportedError, anchor
-from anchorlib.capture import hooks, recorder
 from anchorlib.capture.compiled import tracing
-from anchorlib.capture.opening import active_session, open_session
-from anchorlib.capture.settings import Options, settings
+from anchorlib.capture.inline import hooks
+from anchorlib.capture.recording import recorder
+from anchorlib.capture.sessions.opening import active_session, open_session
+from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.sinks import MemorySink
 from tests.anchorlib.capture.compiled.observing import (
     BACKENDS,

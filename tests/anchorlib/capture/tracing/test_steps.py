@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import anchorlib
-from anchorlib.capture.opening import open_session
-from anchorlib.capture.settings import Options, settings
+from anchorlib.capture.sessions.opening import open_session
+from anchorlib.capture.sessions.settings import Options, settings
 from anchorlib.capture.tracing import digests, mode, tracer
 from anchorlib.errors import OptionError
 from anchorlib.operations import gaps_of, read_entries

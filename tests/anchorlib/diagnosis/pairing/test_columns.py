@@ -23,7 +23,7 @@ from anchorlib.errors import OptionError, UnknownTensorError
 from anchorlib.reading import open_run
 from anchorlib.record import Edges, Gap, Record
 from anchorlib.store import Writer
-from anchorlib.store import rows as stored_rows
+from anchorlib.store.stored import rows as stored_rows
 from tests.anchorlib.diagnosis.strategies import records
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import filled, floats, record

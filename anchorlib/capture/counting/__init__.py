@@ -1,0 +1,20 @@
+"""How an observation gets its coordinates: step, pass, call and phase, counted without help."""
+
+from anchorlib.capture.counting.checkpointing import (
+    Repetition,
+    UnfollowedCalls,
+    recomputing,
+    repetition,
+)
+from anchorlib.capture.counting.clock import At, Clock
+from anchorlib.capture.counting.phases import Forward
+
+__all__ = [
+    "At",
+    "Clock",
+    "Forward",
+    "Repetition",
+    "UnfollowedCalls",
+    "recomputing",
+    "repetition",
+]

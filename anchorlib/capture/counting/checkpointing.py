@@ -1,0 +1,140 @@
+"""What activation checkpointing runs again inside backward, and which call it repeats.
+
+    by hooks     the graph of forward lives on and its gradient hooks fire: what recomputation
+                 comes to is seen already, value and gradient
+    reentrant    forward ran without gradients inside an autograd Function, whose backward runs
+                 it again: only then is there a graph to hook
+
+Other code inside backward is no repetition: a custom Function's backward, a hook. What tells them
+apart is the Python stack; it is looked at inside backward alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+from enum import Enum
+from types import FrameType
+
+import torch
+from torch.utils import checkpoint
+
+from anchorlib.capture.counting.clock import At
+from anchorlib.capture.tensors import sequence_number
+
+__all__ = ["Repetition", "UnfollowedCalls", "recomputing", "repetition"]
+
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
+_current_node = torch._C._current_autograd_node  # noqa: SLF001
+_sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
+
+_CHECKPOINT = checkpoint.__file__
+_ENGINE = "_engine_run_backward"
+_TELLING = frozenset({_ENGINE, "recompute_fn", "backward"})
+_LIMIT = 65536  # calls that are remembered in a step: inference without end is not checkpointing
+
+
+class Repetition(Enum):
+    """What an observation made now repeats."""
+
+    NONE = "nothing: it is seen for the first time"
+    FOLLOWED = "a call whose gradient is hooked already"
+    UNFOLLOWED = "a call that was made without gradients"
+
+
+def recomputing() -> bool:
+    """Whether activation checkpointing is running a forward again inside backward."""
+    return _graph_task() != -1 and repetition() is not Repetition.NONE
+
+
+def repetition() -> Repetition:
+    """What an observation repeats that is made inside a backward of this thread."""
+    create_graph: bool | None = None
+    callee: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to it
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in _TELLING:
+            if code.co_filename == _CHECKPOINT:
+                if code.co_name == "recompute_fn":
+                    return Repetition.FOLLOWED
+                if not _is_call_of_backward(callee):
+                    return Repetition.UNFOLLOWED
+            elif code.co_name == _ENGINE and create_graph is None:
+                create_graph = _creates_graph(frame)
+        callee, frame = frame, frame.f_back
+    # A checkpointing of somebody else's enables gradients in its backward; where the graph of
+    # backward itself is made, they are enabled anyway.
+    again = torch.is_grad_enabled() and not create_graph
+    return Repetition.UNFOLLOWED if again else Repetition.NONE
+
+
+def _is_call_of_backward(callee: FrameType | None) -> bool:
+    """Whether reentrant checkpointing has run its region again and goes on with its backward."""
+    return callee is not None and callee.f_code is torch.autograd.backward.__code__
+
+
+def _creates_graph(engine: FrameType) -> bool:
+    """`create_graph` of a run of autograd's engine; its arguments have no names."""
+    given = engine.f_locals.get("args", ())
+    return len(given) > 2 and bool(given[2])
+
+
+class UnfollowedCalls:
+    """The calls of a step that were made without gradients, by what was called.
+
+    Autograd's sequence numbers tell which of them a reentrant checkpoint repeats: they lie behind
+    that of the checkpoint's own node and before that of the next one, and are repeated in their
+    order, in every backward anew.
+    """
+
+    def __init__(self) -> None:
+        # By key and thread: sequence numbers are each thread's own.
+        self._calls: dict[Hashable, dict[int, list[tuple[int, At]]]] = {}
+        self._count = 0
+        self._nodes: dict[int, list[int]] = {}  # by thread: the nodes that ran again, sorted
+        self._taken: dict[tuple[Hashable, int, int], int] = {}
+
+    def remember(self, key: Hashable, at: At) -> None:
+        """A call of `key` was made now: reentrant checkpointing may come back to it."""
+        if self._count >= _LIMIT:
+            self.clear()
+        self._count += 1
+        threads = self._calls.get(key)
+        if threads is None:
+            threads = self._calls[key] = {}
+        threads.setdefault(threading.get_ident(), []).append((_sequence(), at))
+
+    def take(self, key: Hashable) -> At | None:
+        """The call of `key` that the autograd node that runs now repeats next; None: unknown."""
+        threads, node = self._calls.get(key), _current_node()
+        if threads is None or node is None:
+            return None
+        first = sequence_number(node) + 1
+        end = self._end(first)
+        turn = (key, first, _graph_task())
+        done = self._taken.get(turn, 0)
+        own = threads.get(threading.get_ident())
+        for calls in [own] if own is not None else threads.values():
+            place = bisect_left(calls, first, key=lambda call: call[0]) + done
+            if place < len(calls) and calls[place][0] < end:
+                self._taken[turn] = done + 1
+                return calls[place][1]
+        return None
+
+    def _end(self, first: int) -> float:
+        """Where the calls of the next node that ran again begin."""
+        nodes = self._nodes.setdefault(threading.get_ident(), [])
+        place = bisect_left(nodes, first)
+        if place == len(nodes) or nodes[place] != first:
+            insort(nodes, first)
+        return nodes[place + 1] if place + 1 < len(nodes) else float("inf")
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._calls.clear()
+        self._nodes.clear()
+        self._taken.clear()
+        self._count = 0

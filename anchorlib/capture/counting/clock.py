@@ -1,0 +1,276 @@
+"""Where in a run an observation is made: step, pass and call, counted without help.
+
+    step        ends when the clock's optimizer has stepped (see `turns`), or at `session.step()`
+    pass_index  n-th forward+backward inside a step: a forward observation that comes after a
+                gradient opens the next one; where no gradient can reach, so does each further
+                forward of a watched root
+    call        n-th use of a name inside the pass
+
+Passes and calls are counted for each phase apart (see `phases`), so that validating in the middle
+of a step does not renumber the training around it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from anchorlib.capture.counting.passes import Passes
+from anchorlib.capture.counting.phases import Forward, Phases
+from anchorlib.capture.counting.turns import Turns
+from anchorlib.errors import OptionError
+from anchorlib.scope import EVAL, NO_GRAD
+
+__all__ = ["At", "Clock"]
+
+
+class At(NamedTuple):
+    """Coordinates as they are known while recording (the rank and attempt are the writer's)."""
+
+    step: int
+    pass_index: int
+    call: int
+    phase: str
+
+
+_tuple = tuple.__new__
+
+
+class Clock:
+    """Counts for one session; `on_pass` hears of each pass that begins, `on_step` of each end.
+
+    label: what an optimizer is called.
+    """
+
+    def __init__(
+        self,
+        first_step: int = 0,
+        *,
+        on_pass: Callable[[At], None] = lambda _at: None,
+        on_step: Callable[[int], None] = lambda _step: None,
+        label: Callable[[Any], str] = lambda optimizer: type(optimizer).__name__,
+    ) -> None:
+        self.step = first_step
+        self.phases = Phases()
+        self.turns = Turns(label)
+        self.trains = False  # a gradient was seen, or an optimizer
+        self._on_pass = on_pass
+        self._on_step = on_step
+        self._lock = threading.RLock()
+        self._own = self.phases.own
+        self._passes: dict[str, Passes] = {}
+        self._explicit = False
+        self._ended_by_optimizer = False
+
+    # -- phase
+
+    @property
+    def phase(self) -> str:
+        """The phase that a record made now carries."""
+        return self.phases.here
+
+    def in_phase(self, name: str) -> AbstractContextManager[None]:
+        """Records that this thread makes inside carry the phase `name`."""
+        return self.phases.named(name)
+
+    # -- pass and call
+
+    def enter_root(
+        self, root: int, *, training: bool, gradients: bool, trained: bool = False
+    ) -> None:
+        """The forward of a watched root begins.
+
+        gradients: whether they can reach it. trained: whether the root is being trained.
+        """
+        with self._lock:
+            around = self.phases.forward
+            forward = self._kind(around, training=training, gradients=gradients, trained=trained)
+            self.phases.enter(forward)
+            if forward is Forward.BESIDE:
+                return
+            passes = self._current()
+            # A forward that no gradient will follow is a pass of its own.
+            if around is None and root in passes.roots and not (gradients and training):
+                passes.next()
+            self._open(passes, self.phase)
+            passes.roots.add(root)
+
+    def _kind(
+        self, around: Forward | None, *, training: bool, gradients: bool, trained: bool
+    ) -> Forward:
+        if not training or around is Forward.EVALUATION:
+            return Forward.EVALUATION
+        if gradients:
+            return Forward.TRAINING
+        if around is not None:
+            return around
+        if self.phases.is_named:
+            return Forward.TRAINING
+        if trained:
+            return Forward.MONITORING
+        return Forward.BESIDE if self.trains else Forward.TRAINING
+
+    def leave_root(self) -> None:
+        """The forward of a watched root has ended."""
+        self.phases.leave()
+
+    def call(self, name: Hashable, *, backward: bool = False) -> At:
+        """An observation of `name`: its coordinates. One made inside backward opens no pass."""
+        return self.count((name,), backward=backward)
+
+    def count(
+        self,
+        counters: tuple[Hashable, ...],
+        *,
+        backward: bool = False,
+        opens: bool = True,
+        phase: str | None = None,
+    ) -> At:
+        """The same of what has several counters, all of which it advances alike.
+
+        opens: False for what is no part of the training, and begins no pass of it.
+        phase: other than the one that this thread is in.
+        """
+        if phase is None:
+            phase = self.phases.in_backward() if backward else self._own.thread.phase
+        passes = self._passes.get(phase)
+        if (
+            passes is None
+            or not passes.started
+            or (passes.gradient_seen and not backward)
+            or len(counters) > 1
+        ):
+            return self._count_first(counters, phase, backward=backward, opens=opens)
+        counter = counters[0]
+        calls = passes.calls
+        try:
+            n = next(calls[counter])
+        except KeyError:
+            n = passes.call(counters)
+        # A NamedTuple's own constructor costs as much as all the rest.
+        return _tuple(At, (passes.step, passes.index, n, phase))
+
+    def _count_first(
+        self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
+    ) -> At:
+        """The same where a pass may begin, or several counters go together."""
+        with self._lock:
+            passes = self._passes.get(phase) or self._new(phase)
+            if not passes.started or (passes.gradient_seen and not backward):
+                self._open(passes, phase, begins=opens)
+            return At(passes.step, passes.index, passes.call(counters), phase)
+
+    def now(self) -> At:
+        """The coordinates of something that is no call: the current pass, call 0."""
+        with self._lock:
+            return At(self.step, self._current().index, 0, self.phase)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pass has begun in this phase, and no gradient of it was seen yet."""
+        passes = self._current()
+        return passes.started and not passes.gradient_seen
+
+    def wants_gradient_hook(self) -> bool:
+        """Whether the current pass still needs a hook that will see its gradient; asks once."""
+        passes = self._current()
+        ready, passes.ready = passes.ready, True
+        return not ready
+
+    def gradient(self, at: At | None = None) -> None:
+        """A gradient arrived (of the forward call made at `at`)."""
+        self._ended_by_optimizer = False
+        self.trains = True
+        if at is None:
+            phase = self.phase
+        else:
+            phase = at[3]
+            self.phases.gradient(phase)
+            if at[0] != self.step:
+                return  # a late backward says nothing about the step that is open now
+        passes = self._passes.get(phase)
+        if passes is not None and passes.started:
+            passes.gradient_seen = True
+
+    def _current(self) -> Passes:
+        phase = self.phase
+        found = self._passes.get(phase)
+        if found is None:
+            with self._lock:
+                found = self._passes.get(phase) or self._new(phase)
+        return found
+
+    def _new(self, phase: str) -> Passes:
+        passes = self._passes[phase] = Passes(self.step)
+        return passes
+
+    def _open(self, passes: Passes, phase: str, *, begins: bool = True) -> None:
+        if passes.started:
+            if not passes.gradient_seen:
+                return
+            passes.next()
+        if begins:
+            passes.started = True
+            self._on_pass(At(self.step, passes.index, 0, phase))
+
+    # -- step
+
+    def bind(self, optimizer: object) -> None:
+        """Let `optimizer` be the clock, unless another already is."""
+        self.trains = True
+        self.turns.name(optimizer)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was counted yet."""
+        return self.turns.have_begun or any(one.started for one in self._passes.values())
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether nothing of the open step was counted yet."""
+        return not any(one.started for one in self._passes.values())
+
+    def unbind(self) -> None:
+        """Let the next optimizer that is bound be the clock, if none has stepped yet."""
+        self.turns.unname()
+
+    def optimizer_stepped(self, optimizer: object) -> None:
+        """An optimizer's step has completed; it may end the step."""
+        with self._lock:
+            self.trains = True
+            place = self._current().index
+            ends = self.turns.stepped(optimizer, place, by_hand=self._explicit)
+        if ends:
+            self._end(self.step + 1)
+            self._ended_by_optimizer = True
+
+    def end_step(self, number: object = None) -> None:
+        """End the step by hand; from now on only this does.
+
+        The first time it ends the step that the optimizer has just ended, not another.
+        Raises OptionError for a number that no step can have.
+        """
+        if not isinstance(number, int | None) or (number is not None and number < 0):
+            raise OptionError(f"a step is a whole number from 0 on, not {number!r}")
+        ended_already = self._ended_by_optimizer and not self._explicit
+        self._explicit = True
+        self._ended_by_optimizer = False
+        upcoming = self.step if ended_already else self.step + 1
+        self._end(
+            upcoming if number is None else number, counted=number is None and not ended_already
+        )
+
+    def _end(self, upcoming: int, *, counted: bool = True) -> None:
+        with self._lock:
+            passes = [
+                one.index + one.started
+                for phase, one in self._passes.items()
+                if phase not in {EVAL, NO_GRAD}
+            ]
+            if counted or any(passes):
+                self.turns.end(max(passes, default=0))
+            self.step = upcoming
+            self._passes = {}
+        self._on_step(upcoming)

@@ -1,0 +1,111 @@
+"""Forwards that no gradient can reach: told from those of training, and counted apart.
+
+    monitoring      of a model that is being trained, under `no_grad`: the phase "no_grad"
+    beside it       of another model (a teacher, an average of weights): further calls of the pass
+                    of training that is open, or comes next
+    inference       where nothing is trained: each forward of a watched root is a pass
+    checkpointed    gradients will reach it, when backward runs it again: as any in training
+
+So a forward that is added to watch a training leaves the coordinates of the training as they were.
+Of a watched root this is known when its forward begins. Of anchors outside one it is known by
+their name: what was used with gradients is used without them, and no pass of training is open.
+"""
+
+from __future__ import annotations
+
+from weakref import ref
+
+from torch import nn
+
+from anchorlib.capture.counting import At, Clock, Forward
+from anchorlib.capture.eager.surroundings import Surroundings, held_by_optimizer, surroundings
+from anchorlib.capture.recording import MIXED, NEW, QUIET, REACHED, Plan
+from anchorlib.scope import NO_GRAD
+
+__all__ = ["Forwards"]
+
+
+class Forwards:
+    """The forwards of one session."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = False  # a name was used with gradients
+        self._watched = False  # a forward came that watches the training
+        # By id, since a module of the user's need not be hashable: whether it is trained.
+        self._trained: dict[int, tuple[ref[nn.Module], bool]] = {}
+        self._reached: set[int] = set()  # watched roots that ran with gradients
+
+    def know_trained(self, model: nn.Module) -> None:
+        """An optimizer that holds parameters of `model` was given to `watch`."""
+        self._trained[id(model)] = (ref(model), True)
+
+    # -- watched roots
+
+    def enter(self, root: nn.Module, *, training: bool, gradients: bool) -> None:
+        """The forward of a watched root begins."""
+        number, outermost = id(root), self._clock.phases.forward is None
+        if not gradients and outermost:
+            gradients = surroundings().awaited
+        if gradients:
+            self._reached.add(number)
+        trained = not gradients and outermost and self._is_trained(root, search=training)
+        self._watched = self._watched or trained
+        self._clock.enter_root(number, training=training, gradients=gradients, trained=trained)
+
+    def _is_trained(self, root: nn.Module, *, search: bool) -> bool:
+        if id(root) in self._reached and self._clock.trains:
+            return True
+        return self._held(root) if search else id(root) in self._trained and self._held(root)
+
+    def _held(self, module: nn.Module) -> bool:
+        """Whether an optimizer holds parameters of `module`; it is looked for once."""
+        known = self._trained.get(id(module))
+        if known is None or known[0]() is not module:
+            known = self._trained[id(module)] = (ref(module), held_by_optimizer(module))
+        if known[1]:
+            self._clock.trains = True
+        return known[1]
+
+    # -- names
+
+    def place(self, plan: Plan, *, gradients: bool) -> At:
+        """The coordinates of a use of `plan` in forward."""
+        if not gradients:
+            return self._place_without(plan)
+        self._use(plan)
+        return self._clock.count(plan.counters)
+
+    def _use(self, plan: Plan) -> None:
+        if plan.use < REACHED:
+            plan.use = REACHED
+        self._began = True
+
+    def _place_without(self, plan: Plan) -> At:
+        clock, forward = self._clock, self._clock.phases.forward
+        if clock.phases.is_named or forward not in {None, Forward.BESIDE}:
+            return clock.count(plan.counters)
+        around = Surroundings(awaited=False, module=None)
+        if forward is None and plan.use in {NEW, REACHED}:
+            around = surroundings()
+        if around.awaited:
+            self._use(plan)
+            return clock.count(plan.counters)
+        if self._is_monitoring(plan, around.module, outermost=forward is None):
+            self._watched = True
+            return clock.count(plan.counters, phase=NO_GRAD)
+        if plan.use == NEW:
+            plan.use = QUIET
+        return clock.count(plan.counters, opens=not clock.trains)
+
+    def _is_monitoring(self, plan: Plan, module: nn.Module | None, *, outermost: bool) -> bool:
+        """Whether this use of a name belongs to a forward that watches the training."""
+        if plan.use == REACHED:
+            if outermost and self._clock.is_open:  # it belongs to the forward of training there
+                plan.use = MIXED
+                return False
+            return self._clock.trains
+        if plan.use != NEW or self._began or not outermost:
+            return False
+        # Nothing was trained yet: a model that will be is tried, or its loss is looked at.
+        return self._watched or (module is not None and module.training and self._held(module))

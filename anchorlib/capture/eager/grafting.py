@@ -1,0 +1,214 @@
+"""Graft: a training goes on with another run's values at every anchor, once its own are recorded.
+
+    with anchorlib.start("b") as session, anchorlib.graft("a"):
+        train()                                  # every tensor is made from what run a had there
+
+ANCHOR_GRAFT=A in the environment does the same to every session of the process, which then records
+A-graft. What such a run records is its own value, made from A's. So each record that differs from
+A's was made differently: every independent cause shows in one run, also those behind another.
+
+How the bits get there, and why so:
+
+    values        in place, below autograd: the graph stays, and an operation that saved its output
+                  (tanh, softmax, relu) sees A's bits in backward too
+    gradients     what the tensor's hook returns, in the layout of the gradient it replaces
+    parameters,   in place: gradients before the optimizer's step, values and state after it,
+    state         parameters and buffers when a pass begins
+
+Eager code only. What cannot be handed over is counted, and stands in the run's header.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from anchorlib.capture.counting import At
+from anchorlib.capture.recording import Note
+from anchorlib.capture.tensors import is_plain, undisturbed
+from anchorlib.errors import AnchorError, UnknownTensorError
+from anchorlib.names import escape, join
+from anchorlib.scope import Steps
+
+if TYPE_CHECKING:
+    from anchorlib.reading import Run, Series
+
+__all__ = ["VARIABLE", "Graft"]
+
+VARIABLE: Final = "ANCHOR_GRAFT"
+
+_log = logging.getLogger("anchorlib")
+_NAMED = 3  # tensors that a line names
+_MOST = 100  # that the header names
+
+_ABSENT = "the other run has no record of it there"
+_KINDS = "it has another shape or element type there"
+_UNUSUAL = "it is no dense array with memory of its own for each element"
+_SCALED = "it carries another loss scale"
+
+
+class Graft:
+    """Hands the anchors of one session the values of a run. Safe to call from any thread.
+
+    steps: those in which it does; None: all.
+    """
+
+    def __init__(self, run: Run, rank: int, steps: Steps | None = None) -> None:
+        self._run = run
+        self._rank = rank
+        self._steps = steps
+        self._series: dict[tuple[str, str], Series | None] = {}
+        self._places: dict[tuple[str, str], dict[At, int]] = {}
+        self._lock = threading.Lock()
+        self.handed = 0
+        self.skipped: Counter[str] = Counter()
+        self._missing: dict[str, str] = {}  # a selector, and why it was not handed over first
+
+    # -- handing over
+
+    def in_place(self, name: str, kind: str, at: At, x: torch.Tensor, note: Note) -> None:
+        """Let `x` hold the run's bits."""
+        theirs = self._theirs(name, kind, at, x, note)
+        if theirs is None:
+            return
+        if _overlaps(x):
+            self._skip(name, kind, _UNUSUAL)
+            return
+        self.handed += 1
+        with undisturbed(), torch.no_grad():
+            # Through `.data`: no version of `x` counts up, so that its graph stays valid.
+            x.data.copy_(theirs)
+
+    def gradient(
+        self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
+    ) -> torch.Tensor | None:
+        """The run's gradient in the place of `x`; None where there is nothing to hand over."""
+        theirs = self._theirs(name, kind, at, x, note)
+        if theirs is None:
+            return None
+        self.handed += 1
+        with undisturbed(), torch.no_grad():
+            return _laid_out_as(x, theirs)
+
+    def _theirs(
+        self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
+    ) -> torch.Tensor | None:
+        if self._steps is not None and at.step not in self._steps:
+            return None
+        try:
+            found = self._read(name, kind, at, x, note)
+        except AnchorError as fault:
+            self._skip(name, kind, str(fault))
+            return None
+        if isinstance(found, str):
+            self._skip(name, kind, found)
+            return None
+        return found
+
+    def _read(
+        self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
+    ) -> torch.Tensor | str:
+        """The run's tensor at these coordinates, or why there is none."""
+        from anchorlib.reading import as_tensor  # the store is loaded where it is read
+
+        series = self._series_of(name, kind)
+        index = None if series is None else self._places[name, kind].get(at)
+        if series is None or index is None:
+            return _ABSENT
+        if not is_plain(x):
+            return _UNUSUAL
+        record = series.record(index)
+        if record.raw is None:
+            return "the other run did not keep its values"
+        if record.shape != tuple(x.shape) or f"torch.{record.dtype}" != str(x.dtype):
+            return _KINDS
+        if record.scale != note.read()[0]:
+            return _SCALED
+        return as_tensor(np.array(record.raw), record.dtype).reshape(x.shape)
+
+    def _series_of(self, name: str, kind: str) -> Series | None:
+        key = (name, kind)
+        with self._lock:
+            if key not in self._series:
+                series = self._find(name, kind)
+                self._places[key] = {} if series is None else _places(series)
+                self._series[key] = series
+            return self._series[key]
+
+    def _find(self, name: str, kind: str) -> Series | None:
+        """The series that keeps every value."""
+        for mode in ("all", None):
+            try:
+                return self._run.series(name, kind, rank=self._rank, mode=mode)
+            except UnknownTensorError:
+                continue
+        return None
+
+    # -- telling
+
+    def _skip(self, name: str, kind: str, reason: str) -> None:
+        self.skipped[reason] += 1
+        self._missing.setdefault(join(name, kind), reason)
+
+    def begin(self, header: Callable[[str, Any], None]) -> None:
+        """Note in the run's header whose values it goes on with: a run may die before its end."""
+        header("grafted", self._run.name)
+
+    def end(self, header: Callable[[str, Any], None]) -> None:
+        """Note in the run's header what was handed over, and log what could not be."""
+        header("grafted.handed_over", self.handed)
+        header("grafted.not_handed_over", dict(list(self._missing.items())[:_MOST]))
+        count = sum(self.skipped.values())
+        if not count:
+            _log.info("anchorlib: %d tensors of %s were handed over", self.handed, self._run.name)
+            return
+        named = [f"{escape(one)} ({why})" for one, why in list(self._missing.items())[:_NAMED]]
+        more = len(self._missing) - _NAMED
+        _log.warning(
+            "anchorlib: %d tensors of %s were handed over, %d could not be: %s%s",
+            self.handed,
+            escape(self._run.name),
+            count,
+            ", ".join(named),
+            f" and {more} more" if more > 0 else "",
+        )
+
+
+def _places(series: Series) -> dict[At, int]:
+    """Where in the series the record of each coordinate is: the last one that was made there."""
+    columns = series.columns
+    each = (columns[name].tolist() for name in ("step", "pass_index", "call", "phase"))
+    return {At(*one): index for index, one in enumerate(zip(*each, strict=True))}
+
+
+def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`values` in memory of their own with the strides of `x`: sums that follow go along them.
+
+    A gradient that was expanded from fewer elements, as that of a sum, is expanded again.
+    """
+    once = values
+    for axis, (stride, size) in enumerate(zip(x.stride(), x.shape, strict=True)):
+        if stride == 0 and size > 1:
+            once = once.narrow(axis, 0, 1)
+    if once is not values and torch.equal(once.expand_as(values), values):
+        return once.clone().expand_as(values)
+    return torch.empty_like(x).copy_(values)
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    """Whether elements may share memory, so that writing one changes another."""
+    sizes = sorted(
+        (stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1
+    )
+    reach = 0
+    for stride, size in sizes:
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False

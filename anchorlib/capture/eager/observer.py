@@ -1,0 +1,282 @@
+"""What happens at an anchor: the value now, and the gradient when backward reaches it.
+
+The observer is what anchors, watched modules and optimizers share: the clock, the recorder, and
+the rule that nothing of ours is raised inside a user's forward, backward or optimizer step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from anchorlib.capture.ancestry import Given, LineageTracker
+from anchorlib.capture.counting import At, Clock, Repetition, UnfollowedCalls, repetition
+from anchorlib.capture.eager.forwards import Forwards
+from anchorlib.capture.eager.grafting import Graft
+from anchorlib.capture.eager.surroundings import COMPILED_NODE
+from anchorlib.capture.frames import never_traced
+from anchorlib.capture.own_hooks import Hung, hang_on_leaf
+from anchorlib.capture.recording import NO_NOTE, REACHED, Note, Plan, Recorder, Stream
+from anchorlib.capture.tensors import register_hook
+from anchorlib.errors import UnsupportedError
+from anchorlib.names import escape, join
+from anchorlib.scope import NO_GRAD
+
+__all__ = ["GradientHook", "Observer"]
+
+_log = logging.getLogger("anchorlib")
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+_grad_enabled = torch.is_grad_enabled
+_HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
+_UNKNOWN = "a gradient whose forward is not known"
+
+
+def _all_idle(streams: tuple[Stream, ...], step: int) -> bool:
+    return all(stream.idle(step) for stream in streams)
+
+
+class GradientHook:
+    """A tensor hook: the gradient of one forward call."""
+
+    __slots__ = ("_observer", "_plan", "at")
+
+    # An anchored leaf can be saved, and sent to other processes, without a warning.
+    __torch_unserializable__ = True
+
+    def __init__(self, observer: Observer, plan: Plan | None, at: At) -> None:
+        self._observer = observer
+        self._plan = plan
+        self.at = at
+
+    def serves(self, observer: Observer, plan: Plan | None) -> bool:
+        """Whether this hook records by `plan` for `observer`."""
+        return self._observer is observer and self._plan is plan
+
+    @never_traced
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Record `gradient`; with no plan, only note that this pass has one.
+
+        What it returns takes the gradient's place: None leaves it, all but under `graft`.
+        """
+        # As `Observer.gradient` does it, in fewer calls.
+        observer, plan, at = self._observer, self._plan, self.at
+        if observer.closed or gradient is None:
+            return None
+        try:
+            observer.clock.gradient(at)
+            if plan is None:
+                return None
+            _, grads, _, only = plan.routes.get(at[3]) or plan.route(at[3])
+            recorder, note = observer.recorder, observer.note
+            if only is None or recorder.quick(only, at, gradient, note) is None:
+                recorder.observe(grads, at, gradient, note)
+            if observer.graft is not None:
+                return observer.graft.gradient(plan.name, "grad", at, gradient, note)
+        except Exception as fault:  # noqa: BLE001  # inside backward
+            observer.fault(plan.name if plan else "", "grad", fault)
+        return None
+
+
+class LeafHook(GradientHook):
+    """The same for a leaf, which may be used in a later pass without being anchored in it."""
+
+    __slots__ = ()
+
+    @never_traced
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Record `gradient` at its call, or where the open pass is."""
+        at, now = self.at, self._observer.clock.now()
+        if at[:2] != now[:2]:
+            at = now
+        return self._observer.gradient(self._plan, at, gradient)
+
+
+class Observer:
+    """Takes observations for one session until it is closed.
+
+    outside: told of gradients that compiled code may keep a part of: the node, and the name.
+    """
+
+    def __init__(self, clock: Clock, recorder: Recorder) -> None:
+        self.clock = clock
+        self.forwards = Forwards(clock)
+        self.recorder = recorder
+        self.lineage = LineageTracker(recorder.lineage)
+        self.closed = False
+        self.graft: Graft | None = None
+        self.outside: Callable[[object, str], None] = lambda _node, _name: None
+        self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
+        self.unfollowed = UnfollowedCalls()
+        self.due: Callable[[], None] | None = None  # is done before training goes on
+        self._hung: list[Hung] = []
+        self._prune_at = _HANDLES
+        self._logged: set[str] = set()
+
+    def value(  # noqa: C901, PLR0912, PLR0915  # the common case without calls that it does not need
+        self, plan: Plan, x: torch.Tensor, *, grad: bool = True, given: Given | None = None
+    ) -> None:
+        """Observe `x` in the forward pass; `given`: the module that made it, of what.
+
+        Raises UnsupportedError alone: for a tensor that no anchor can record.
+        """
+        try:
+            backward = _graph_task() != -1
+            if backward and self._repeated(plan, x, wanted=grad):
+                return
+            if backward or (plan.use >= REACHED and _grad_enabled()):
+                at = self.clock.count(plan.counted or plan.counters, backward=backward)
+            else:
+                at = self._place(plan)
+            values, grads, only, only_grad = plan.routes.get(at[3]) or plan.route(at[3])
+            shape = None if only is None else self.recorder.quick(only, at, x)
+            if values and shape is None:
+                self.recorder.observe(values, at, x)
+            node = x.grad_fn
+            if node is not None and grad and only_grad is not None:
+                register_hook(x, node, GradientHook(self, plan, at))
+            elif (node is not None or x.requires_grad) and at[3] != NO_GRAD:
+                self._follow(plan, x, at, node, grads if grad else ())
+            self.lineage.see(plan, x, at, node, grad=grad, shape=shape, given=given)
+            if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
+                self.outside(node, plan.name)
+            if self.graft is not None:
+                self.graft.in_place(plan.name, "value", at, x, NO_NOTE)
+        except UnsupportedError:
+            raise
+        except Exception as fault:  # noqa: BLE001  # training goes on whatever happens here
+            self.fault(plan.name, "value", fault)
+
+    def _place(self, plan: Plan) -> At:
+        gradients = _grad_enabled()
+        at = self.forwards.place(plan, gradients=gradients)
+        if not gradients and at.phase != NO_GRAD:
+            self.unfollowed.remember(plan, at)
+        return at
+
+    def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
+        """Whether activation checkpointing repeats a call here, whose value is recorded already."""
+        what = repetition()
+        if what is not Repetition.UNFOLLOWED:
+            return what is Repetition.FOLLOWED
+        at = self.unfollowed.take(plan)
+        if at is None:
+            self._miss(plan, x, wanted=wanted)
+        elif not torch.is_grad_enabled():  # a checkpoint in a checkpoint: it will be back
+            self.unfollowed.remember(plan, at)
+        elif x.requires_grad:
+            self._follow(plan, x, at, x.grad_fn, plan.streams("grad", at.phase) if wanted else ())
+        return True
+
+    def _miss(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> None:
+        now = self.clock.now()
+        streams = plan.streams("grad", now.phase)
+        if wanted and x.requires_grad and not _all_idle(streams, now.step):
+            self.recorder.skip(plan.name, "grad", _UNKNOWN, now.step)
+
+    def forget_calls(self) -> None:
+        """A step has ended: no checkpoint will come back to its calls."""
+        self.unfollowed.clear()
+
+    def gradient(
+        self, plan: Plan | None, at: At, gradient: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """Observe a gradient of the forward call at `at`; what takes its place, if anything."""
+        if self.closed or gradient is None:
+            return None
+        try:
+            self.clock.gradient(at)
+            if plan is not None:
+                _, grads, _, _ = plan.routes.get(at.phase) or plan.route(at.phase)
+                self.recorder.observe(grads, at, gradient, self.note)
+                if self.graft is not None:
+                    return self.graft.gradient(plan.name, "grad", at, gradient, self.note)
+        except Exception as fault:  # noqa: BLE001  # the same inside backward
+            self.fault(plan.name if plan else "", "grad", fault)
+        return None
+
+    def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Observe what one backward pass contributes to a parameter; what takes its place."""
+        if self.closed or gradient is None:
+            return None
+        try:
+            # A second backward through one forward is a call of its own.
+            at = self.clock.call((plan.name, "pass_grad"), backward=True)
+            self.clock.gradient(at)
+            self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
+            if self.graft is not None:
+                return self.graft.gradient(plan.name, "pass_grad", at, gradient, self.note)
+        except Exception as fault:  # noqa: BLE001  # inside backward
+            self.fault(plan.name, "pass_grad", fault)
+        return None
+
+    def kind(self, plan: Plan, kind: str, at: At, x: torch.Tensor, note: Note = NO_NOTE) -> None:
+        """Observe a kind that has no forward call of its own (parameters, optimizer state)."""
+        streams = plan.streams(kind, at.phase)
+        if not streams or self.closed:
+            return
+        try:
+            self.recorder.observe(streams, at, x, note)
+            if self.graft is not None:
+                self.graft.in_place(plan.name, kind, at, x, note)
+        except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
+            self.fault(plan.name, kind, fault)
+
+    def _follow(
+        self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]
+    ) -> None:
+        """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
+        recorded: Plan | None = plan
+        if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
+            # One a pass will do, but that of a model's output may never come: it was detached.
+            if not (self.clock.wants_gradient_hook() or plan.ends):
+                return
+            recorded = None
+        if node is None:
+            self._follow_leaf(recorded, x, at)
+        else:
+            register_hook(x, node, GradientHook(self, recorded, at))
+
+    def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
+        """A leaf outlives the step: one hook for each plan, whatever the number of anchors."""
+        # Looked up on the tensor itself: a weak reference to it would make torch refuse to swap it.
+        for hook in (x._backward_hooks or {}).values():  # noqa: SLF001  # the only list there is
+            if isinstance(hook, GradientHook) and hook.serves(self, plan):
+                hook.at = at
+                return
+        if len(self._hung) >= self._prune_at:  # inputs that need gradients are new leaves
+            self._hung = [one for one in self._hung if not one.is_gone]
+            self._prune_at = 2 * len(self._hung) + _HANDLES
+        self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
+
+    def catch_up(self) -> None:
+        """A forward of a watched model or an optimizer's step begins: do what is due before."""
+        due, self.due = self.due, None
+        if due is not None:
+            self.guarded(due)
+
+    def guarded(self, action: Callable[[], object]) -> None:
+        """Run `action` inside an optimizer's step: what it raises goes no further."""
+        try:
+            action()
+        except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
+            self.fault("optimizer", "grad", fault)
+
+    def fault(self, name: str, kind: str, fault: Exception) -> None:
+        """An observation failed for a reason of ours: counted, logged once, training goes on."""
+        reason = f"{type(fault).__name__}: {fault}"[:200]
+        self.recorder.skip(name, kind, reason, self.clock.step)
+        if reason not in self._logged:
+            self._logged.add(reason)
+            _log.warning("anchorlib: %s was not recorded: %s", escape(join(name, kind)), reason)
+
+    def close(self) -> None:
+        """Observe nothing more; hooks on tensors that live on are removed."""
+        self.closed = True
+        for hung in self._hung:
+            hung.remove()
+        self._hung.clear()
+        self.lineage.close()

@@ -1,0 +1,17 @@
+"""What a run depends on besides its tensors, for its header; with secrets masked."""
+
+from anchorlib.capture.headers.header import autocast, command, run_header
+from anchorlib.capture.headers.histories import Histories
+from anchorlib.capture.headers.hyperparameters import headed, hyperparameters
+from anchorlib.capture.headers.module_texts import module_texts, module_tree
+
+__all__ = [
+    "Histories",
+    "autocast",
+    "command",
+    "headed",
+    "hyperparameters",
+    "module_texts",
+    "module_tree",
+    "run_header",
+]

@@ -1,0 +1,169 @@
+"""The run header: what a run depends on besides its code, so that two runs can be told apart.
+
+Flat, JSON-able, and without secrets (`masking`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorlib.capture.headers.masking import MASK, masked, masked_value
+
+__all__ = ["autocast", "command", "run_header"]
+
+
+def run_header(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions, devices, precision and determinism settings, world layout, code and command.
+
+    attributes: the user's own entries, which become `user.NAME`.
+    """
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": command(sys.orig_argv, inline=sys.argv[:1] == ["-c"]),
+        "git.commit": _git_commit(),
+        "numpy": np.__version__,
+        **_torch_settings(),
+        **_TO_COME,
+        **_world(),
+        **{f"user.{name}": masked_value(name, value) for name, value in attributes.items()},
+    }
+
+
+def _torch_settings() -> dict[str, Any]:
+    return {f"torch{key}": _read(ask) for key, ask in _SETTINGS.items()}
+
+
+def _read(ask: Callable[[], Any]) -> Any:
+    # Where precisions were set by `fp32_precision`, torch refuses to tell the older settings.
+    try:
+        return ask()
+    except RuntimeError:
+        return None
+
+
+def autocast() -> str | None:
+    """The dtype that autocast has here and now, of all devices; None where it is off."""
+    if not torch._C._is_any_autocast_enabled():  # noqa: SLF001  # asked in every pass
+        return None
+    found = [_autocast(device) for device in _DEVICES if torch.amp.is_autocast_available(device)]
+    return "|".join(dict.fromkeys(dtype for dtype in found if dtype)) or None
+
+
+def _autocast(device: str) -> str | None:
+    on = torch.is_autocast_enabled(device)
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.") if on else None
+
+
+def _emulate_precision_casts() -> bool:
+    # Importing inductor takes seconds; where nobody has, nobody has changed its settings either.
+    config = sys.modules.get("torch._inductor.config")
+    if config is None:
+        return os.environ.get("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", "0") == "1"
+    return bool(getattr(config, "emulate_precision_casts", False))
+
+
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "": lambda: torch.__version__,
+    ".cuda": lambda: torch.version.cuda,
+    ".device": lambda: torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    ".cpu_capability": torch.backends.cpu.get_cpu_capability,
+    ".default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
+    ".threads": torch.get_num_threads,
+    ".interop_threads": torch.get_num_interop_threads,
+    ".deterministic": torch.are_deterministic_algorithms_enabled,
+    ".float32_matmul_precision": torch.get_float32_matmul_precision,
+    ".cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+    ".cuda.matmul.bf16_reduction": lambda: (
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    ),
+    ".cuda.matmul.fp16_reduction": lambda: (
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    ),
+    ".mkldnn.matmul.fp32_precision": lambda: (
+        torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]  # untyped
+    ),
+    ".cudnn": torch.backends.cudnn.version,
+    ".cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    ".cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    ".cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    ".cudnn.conv.fp32_precision": lambda: (
+        torch.backends.cudnn.conv.fp32_precision  # type: ignore[attr-defined]  # untyped
+    ),
+    ".autocast.cpu": lambda: _autocast("cpu"),
+    ".autocast.cuda": lambda: _autocast("cuda"),
+    ".initial_seed": torch.initial_seed,
+    ".compile.emulate_precision_casts": _emulate_precision_casts,
+}
+
+# What only training shows: stated again where it turns out otherwise.
+_TO_COME = {"torch.backend": "eager", "amp.autocast": None, "amp.grad_scaler": False}
+_DEVICES = ("cpu", "cuda", "xpu", "mps", "hpu")
+
+_ENVIRONMENT = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID"),
+    *("CUBLAS_WORKSPACE_CONFIG", "TORCH_COMPILE_DISABLE"),
+)
+
+
+# Variables that libraries of arithmetic read, by how they begin; where files lie changes no number.
+_OF_LIBRARIES = (
+    *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "DNNL_", "ONEDNN_", "CUBLAS_", "CUDNN_"),
+    *("NVIDIA_TF32_", "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "ATEN_"),
+    *("NCCL_ALGO", "NCCL_PROTO", "PYTHONHASHSEED"),
+)
+_OF_FILES = ("_DIR", "_PATH", "_HOME", "_CACHE", "_FILE", "_ROOT", "_PREFIX", "_BIN", "_LIB")
+_LONGEST = 200
+
+
+def _world() -> dict[str, Any]:
+    names = [
+        name
+        for name in os.environ
+        if name in _ENVIRONMENT or (name.startswith(_OF_LIBRARIES) and not name.endswith(_OF_FILES))
+    ]
+    return {f"env.{name}": str(masked_value(name, os.environ[name]))[:_LONGEST] for name in names}
+
+
+def command(argv: list[str], *, inline: bool = False) -> list[str]:
+    """What was typed, interpreter and its options included, masked: it may be run again.
+
+    inline: `python -c CODE`; the code is masked as well, whatever may stand in it.
+    """
+    shown = masked(argv)
+    if inline:
+        code = next((i for i, a in enumerate(argv) if re.fullmatch(r"-\w*c", a)), len(argv))
+        shown[code + 1 : code + 2] = [MASK]
+    return shown
+
+
+def _git_commit() -> str | None:
+    """The commit of the code that runs, with "+" where files were changed; None outside git."""
+    script = Path(sys.argv[0] or ".").resolve().parent
+    if not script.is_dir():
+        return None
+    try:
+        answer = subprocess.run(  # a fixed command
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=40"],
+            cwd=script,
+            capture_output=True,
+            text=True,
+            timeout=2,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,145 @@
+"""Secrets in what the run header keeps: command lines, configurations, text.
+
+    --wandb-key=4f1c…                        a name that says so, and its value
+    postgres://me:hunter2@db                 the password of a URL
+    --header "Authorization: Bearer eyJ…"    a name inside one argument
+    ghp_16C7e42F292c6912E7710c838347Ae178B4a a token that is known by how it begins
+    the value of $HF_TOKEN                   wherever it stands
+
+A name is judged by its words: `--key_dim`, `--tokenizer` and `--num_tokens` name no secret. What is
+masked becomes `***`; where one argument goes on after a secret, the rest of it is masked as well,
+because nothing says where the secret ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from anchorlib.capture.headers.secret_names import is_secret
+from anchorlib.errors import OptionError
+from anchorlib.record import HEADER_DEPTH
+
+__all__ = ["MASK", "masked", "masked_text", "masked_value"]
+
+MASK: Final = "***"
+
+_LONG_OPTION: Final = re.compile(r"--[A-Za-z]|-[A-Za-z]$")
+_SCHEME_WORDS: Final = ("bearer", "basic", "token", "digest")  # of an Authorization header
+_PAIR: Final = re.compile(
+    r"""(?<![\w.+-])(?P<name>[A-Za-z_+-][\w.+-]*)
+    (?: ["'\])]*\s*=\s* | ["']\s*:\s* | :\s+ | (?P<gap>\s+)(?!-) )
+    (?=(?P<value>[^\s,;&]{0,64}))""",
+    re.VERBOSE,
+)
+_USER_PASSWORD: Final = re.compile(r"(?<=://)([^\s/:@]*):(?!\d{1,5}(?:[/?#]|$))\S{1,999}@")
+_BEARER: Final = re.compile(r"\b(bearer)\s+\S{6,}", re.IGNORECASE)
+_KNOWN: Final = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+    hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,} | hf_[A-Za-z0-9]{20,}
+    | sk-(?!learn)(?=[A-Za-z_-]*[A-Z0-9])[A-Za-z0-9_-]{8,}
+    | (?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{8,}
+    | gh[pousr]_[A-Za-z0-9]{8,} | github_pat_\w{8,}
+    | gl(?:pat|dt|rt|cbt|ptt|soat)-[\w-]{8,}
+    | (?:AKIA|ASIA)[A-Z0-9]{12,}
+    | xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{8,} | xapp-[A-Za-z0-9-]{8,}
+    | https://hooks\.slack\.com/\S+
+    | AIza[\w-]{20,} | ya29\.[\w-]{10,}
+    | (?:npm|gsk|r8|dop_v1|shpat|shpss|wandb_v1|dckr_pat)_[A-Za-z0-9_]{16,}
+    | pypi-AgE[\w-]{16,} | nvapi-[\w-]{16,} | dapi[0-9a-f]{16,} | SG\.[\w-]{8,}\.[\w-]{8,}
+    | eyJ[\w-]{8,}\.eyJ[\w-]{4,}\.[\w-]*
+    | -----BEGIN[ A-Z]*PRIVATE\ KEY-----.*
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ENVIRONMENT_LETTERS: Final = 8  # shorter values of variables may stand anywhere by chance
+_FOLDERS: Final = ("PWD", "OLDPWD")
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """`argv` without its secrets."""
+    shown: list[str] = []
+    name = ""  # of the option whose value comes next
+    for argument in argv:
+        if name and not _LONG_OPTION.match(argument) and is_secret(name, argument):
+            shown.append(MASK)
+            if argument.lower() not in _SCHEME_WORDS:
+                name = ""
+            continue
+        shown.append(masked_text(argument))
+        name = argument if argument.startswith("-") and "=" not in argument else ""
+    return shown
+
+
+def masked_value(name: str, value: Any, depth: int = HEADER_DEPTH) -> Any:
+    """A value of a configuration, or all that a mapping or a list of it holds, without secrets.
+
+    name: under which it stands. Raises OptionError where it is nested deeper than a header may be.
+    """
+    if not depth:
+        raise OptionError(f"{name} is nested more than {HEADER_DEPTH} deep, which no header keeps")
+    if isinstance(value, Mapping):
+        inherited = name if is_secret(name, MASK) else ""
+        return {
+            key: masked_value(inherited or str(key), item, depth - 1) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [masked_value(name, item, depth - 1) for item in value]
+    if isinstance(value, str | int | float) and is_secret(name, str(value)):
+        return MASK
+    return masked_text(value) if isinstance(value, str) else value
+
+
+def masked_text(text: str) -> str:
+    """`text` without the secrets that it names or that are known by their form."""
+    text = _without_pairs(_as_json(text))
+    text = _USER_PASSWORD.sub(rf"\1:{MASK}@", text)
+    text = _BEARER.sub(rf"\1 {MASK}", text)
+    text = _KNOWN.sub(MASK, text)
+    for secret in _of_environment():
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _as_json(text: str) -> str:
+    """Where an argument is a JSON document, its secrets are found by their keys."""
+    if text[:1] not in ("{", "["):
+        return text
+    try:
+        document = json.loads(text)
+        without = masked_value("", document)
+    except (ValueError, RecursionError, OptionError):
+        return text
+    return text if without == document else json.dumps(without, ensure_ascii=False)
+
+
+def _without_pairs(text: str) -> str:
+    """Cut after the first name of a secret that a value follows: `token=`, `Api-Key: `."""
+    for found in _PAIR.finditer(text):
+        name = found["name"]
+        named = found["gap"] is None or name.startswith("-")  # "--password x", not "the key is"
+        if named and is_secret(name, found["value"].strip("\"'")):
+            return text[: found.start("value")] + MASK
+    return text
+
+
+def _of_environment() -> list[str]:
+    """The secrets that this process was given as variables, the longest first."""
+    return _secrets_among(tuple(os.environ.items()))
+
+
+@functools.lru_cache(maxsize=1)  # a session masks thousands of texts, and the words are many
+def _secrets_among(variables: tuple[tuple[str, str], ...]) -> list[str]:
+    found = {
+        value
+        for name, value in variables
+        if len(value) >= _ENVIRONMENT_LETTERS
+        and name not in _FOLDERS
+        and not value.startswith("/")
+        and is_secret(name, value)
+    }
+    return sorted(found, key=len, reverse=True)

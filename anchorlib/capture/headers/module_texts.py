@@ -1,0 +1,68 @@
+"""What each module was made with, for the run header: `LayerNorm((32,), eps=1e-05, …)`.
+
+The class and `extra_repr` of a module, as printing the model shows them; of classes that are not
+torch's also the plain numbers, switches and words that it keeps under names of its own (`eps`,
+`scale`, `n_head`), which few of them print. Two runs whose modules say different things compute
+different things, whatever else is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import xxhash
+from torch import nn
+
+from anchorlib.capture.headers.masking import masked_value
+
+__all__ = ["module_texts", "module_tree"]
+
+MOST_MODULES = 1024
+MOST_TEXT = 200
+MOST_WORD = 40
+
+
+def module_texts(modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Header entries of modules, as "module.NAME"; the first 1,024.
+
+    Those that hold no others, and those that keep numbers of their own.
+
+    modules: by the name under which their output is recorded.
+    """
+    told: dict[str, str] = {}
+    for name, module in modules.items():
+        if len(told) == MOST_MODULES:
+            break
+        kept = list(_kept(module))
+        if kept or not any(module.children()):
+            told[f"module.{name}"] = _text(module, kept)
+    return told
+
+
+def module_tree(modules: Mapping[str, nn.Module]) -> str:
+    """How many modules there are, and the digest of their names and classes."""
+    told = "\n".join(f"{name}: {type(module).__name__}" for name, module in modules.items())
+    digest = xxhash.xxh3_64_hexdigest(told.encode(errors="surrogatepass"))
+    return f"{len(modules):,} modules, {digest}"
+
+
+def _text(module: nn.Module, kept: list[str]) -> str:
+    try:
+        told = module.extra_repr()
+    except Exception:  # noqa: BLE001  # a user's method, which training never calls
+        told = "…"
+    printed = str(masked_value("", " ".join(str(told).split())))
+    own = [one for one in kept if f"{one.partition('=')[0]}=" not in printed]
+    return f"{type(module).__name__}({', '.join(filter(None, (printed, *own)))})"[:MOST_TEXT]
+
+
+def _kept(module: nn.Module) -> Iterator[str]:
+    """What a module of the user's keeps, as "eps=1e-05"; of its dict, so that no code runs."""
+    if type(module).__module__.partition(".")[0] == "torch":
+        return
+    for name, value in vars(module).items():
+        if name.startswith("_") or name == "training" or type(value) not in (bool, int, float, str):
+            continue
+        shown = masked_value(name, value)
+        if len(str(shown)) <= MOST_WORD:
+            yield f"{name}={shown!r}"

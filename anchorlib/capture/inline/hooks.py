@@ -1,0 +1,205 @@
+"""`anchor`: name a tensor where it is made.
+
+With no active session an anchor reads one module global and returns: about 20 ns. Where
+`ANCHOR_RUN` is set, the first anchor starts the session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from anchorlib.capture import compiled
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.frames import natively
+from anchorlib.capture.recording import NEW, QUIET, Plan, Stream
+from anchorlib.capture.tensors import stands_for_a_tensor
+from anchorlib.errors import NotATensorError
+from anchorlib.modes import Mode, ModeSpec, parse_modes
+from anchorlib.names import check_name
+from anchorlib.scope import ANYTHING, Scope
+
+__all__ = [
+    "Anchors",
+    "activate",
+    "anchor",
+    "arm",
+    "deactivate",
+    "paused",
+    "recording",
+]
+
+# The only thing that is read while nothing records.
+_active = False
+_anchors: Anchors | None = None
+_start: Callable[[], None] | None = None
+
+
+@natively
+def anchor(
+    x: torch.Tensor, name: str, mode: ModeSpec | None = None, *, grad: bool = True
+) -> torch.Tensor:
+    """Record `x` now under `name`, and its gradient when backward reaches it; returns `x` itself.
+
+    x: any tensor; its values, dtype and graph are left as they are. The return value may be
+        ignored.
+    name: a non-empty str of at most 1,024 bytes in UTF-8.
+    mode: what to keep of it (`All`, `Sum`, `Final`, `EveryN(n)`, `Summary`, their texts, or
+        several of them in a list); None: the session's.
+    grad: False records the value alone.
+
+    The gradient is the one that reaches `x` after hooks that were registered on it before this
+    call and before those registered later; it carries the coordinates of this call.
+
+    Raises NotATensorError (a TypeError), InvalidNameError or ModeError for a wrong call, and
+    UnsupportedError for tensors that cannot be recorded truly. With no active session it does
+    nothing, not even check.
+    """
+    if not _active:
+        return x
+    if torch.compiler.is_compiling():
+        compiled.anchor_compiled(x, name, mode, grad=grad)
+        return x
+    if _anchors is None and _start is not None:
+        _start()
+    if _anchors is not None:
+        _anchors.take(x, name, mode, grad=grad)
+    return x
+
+
+class Anchors:
+    """The anchors that a model calls: finds the plan of each name and mode."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        modes: tuple[Mode, ...],
+        wanted: Callable[[str, str], bool],
+        scope: Scope,
+    ) -> None:
+        self._observer = observer
+        self._modes = modes
+        self._wanted = wanted
+        self._scope = scope
+        self._limited = scope != ANYTHING
+        self._names: set[str] = set()
+        self._default: dict[str, Plan] = {}  # of anchors that are given no mode
+        self._plans: dict[tuple[str, object], Plan] = {}
+        self._of_modes: dict[tuple[str, tuple[Mode, ...]], Plan] = {}
+        self.compiled = compiled.CompiledObserver(observer, self._compiled_plan)
+
+    def take(self, x: Any, name: str, mode: ModeSpec | None, *, grad: bool) -> None:
+        """Observe `x` under `name`."""
+        if type(x) is not torch.Tensor and not isinstance(x, torch.Tensor):
+            if stands_for_a_tensor(x):
+                self._observer.recorder.skip(name, "value", "tracing", self._observer.clock.step)
+                return
+            raise NotATensorError(compiled.not_a_tensor(f"anchor({name!r})", type(x).__name__))
+        plan = (self._default.get(name) if mode is None else None) or self._found(name, mode)
+        if not (self._limited and self._rests(plan)):
+            self._observer.value(plan, x, grad=grad)
+
+    def knows(self, name: str) -> bool:
+        """Whether the program has an anchor of this name, as far as it has run."""
+        return name in self._names
+
+    def found_plan(self, name: str) -> Plan:
+        """The plan of what no anchor of the program's marks, as an anchor called `name` had it."""
+        return self._of_modes.get((name, self._modes)) or self._plan(name, None)
+
+    def _rests(self, plan: Plan) -> bool:
+        """Whether this use of a name is left out, and would tell nothing new of the name either."""
+        if plan.use == NEW or (plan.use == QUIET and torch.is_grad_enabled()):
+            return False
+        clock = self._observer.clock
+        return self._scope.rests(clock.step, clock.phase)
+
+    def _found(self, name: str, mode: ModeSpec | None) -> Plan:
+        given = tuple(mode) if type(mode) is list else mode
+        plan = self._plans.get((name, given))
+        if plan is None:
+            self._names.add(name)
+            plan = self._plans[name, given] = self._plan(name, given)
+            if given is None:
+                self._default[name] = plan
+        return plan
+
+    def _plan(self, name: str, mode: ModeSpec | None) -> Plan:
+        name = check_name(name)
+        modes = self._modes if mode is None else parse_modes(mode)
+        plan = self._of_modes.get((name, modes))
+        if plan is None:
+            plan = self._of_modes[name, modes] = self._new_plan(name, modes)
+        return plan
+
+    def _new_plan(self, name: str, modes: tuple[Mode, ...]) -> Plan:
+        recorder, scope = self._observer.recorder, self._scope
+
+        def make(kind: str, phase: str) -> tuple[Stream, ...]:
+            wanted = scope.has_phase(phase) and self._wanted(name, kind)
+            some = modes if wanted else ()
+            return recorder.streams(name, kind, [(mode, scope.steps) for mode in some], phase)
+
+        return Plan(name, make, lambda: modes)
+
+    def _compiled_plan(self, name: str, modes: str) -> Plan | None:
+        """The plan of an anchor or a watched tensor in compiled code; see `compiled.programs`."""
+        kind, _, number = modes.partition(":")
+        if kind != "watch":
+            self._names.add(name)
+            return self._plan(name, modes.split(",") if modes else None)
+        watched = self.compiled.watched.get(int(number))
+        return watched.plan(name) if watched is not None and name else None
+
+
+def activate(anchors: Anchors) -> None:
+    """From now on anchors are taken by `anchors`."""
+    global _active, _anchors  # noqa: PLW0603  # read at every anchor: a module global is fastest
+    _anchors = anchors
+    _active = True
+
+
+def deactivate() -> None:
+    """Anchors do nothing again."""
+    global _active, _anchors, _start  # noqa: PLW0603
+    _active = False
+    _anchors = _start = None
+
+
+def arm(start: Callable[[], None]) -> None:
+    """Let the first anchor call `start`, which is to activate a session."""
+    global _active, _start  # noqa: PLW0603
+    _start = start
+    _active = True
+
+
+def recording() -> bool:
+    """Whether anchors do anything; code that is compiled after this was asked depends on it."""
+    return _active
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """A context in which anchors do nothing: a model is tried, not run."""
+    global _active  # noqa: PLW0603
+    was, _active = _active, False
+    try:
+        yield
+    finally:
+        _active = was
+
+
+def _compiled_observer() -> compiled.CompiledObserver | None:
+    if _active and _anchors is None and _start is not None:
+        _start()
+    return None if _anchors is None else _anchors.compiled
+
+
+compiled.connect(_compiled_observer)
+
+# A DataLoader worker that the training process forked must not write into the ring it shares.
+os.register_at_fork(after_in_child=deactivate)

@@ -1,0 +1,77 @@
+"""The loss, found: the tensor on which backward is called is recorded as `loss`.
+
+    a scalar                        its value, each backward a call of the pass that it ends
+    scaled by GradScaler            as it was before
+    of more than one element        is no loss, and not recorded
+    an anchor called `loss`, or a watched module of that name      records instead
+
+For the time of a session `torch.autograd.backward` is wrapped, which `Tensor.backward` calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.frames import never_traced
+from anchorlib.capture.inline.hooks import Anchors
+
+__all__ = ["LOSS", "Losses"]
+
+LOSS: Final = "loss"
+
+_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
+
+
+class Losses:
+    """Finds the losses of one session.
+
+    taken: whether a name is that of something watched.
+    """
+
+    def __init__(self, observer: Observer, anchors: Anchors, taken: Callable[[str], bool]) -> None:
+        self._observer = observer
+        self._anchors = anchors
+        self._taken = taken
+        self._backward = torch.autograd.backward
+        self._ours = self._wrapped()
+        torch.autograd.backward = self._ours
+
+    def _wrapped(self) -> Callable[..., Any]:
+        original = self._backward
+
+        @never_traced
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            # Inside a backward it is checkpointing that calls this.
+            if not self._observer.closed and _graph_task() == -1:
+                self._observer.guarded(lambda: self._see(tensors))
+            return original(tensors, *args, **kwargs)
+
+        return backward
+
+    def _see(self, tensors: Any) -> None:
+        if self._anchors.knows(LOSS) or self._taken(LOSS):
+            return
+        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tuple(tensors):
+            if tensor.numel() == 1 and (tensor.is_floating_point() or tensor.is_complex()):
+                self._record(self._observer.unscaled(tensor))
+
+    def _record(self, loss: torch.Tensor) -> None:
+        observer, plan = self._observer, self._anchors.found_plan(LOSS)
+        clock = observer.clock
+        # What backward is called on belongs to the pass that was forward, and opens no other.
+        at = clock.count(plan.counters, backward=True, phase=clock.phase)
+        streams = plan.streams("value", at.phase)
+        if streams:
+            observer.recorder.observe(streams, at, loss.detach())
+            observer.lineage.see(plan, loss, at, loss.grad_fn, grad=False)
+
+    def close(self) -> None:
+        """Put torch's own function back, unless somebody wrapped ours."""
+        if torch.autograd.backward is self._ours:
+            torch.autograd.backward = self._backward

@@ -1,0 +1,81 @@
+"""Parts of a watched model that a program calls by themselves, as Lightning's `training_step` does.
+
+No forward of the root says then how the model runs. So the outermost part that is called begins a
+forward as the root would: its `training` tells evaluation from training.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from anchorlib.capture.counting import recomputing
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.models.module_hooks import ModuleHook
+from anchorlib.capture.naming import has_forward
+from anchorlib.capture.own_hooks import Hung, hang_after_forward, hang_before_forward
+
+__all__ = ["hook_called_parts"]
+
+
+def hook_called_parts(model: nn.Module, observer: Observer) -> Callable[[], None]:
+    """Hook the parts that may be called by themselves; what takes the hooks away."""
+    hung: list[Hung] = []
+    for module in _callable(model):
+        part = _CalledPart(observer)
+        before, after = ModuleHook(module, part.begins), ModuleHook(module, part.has_ended)
+        hung.append(hang_before_forward(module, before))
+        hung.append(hang_after_forward(module, after, always=True))
+
+    def undo() -> None:
+        for one in hung:
+            one.remove()
+
+    return undo
+
+
+def _callable(model: nn.Module) -> Iterator[nn.Module]:
+    """The outermost modules below `model` that have a forward: a ModuleList has none."""
+    for child in model.children():
+        if has_forward(child):
+            yield child
+        else:
+            yield from _callable(child)
+
+
+class _CalledPart:
+    """The threads in which one part was called by itself, and how deep it is called there."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._depth: dict[int, int] = {}
+
+    def begins(self, module: nn.Module, _args: Any) -> None:
+        """The part's forward begins."""
+        observer = self._observer
+        if torch.compiler.is_compiling() or observer.closed or recomputing():
+            return
+        thread = threading.get_ident()
+        if thread in self._depth:
+            self._depth[thread] += 1
+        elif observer.clock.phases.forward is None:
+            self._depth[thread] = 1
+            observer.catch_up()
+            gradients = torch.is_grad_enabled()
+            observer.forwards.enter(module, training=module.training, gradients=gradients)
+
+    def has_ended(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+        """The part's forward has ended, with an exception or without."""
+        if torch.compiler.is_compiling():
+            return
+        thread = threading.get_ident()
+        if thread not in self._depth or recomputing():
+            return
+        self._depth[thread] -= 1
+        if not self._depth[thread]:
+            del self._depth[thread]
+            self._observer.clock.leave_root()

@@ -1,0 +1,75 @@
+"""The hooks that `watch` puts on modules and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.frames import natively, never_traced
+from anchorlib.capture.own_hooks import OwnHook
+from anchorlib.capture.recording import Plan
+
+__all__ = ["ModuleHook", "PassGradient", "ShardGradient"]
+
+
+class ModuleHook(OwnHook):
+    """A hook on one module. It rests on others that share its hooks: a shallow copy, a replica."""
+
+    __slots__ = ("_act", "_module")
+
+    def __init__(self, module: nn.Module, act: Callable[..., None]) -> None:
+        self._module = ref(module)
+        self._act = act
+
+    @natively
+    def __call__(self, module: nn.Module, *arguments: Any) -> None:
+        """Act, if this is the module that is watched."""
+        if self._module() is module:
+            self._act(module, *arguments)
+
+
+class PassGradient:
+    """A parameter's hook: the contribution of one backward pass."""
+
+    __slots__ = ("_observer", "_plan")
+    __torch_unserializable__ = True  # a watched parameter can be saved without a warning
+
+    def __init__(self, observer: Observer, plan: Plan) -> None:
+        self._observer = observer
+        self._plan = plan
+
+    @never_traced
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Record `gradient` with the coordinates of the pass that is open now."""
+        return self._observer.pass_gradient(self._plan, gradient)
+
+
+class ShardGradient:
+    """A sharded parameter's hook: runs after its gradient, reduced, was added up."""
+
+    __slots__ = ("_last", "_observer", "_plan")
+
+    def __init__(self, observer: Observer, plan: Plan) -> None:
+        self._observer = observer
+        self._plan = plan
+        self._last: Callable[[], torch.Tensor | None] = lambda: None
+
+    @never_traced
+    def __call__(self, parameter: torch.Tensor) -> None:
+        """Record the gradient of the one pass that made it; a running sum is counted instead."""
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        if self._last() is gradient:
+            step = self._observer.clock.step
+            reason = "a sharded parameter's gradient is a sum over passes"
+            self._observer.recorder.skip(self._plan.name, "pass_grad", reason, step)
+            self._observer.clock.gradient()
+            return
+        self._last = ref(gradient)
+        self._observer.pass_gradient(self._plan, gradient)

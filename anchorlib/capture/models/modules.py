@@ -1,0 +1,296 @@
+"""`watch`: observe the outputs, inputs, parameters and buffers of a model, without editing it.
+
+One `ModelWatch` a model: watching it again adds choices to the hooks that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import nn
+
+from anchorlib.capture.ancestry import Given
+from anchorlib.capture.compiled import enter_root, leave_root, watch_compiled
+from anchorlib.capture.counting import At, recomputing
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.inline import recording
+from anchorlib.capture.models.module_hooks import ModuleHook, PassGradient, ShardGradient
+from anchorlib.capture.models.module_modes import ModuleModes
+from anchorlib.capture.naming import Choice, Parts, named_leaves
+from anchorlib.capture.own_hooks import (
+    Hung,
+    hang_after_forward,
+    hang_before_forward,
+    hang_on_leaf,
+    hang_on_sharded,
+)
+from anchorlib.capture.recording import NO_NOTE, Plan, Stream
+from anchorlib.capture.tensors import plain, plain_inside, skip_reason, tensor_parts, undisturbed
+from anchorlib.errors import UnsupportedError
+from anchorlib.modes import Mode
+from anchorlib.summary import as_storage, digest
+
+__all__ = ["ModelWatch"]
+
+Wanted = Callable[[str, str, Sequence[str]], bool]
+
+_numbers = count()
+
+
+class ModelWatch:
+    """The hooks on one model, and what they record."""
+
+    def __init__(self, parts: Parts, observer: Observer, wanted: Wanted) -> None:
+        self.parts = parts
+        self.number = next(_numbers)  # by which compiled code knows this watch
+        self.choices: list[Choice] = []
+        self._observer = observer
+        self._wanted = wanted
+        self._plans: dict[str, Plan] = {}
+        self._hung: list[Hung] = []
+        self._hooked: set[str] = set()
+        self._values: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._attached = False
+        self._modes = ModuleModes(parts.root, parts.modules, observer.recorder.header)
+        # The step and phase in whose forward, which is running now, modules need not be observed.
+        self._resting: tuple[int, str] | None = None
+
+    # -- what is recorded
+
+    def add(self, choice: Choice) -> None:
+        """Record what `choice` wants, besides what is recorded already."""
+        self.choices.append(choice)
+        if not self._attached:
+            return
+        for plan in self._plans.values():
+            plan.forget()
+        for name, module in self.parts.modules.items():
+            if module is not self.parts.root and name not in self._hooked and self._any(name):
+                self._hooked.add(name)
+                hook = ModuleHook(module, self._output_hook(name))
+                self._hung.append(hang_after_forward(module, hook, kwargs=True))
+        for name, parameter in self.parts.parameters.items():
+            if parameter.requires_grad and self._chosen(name, "pass_grad"):
+                self._hook_parameter(name, parameter)
+
+    def forget_choices(self) -> None:
+        """Record nothing, until choices are added anew."""
+        self.choices.clear()
+        for plan in self._plans.values():
+            plan.forget()
+
+    def plan(self, name: str) -> Plan:
+        """The plan of one name."""
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = self._plans[name] = Plan(
+                name,
+                lambda kind, phase: self._make(name, kind, phase),
+                lambda: (*self._chosen(name, "value"), *self._chosen(name, "grad")),
+            )
+            plan.ends = name.partition(":")[0] == self._root_name
+        return plan
+
+    def _make(self, name: str, kind: str, phase: str) -> tuple[Stream, ...]:
+        modes = [
+            (mode, choice.scope.steps)
+            for choice in self._choices(name, kind)
+            if choice.scope.has_phase(phase)
+            for mode in choice.modes
+        ]
+        return self._observer.recorder.streams(name, kind, modes, phase)
+
+    def _chosen(self, name: str, kind: str) -> tuple[Mode, ...]:
+        modes = [choice.modes for choice in self._choices(name, kind)]
+        return tuple(dict.fromkeys(mode for some in modes for mode in some))
+
+    def _choices(self, name: str, kind: str) -> list[Choice]:
+        kinds = ("value", "pass_grad", "grad") if name in self.parts.parameters else ()
+        if not self._wanted(name, kind, kinds):
+            return []
+        return [choice for choice in self.choices if choice.wants(name, kind)]
+
+    def wants(self, name: str) -> tuple[bool, bool]:
+        """Whether the value and the gradient of `name` are recorded."""
+        return bool(self._chosen(name, "value")), bool(self._chosen(name, "grad"))
+
+    def rests(self, step: int, phase: str) -> bool:
+        """Whether nothing that is observed in `step`, by a thread in `phase`, can be selected."""
+        return all(choice.rests(step, phase) for choice in self.choices)
+
+    def _any(self, name: str) -> bool:
+        """Whether an output of the module `name`, or a further one, may be recorded."""
+        return bool(self._chosen(name, "value") or self._chosen(name, "grad")) or any(
+            choice.reaches_below(name) for choice in self.choices
+        )
+
+    # -- hooks
+
+    def attach(self) -> None:
+        """Hook the root: its forward opens passes and phases. Without this, nothing is recorded."""
+        root = self.parts.root
+        self._attached = True
+        before, after = ModuleHook(root, self._before_root), ModuleHook(root, self._after_root)
+        self._hung += [
+            hang_before_forward(root, before, kwargs=True),
+            hang_after_forward(root, after, kwargs=True, always=True),
+        ]
+
+    def _before_root(
+        self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        name = self.parts.input_name
+        if torch.compiler.is_compiling():
+            if recording():
+                enter_root(self.number, training=root.training)
+                self._trace(name, list(args))
+                self._trace(name, dict(kwargs))
+            return
+        if self._observer.closed or recomputing():
+            return
+        self._observer.catch_up()
+        self.enter(training=root.training, gradients=torch.is_grad_enabled())
+        now = self._now()
+        self._resting = now if self.rests(*now) else None
+        if self._resting is None and self._any(name):
+            for leaf, tensor in named_leaves(name, list(args)):
+                self._observe(leaf, tensor)
+            for leaf, tensor in named_leaves(name, dict(kwargs)):
+                self._observe(leaf, tensor)
+
+    def _after_root(
+        self, root: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        if torch.compiler.is_compiling():
+            if recording():
+                self._trace(self._root_name, output, root=True)
+                leave_root(self.number)
+            return
+        if self._observer.closed:
+            return
+        # An exception inside the forward arrives here as an output of None.
+        self._see(self._root_name, output, (root, args, kwargs))
+        if not recomputing():
+            self._resting = None
+            self.leave()
+
+    def enter(self, *, training: bool, gradients: bool) -> None:
+        """The root's forward begins."""
+        root = self.parts.root
+        self._observer.forwards.enter(root, training=training, gradients=gradients)
+
+    def leave(self) -> None:
+        """The root's forward has ended."""
+        self._observer.clock.leave_root()
+
+    def _trace(self, name: str, value: Any, *, root: bool = False) -> None:
+        """The same in code that is being compiled."""
+        for leaf, tensor in named_leaves(name, value):
+            watch_compiled(tensor, leaf, self.number, root=root)
+
+    @property
+    def _root_name(self) -> str:
+        return next(reversed(self.parts.modules))
+
+    def _output_hook(self, name: str) -> Callable[..., None]:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+        ) -> None:
+            if torch.compiler.is_compiling():
+                if recording():
+                    self._trace(name, output)
+            elif (
+                self._resting is None or self._resting != self._now()
+            ) and not self._observer.closed:
+                self._see(name, output, (module, args, kwargs))
+
+        return hook
+
+    def _now(self) -> tuple[int, str]:
+        clock = self._observer.clock
+        return clock.step, clock.phase
+
+    def _see(self, name: str, output: Any, given: Given) -> None:
+        """Observe what a module gave."""
+        if type(output) is torch.Tensor:
+            self._observe(name, output, given)
+            return
+        for leaf, tensor in named_leaves(name, output):
+            self._observe(leaf, tensor, given)
+
+    def _observe(self, name: str, tensor: torch.Tensor, given: Given | None = None) -> None:
+        plan = self.plan(name)
+        try:
+            self._observer.value(plan, tensor, given=given)
+        except UnsupportedError as fault:  # an anchor of the user's may raise this; a hook may not
+            self._observer.fault(name, "value", fault)
+
+    def _hook_parameter(self, name: str, parameter: nn.Parameter) -> None:
+        key = f"{name}@pass_grad"
+        if key not in self._hooked:
+            self._hooked.add(key)
+            plan = self.plan(name)
+            if plain_inside(parameter) is parameter:
+                hung = hang_on_leaf(parameter, PassGradient(self._observer, plan))
+            else:  # tensor hooks of sharded parameters never fire
+                hung = hang_on_sharded(parameter, ShardGradient(self._observer, plan))
+            self._hung.append(hung)
+
+    # -- parameters and buffers at the start of a pass
+
+    def on_pass(self, at: At) -> None:
+        """Record the values that a pass starts with: the first of a step, or changed ones."""
+        if self._observer.closed or self.rests(at.step, at.phase):
+            return
+        self._modes.look(at.step)
+        for name, tensor in self._state():
+            try:
+                streams = self.plan(name).streams("value", at.phase)
+                if streams and not all(stream.idle(at.step) for stream in streams):
+                    self._record_value(name, streams, at, tensor)
+            except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
+                self._observer.fault(name, "value", fault)
+
+    def _state(self) -> list[tuple[str, torch.Tensor]]:
+        state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
+        for name, (module, local) in self.parts.buffers.items():
+            buffers = module._buffers  # noqa: SLF001  # a ScriptModule's have no `get`
+            buffer = buffers[local] if local in buffers else None  # noqa: SIM401
+            if buffer is not None:  # it may have been replaced
+                state.append((name, buffer))
+        return state
+
+    def _record_value(
+        self, name: str, streams: tuple[Stream, ...], at: At, tensor: torch.Tensor
+    ) -> None:
+        now = (at.step, _bits(tensor))
+        # `.data` edits and fused optimizers leave `_version` as it was: only the bits can tell.
+        if self._values.get((name, at.phase)) == now:
+            return
+        self._values[name, at.phase] = now
+        if name in self.parts.buffers:
+            self._observer.lineage.see_buffer(name, at, tuple(tensor.shape))
+        self._observer.recorder.observe(streams, at, tensor)
+        if self._observer.graft is not None:
+            self._observer.graft.in_place(name, "value", at, tensor, NO_NOTE)
+            self._values[name, at.phase] = (at.step, _bits(tensor))
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        for hung in self._hung:
+            hung.remove()
+        self._hung.clear()
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    """A digest of the bits of `tensor` as they are now; empty where it has none to record."""
+    with undisturbed():
+        inside = plain_inside(tensor)
+        if skip_reason(inside) is not None:
+            return b""
+        parts = tensor_parts(inside) or {"": inside}
+        storages = [as_storage(plain(part))[0] for part in parts.values()]
+    return b"".join(map(digest, storages))

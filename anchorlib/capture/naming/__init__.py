@@ -1,0 +1,28 @@
+"""The names of what a model and its optimizer are made of, and which of them were chosen."""
+
+from anchorlib.capture.naming.choice import Asked, Choice
+from anchorlib.capture.naming.optimizer_state import state_values, tensor_of, why_no_tensor
+from anchorlib.capture.naming.structure import (
+    Parts,
+    has_forward,
+    named_leaves,
+    parts_of,
+    state_keys,
+    tensor_kinds,
+    unwrapped,
+)
+
+__all__ = [
+    "Asked",
+    "Choice",
+    "Parts",
+    "has_forward",
+    "named_leaves",
+    "parts_of",
+    "state_keys",
+    "state_values",
+    "tensor_kinds",
+    "tensor_of",
+    "unwrapped",
+    "why_no_tensor",
+]

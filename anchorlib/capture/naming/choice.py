@@ -1,0 +1,180 @@
+"""What one call of `watch` chose: which tensors, in which modes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from anchorlib.capture.naming.optimizer_state import key_of
+from anchorlib.capture.naming.structure import Parts
+from anchorlib.errors import OptionError, UnknownTensorError
+from anchorlib.modes import Mode, idle
+from anchorlib.names import below, join, matches, parse, select, split
+from anchorlib.scope import ANYTHING, Scope
+
+__all__ = ["Asked", "Choice"]
+
+_POPTORCH = re.compile(r"(Gradient|Accum|FinalReducedGradient|UpdatedVar|Accl[12]?)___")
+_OF_MODELS = (
+    "watch takes names of the model's modules, parameters and buffers; what anchor() marks needs "
+    "no watch, it is recorded by itself"
+)
+
+
+Known: TypeAlias = "Sequence[tuple[str, str]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of `watch` asked for.
+
+    selectors: None for the default: every module output with its gradient, and every parameter's
+        `grad` (with an optimizer; else `pass_grad`).
+    """
+
+    selectors: Sequence[str] | None
+    modes: tuple[Mode, ...]
+    scope: Scope = ANYTHING
+
+
+class Choice:
+    """What is recorded of one model. Decides for names known beforehand and for later ones.
+
+    known: every (name, kind) of the model that can be known before the first step.
+    parts: the model.
+
+    Raises UnknownTensorError for a selector that matches nothing and cannot come to match later,
+    OptionError for one that is no text.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        known: Known,
+        parts: Parts,
+    ) -> None:
+        selectors = asked.selectors
+        self.modes = asked.modes
+        self.scope = asked.scope
+        self._inputs = parts.input_name
+        self._known = {name for name, _ in known}
+        self._late: dict[str, bool] = {}
+        self._default = selectors is None
+        open_kinds = ("opt.*",) if any(kind == "updated" for _, kind in known) else ()
+        texts = [_recorded_as(text, known, parts, open_kinds) for text in selectors or ()]
+        self._selectors = [parse(text) for text in texts]
+        if selectors is None:
+            self._chosen = set(_by_default(known, parts.parameters, parts.input_name))
+        else:
+            self._chosen = {
+                pair for text in texts for pair in self._resolve(text, known, parts, open_kinds)
+            }
+
+    def _resolve(
+        self, text: str, known: Known, parts: Parts, open_kinds: tuple[str, ...]
+    ) -> list[tuple[str, str]]:
+        try:
+            found = select([text], known, open_kinds=open_kinds, open_outputs=True)
+        except UnknownTensorError as fault:
+            why = _why_not(text, parts, has_optimizer=bool(open_kinds))
+            if not why and fault.suggested:
+                raise
+            why = why or _OF_MODELS
+            raise UnknownTensorError(f"{fault}; {why}") from None
+        if not found:  # accepted for what only the first step can show: `opt.KEY`, `fc1:1`
+            self._late[text] = False
+        return found
+
+    def rests(self, step: int, phase: str) -> bool:
+        """Whether nothing that is observed in `step`, by a thread in `phase`, is selected."""
+        return self.scope.rests(step, phase) or all(idle(mode, step) for mode in self.modes)
+
+    def wants(self, name: str, kind: str) -> bool:
+        """Whether this choice records `kind` of `name`."""
+        if (name, kind) in self._chosen:
+            return True
+        if name in self._known and not kind.startswith("opt."):
+            return False
+        if self._default:
+            # A further output (`fc1:1`) goes with its module; optimizer state is asked for by name.
+            return not kind.startswith("opt.") and name.partition(":")[0] != self._inputs
+        wanted = False
+        for selector in self._selectors:
+            if any(matches(selector, name, one) for one in (kind, key_of(kind))):
+                wanted = True
+                if selector.text in self._late:
+                    self._late[selector.text] = True
+        return wanted
+
+    def reaches_below(self, name: str) -> bool:
+        """Whether a further output or input of `name` (`NAME:1`, `NAME:key`) may be wanted."""
+        if self._default:
+            return name != self._inputs
+        return any(text.partition(":")[0] == name for text in self._late) or any(
+            matches(selector, f"{name}:1", kind)
+            for selector in self._selectors
+            for kind in ("value", "grad")
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """What is recorded, as far as that is known; of further outputs their module."""
+        late = {split(text)[0].partition(":")[0] for text in self._late}
+        return {name for name, _ in self._chosen} | late
+
+    @property
+    def missing(self) -> list[str]:
+        """Selectors that were accepted for what might come, and which nothing came to match."""
+        return [text for text, came in self._late.items() if not came]
+
+
+def _recorded_as(text: object, known: Known, parts: Parts, open_kinds: tuple[str, ...]) -> str:
+    """A selector by the names under which tensors are recorded.
+
+    It may leave the prefix out, where what it says with it names nothing.
+    """
+    if not isinstance(text, str):
+        raise OptionError(f"a selector is text, as 'fc1.bias@grad', not {text!r}")
+    whole = _renamed(text, parts)
+    if not parts.prefix:
+        return whole
+    for candidate in (whole, _renamed(below(text, parts.prefix), parts)):
+        with suppress(UnknownTensorError):
+            select([candidate], known, open_kinds=open_kinds, open_outputs=True)
+            return candidate
+    return whole
+
+
+def _renamed(text: str, parts: Parts) -> str:
+    """A selector of a tied parameter or shared module, by its first name."""
+    name, kind = split(text)
+    first = parts.first_name(name)
+    return text if first == name else join(first, kind) if kind else first
+
+
+def _why_not(text: str, parts: Parts, *, has_optimizer: bool) -> str:
+    """What would have to be so that a parameter had the kind that was asked for."""
+    poptorch = _POPTORCH.match(text)
+    name = text[poptorch.end() :] if poptorch else split(text)[0]
+    parameter = parts.parameters.get(name)
+    if parameter is None:
+        return ""
+    if not parameter.requires_grad:
+        return f"{name} does not require a gradient"
+    return "" if has_optimizer else "that kind needs watch(optimizer=...)"
+
+
+def _by_default(known: Known, parameters: Collection[str], inputs: str) -> list[tuple[str, str]]:
+    consumed = {name for name, kind in known if kind == "grad"}
+    chosen = []
+    for name, kind in known:
+        if name in parameters:
+            default = kind == ("grad" if name in consumed else "pass_grad")
+        else:  # buffers have no gradient: they are no module outputs
+            default = name in consumed and name != inputs
+        if default:
+            chosen.append((name, kind))
+    return chosen

@@ -1,0 +1,205 @@
+"""The names of what a model is made of: modules, parameters, buffers, outputs.
+
+Names are module paths. What wrappers add (DDP's `module.`, `_orig_mod.` of torch.compile, …) never
+appears in them; a user's own module called `module` keeps its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from anchorlib.capture.naming.optimizer_state import state_kinds
+
+__all__ = [
+    "Parts",
+    "has_forward",
+    "named_leaves",
+    "parts_of",
+    "state_keys",
+    "tensor_kinds",
+    "unwrapped",
+]
+
+_WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Parts:
+    """A model taken apart; each dict in definition order, each object once, by its first name.
+
+    modules: those that have a forward of their own, the root (under "output") last.
+    buffers: by the module that holds them and their name in it, since modules replace buffers.
+    aliases: further names of shared modules and tied parameters, with their first names.
+    prefix: what every name begins with, and a dot; empty where there is none.
+    """
+
+    root: nn.Module
+    modules: dict[str, nn.Module]
+    parameters: dict[str, nn.Parameter]
+    buffers: dict[str, tuple[nn.Module, str]]
+    input_name: str
+    aliases: dict[str, str]
+    prefix: str = ""
+
+    def first_name(self, name: str) -> str:
+        """The name under which what is called `name` is recorded."""
+        for alias, first in self.aliases.items():
+            if name == alias or name.startswith(f"{alias}."):
+                return first + name[len(alias) :]
+        return name
+
+
+def parts_of(model: nn.Module, prefix: str = "") -> Parts:
+    """The named parts of `model`, each name below `prefix`."""
+    by_path, repeated = _walk(model)
+    root = by_path.pop("")
+    lead = f"{prefix}." if prefix else ""
+    aliases = {lead + path: lead + first for path, first in repeated.items()}
+    modules = {lead + path: module for path, module in by_path.items() if has_forward(module)}
+    parameters: dict[str, nn.Parameter] = {}
+    buffers: dict[str, tuple[nn.Module, str]] = {}
+    seen: dict[int, str] = {}
+    for path, module in {"": root, **by_path}.items():
+        stem = lead + (f"{path}." if path else "")
+        for name, parameter in module._parameters.items():  # noqa: SLF001  # named_parameters
+            if parameter is None:  # would not unwrap names
+                continue
+            if id(parameter) in seen:
+                aliases[stem + name] = seen[id(parameter)]
+                continue
+            seen[id(parameter)] = stem + name
+            parameters[stem + name] = parameter
+        for name, buffer in module._buffers.items():  # noqa: SLF001
+            if buffer is not None and id(buffer) not in seen:
+                seen[id(buffer)] = stem + name
+                buffers[stem + name] = (module, name)
+    modules[_free(lead + "output", modules)] = root
+    given = _free(lead + "input", modules)
+    return Parts(root, modules, parameters, buffers, given, aliases, prefix)
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether `module` can be called: a ModuleList is not.
+
+    A ScriptModule makes its forward for the instance alone, and its class has none to look up.
+    """
+    return inspect.getattr_static(type(module), "forward", None) is not nn.Module.forward
+
+
+def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """Every module by its first path, and further paths with the first; of a wrapper and what it
+    wraps, the inner one.
+    """
+    found: dict[str, nn.Module] = {}
+    repeated: dict[str, str] = {}
+    seen: dict[int, str] = {}
+
+    def visit(module: nn.Module, path: str) -> None:
+        if id(module) in seen:
+            repeated[path] = seen[id(module)]
+            return
+        seen[id(module)] = path
+        found[path] = module
+        for name, child in module._modules.items():  # noqa: SLF001  # named_children skips repeats
+            if child is not None:
+                inner = _is_wrapped(module, name)
+                visit(child, path if inner else f"{path}.{name}" if path else name)
+
+    visit(root, "")
+    return found, repeated
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside all that wraps `module` (DDP, torch.compile, …), or `module` itself."""
+    while True:
+        inside = [
+            child
+            for name, child in module._modules.items()  # noqa: SLF001  # as in `_walk`
+            if child is not None and _is_wrapped(module, name)
+        ]
+        if not inside:
+            return module
+        module = inside[0]
+
+
+def _is_wrapped(parent: nn.Module, link: str) -> bool:
+    return link in _WRAPPER_LINKS or (link == "module" and isinstance(parent, _WRAPPERS))
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """`name`, or with underscores where a user's own module has that name."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def named_leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a module's output or input, each with its name.
+
+    The first is `name` itself, further ones `name:1`, `name:2`, …; what is in a dict or a
+    dataclass `name:key`; nested ones `name:1.0`.
+    """
+    for path, tensor in _leaves(value, ()):
+        text = "" if path in ((), ("0",)) else ":" + ".".join(path)
+        yield name + text, tensor
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+        return
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        items = ((field.name, getattr(value, field.name)) for field in fields(value))
+    for key, item in items:
+        yield from _leaves(item, (*path, str(key)))
+
+
+def state_keys(
+    parts: Parts, optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, list[str]] | None:
+    """For each parameter that `optimizers` hold, the kinds of its state; None without any."""
+    if not optimizers:
+        return None
+    keys: dict[str, list[str]] = {}
+    names = {id(p): name for name, p in parts.parameters.items()}
+    for optimizer in optimizers:
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            if id(p) in names:
+                kinds = state_kinds(optimizer.state.get(p, {}))
+                keys.setdefault(names[id(p)], []).extend(kinds)
+    return keys
+
+
+def tensor_kinds(
+    parts: Parts, state: Mapping[str, list[str]] | None, *, unknown_state: str | None = None
+) -> list[tuple[str, str]]:
+    """Every (name, kind) of a model that can be known before its first step.
+
+    state: what `state_keys` gives. unknown_state: the kind that stands for optimizer state where
+    there is none yet.
+    """
+    known = [(parts.input_name, kind) for kind in ("value", "grad")]
+    known += [(name, kind) for name in parts.modules for kind in ("value", "grad")]
+    for name, parameter in parts.parameters.items():
+        known.append((name, "value"))
+        if parameter.requires_grad:
+            known.append((name, "pass_grad"))
+        if state is not None and name in state:
+            kinds = ["grad", "updated", "delta", *state[name]]
+            if unknown_state and not state[name]:
+                kinds.append(unknown_state)
+            known += [(name, kind) for kind in kinds]
+    known += [(name, "value") for name in parts.buffers]
+    return known

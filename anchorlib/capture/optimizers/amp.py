@@ -1,0 +1,116 @@
+"""What torch's GradScaler does, seen: the scale that gradients carry, and steps that it skips.
+
+GradScaler has no hooks, so for the time of a session its `scale` and `step` are wrapped. A step
+that it skips ends a step like any other: its non-finite gradients are recorded, and the row says
+"skipped". Fused optimizers are told of the scale and of non-finite gradients instead, and step
+without effect; that is read from the attributes that GradScaler sets on them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import Optimizer
+
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.recording import NO_NOTE, Note
+from anchorlib.record import Flag
+
+__all__ = ["ScalerHooks", "fused_note"]
+
+_Maybe = Callable[[], torch.Tensor | None]
+
+
+def _nothing() -> None:
+    """The tensor behind no reference."""
+
+
+class ScalerHooks:
+    """Wraps GradScaler for one session.
+
+    on_skipped(optimizer): hears of each step that was skipped.
+    """
+
+    def __init__(self, observer: Observer, on_skipped: Callable[[Optimizer], None]) -> None:
+        self._observer = observer
+        self._on_skipped = on_skipped
+        self._stepped: set[int] = set()
+        self._scaled: tuple[_Maybe, _Maybe] = (_nothing, _nothing)
+        observer.unscaled = self.unscaled
+        self._scale, self._step = GradScaler.scale, GradScaler.step
+        self._ours = (self._wrapped_scale(), self._wrapped_step())
+        GradScaler.scale, GradScaler.step = self._ours  # type: ignore[method-assign]
+
+    def stepping(self, optimizer: Optimizer) -> None:
+        """`optimizer` does step: it was not skipped."""
+        self._stepped.add(id(optimizer))
+
+    def _wrapped_scale(self) -> Callable[..., Any]:
+        original = self._scale
+
+        @functools.wraps(original)
+        def scale(scaler: GradScaler, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            self._observer.guarded(lambda: self._note_scale(scaler))
+            self._observer.guarded(lambda: self._remember(scaled, outputs))
+            return scaled
+
+        return scale
+
+    def _note_scale(self, scaler: GradScaler) -> None:
+        # get_scale() would wait for the accelerator; a scaler that is not enabled has none.
+        current = getattr(scaler, "_scale", None)
+        if not self._observer.closed and scaler.is_enabled() and current is not None:
+            self._observer.recorder.header("amp.grad_scaler", True)
+            self._observer.note = Note(scale=current.detach().clone(), flags=Flag.SCALED)
+
+    def _remember(self, scaled: Any, outputs: Any) -> None:
+        if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
+            self._scaled = ref(scaled), ref(outputs)
+
+    def unscaled(self, scaled: torch.Tensor) -> torch.Tensor:
+        """What GradScaler made `scaled` of, if it was the last that it made, and that still is."""
+        after, before = self._scaled
+        found = before() if after() is scaled else None
+        return scaled if found is None else found
+
+    def _wrapped_step(self) -> Callable[..., Any]:
+        original = self._step
+
+        @functools.wraps(original)
+        def step(scaler: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._stepped.discard(id(optimizer))
+            result = original(scaler, optimizer, *args, **kwargs)
+            self._observer.guarded(lambda: self._after_step(scaler, optimizer))
+            return result
+
+        return step
+
+    def _after_step(self, scaler: GradScaler, optimizer: Any) -> None:
+        self._observer.note = NO_NOTE
+        skipped = id(optimizer) not in self._stepped
+        if skipped and scaler.is_enabled() and not self._observer.closed:
+            self._on_skipped(optimizer)
+
+    def close(self) -> None:
+        """Put GradScaler's own methods back, unless somebody wrapped ours."""
+        if GradScaler.scale is self._ours[0]:
+            GradScaler.scale = self._scale  # type: ignore[method-assign]
+        if GradScaler.step is self._ours[1]:
+            GradScaler.step = self._step  # type: ignore[method-assign]
+
+
+def fused_note(optimizer: Optimizer) -> Note:
+    """What GradScaler told a fused optimizer: the scale its gradients still carry, and whether
+    they are finite.
+    """
+    scale = getattr(optimizer, "grad_scale", None)
+    found_inf = getattr(optimizer, "found_inf", None)
+    if not isinstance(scale, torch.Tensor):
+        return NO_NOTE
+    return Note(scale=scale.detach().clone(), skipped=found_inf)

@@ -1,0 +1,283 @@
+"""What happens around an optimizer's step: gradients as consumed, updated values, deltas, state.
+
+torch calls global hooks around every optimizer's step; that is how steps count themselves, for
+optimizers that nobody told us of as well. A wrapper that steps through an optimizer inside it
+(SAM's `base_optimizer`, Accelerate's `optimizer`) is looked through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import ref
+
+import torch
+from torch.optim.optimizer import Optimizer
+
+from anchorlib.capture.counting import At
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.frames import never_traced
+from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
+from anchorlib.capture.optimizers.amp import ScalerHooks, fused_note
+from anchorlib.capture.own_hooks import OwnHook, hang, hang_after_steps
+from anchorlib.capture.recording import NO_NOTE, Note, Plan, Stream
+from anchorlib.errors import OptionError
+from anchorlib.record import Flag
+
+__all__ = ["OptimizerWatch", "StepHook", "unwrap_all"]
+
+_WRAPPED = ("base_optimizer", "optimizer")
+
+
+def unwrap_all(optimizers: object) -> list[Optimizer]:
+    """The optimizers inside one (or a wrapper), a list or tuple of them, or None.
+
+    Raises OptionError for something that is no optimizer.
+    """
+    if optimizers is None:
+        return []
+    several = optimizers if isinstance(optimizers, list | tuple) else [optimizers]
+    return [_unwrap(one) for one in several]
+
+
+def _unwrap(optimizer: object) -> Optimizer:
+    """The optimizer whose step updates the parameters, inside whatever wraps it.
+
+    Raises OptionError for something that is no optimizer.
+    """
+    inner: object = optimizer
+    for _ in range(8):  # wrappers of wrappers end somewhere, but a cycle must not hang training
+        found = next((getattr(inner, a) for a in _WRAPPED if _is_optimizer(inner, a)), None)
+        if found is None:
+            break
+        inner = found
+    if not isinstance(inner, Optimizer):
+        raise OptionError(
+            f"optimizer= takes a torch.optim.Optimizer or a wrapper of one, not "
+            f"{type(optimizer).__name__}"
+        )
+    return inner
+
+
+def _is_optimizer(holder: object, attribute: str) -> bool:
+    inner = getattr(holder, attribute, None)
+    return inner is not None and inner is not holder and hasattr(inner, "step")
+
+
+class OptimizerWatch:
+    """The parameters of one model in one optimizer, and what is recorded of their updates.
+
+    of: the optimizer, while the program has it. names: place and name of each parameter of the
+        model, by its id.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[int, tuple[int, str]],
+        observer: Observer,
+        plan: Callable[[str], Plan],
+        rests: Callable[[int, str], bool],
+    ) -> None:
+        self.of = ref(optimizer)
+        self._rests = rests  # whether nothing is selected in a step and phase
+        held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        ours = sorted((names[number], number) for number in held if number in names)
+        self.parameters = {name: held[number] for (_, name), number in ours}
+        self._observer = observer
+        self._plan = plan
+        self._values: dict[str, torch.Tensor] = {}
+        self._gradients_due = False
+        self._note = NO_NOTE
+        self._ended = (-1, 0)  # a step, and how often the optimizer has stepped in it
+        # On the instance, so that it comes after hooks of the user's that change gradients.
+        self._hung = hang(optimizer._optimizer_step_pre_hooks, _BeforeStep(self))  # noqa: SLF001
+
+    def records(self, plan: Callable[[str], Plan]) -> bool:
+        """Whether this records by `plan`, which is a watched model's."""
+        return self._plan == plan
+
+    def begins(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The optimizer's step begins, with these arguments; the ones to go on with, if others."""
+        if self._observer.closed or self._rests_now():
+            return None
+        self._observer.guarded(self._before_step)
+        closure = _Closure.of(args, kwargs)
+        if closure is None:
+            self._observer.guarded(self._gradients)
+            return None
+        # The gradients are made by the closure, inside the step.
+        closure.then(lambda: self._observer.guarded(self._gradients))
+        return closure.args, closure.kwargs
+
+    def _rests_now(self) -> bool:
+        clock = self._observer.clock
+        return self._rests(clock.step, clock.phase)
+
+    def _before_step(self) -> None:
+        self._gradients_due = True
+        self._values.clear()
+        at = self._at()
+        for name, parameter in self.parameters.items():
+            if _due(self._plan(name).streams("delta", at.phase), at.step):
+                self._values[name] = parameter.detach().clone()
+
+    def _gradients(self) -> None:
+        """The gradients are those that the optimizer will consume; once a step."""
+        if not self._gradients_due:
+            return
+        self._gradients_due = False
+        optimizer = self.of()
+        self._note = NO_NOTE if optimizer is None else fused_note(optimizer)
+        self._record_gradients(self._note)
+
+    def _record_gradients(self, note: Note) -> None:
+        at = self._at()
+        for name, parameter in self.parameters.items():
+            gradient, plan = parameter.grad, self._plan(name)
+            if gradient is None or not _due(plan.streams("grad", at.phase), at.step):
+                continue
+            if isinstance(note.scale, torch.Tensor):  # a fused optimizer unscales by itself
+                with torch.no_grad():
+                    gradient = gradient / note.scale.to(gradient.dtype)
+            self._observer.kind(plan, "grad", at, gradient, note)
+
+    def skipped(self) -> None:
+        """The optimizer did not step, because GradScaler found non-finite gradients."""
+        self._record_gradients(Note(flags=Flag.STEP_SKIPPED))
+        self._count()
+
+    def after(self) -> None:
+        """The optimizer has stepped."""
+        if not self._rests_now():
+            self._gradients()
+            self._record_updates(self._at())
+        self._count()
+
+    def _record_updates(self, at: At) -> None:
+        for name, parameter in self.parameters.items():
+            plan = self._plan(name)
+            self._observer.kind(plan, "updated", at, parameter, self._note)
+            before = self._values.pop(name, None)
+            if before is not None:
+                with torch.no_grad():
+                    change = parameter.detach() - before
+                self._observer.kind(plan, "delta", at, change, self._note)
+            self._record_state(plan, at, parameter)
+
+    def _record_state(self, plan: Plan, at: At, parameter: torch.nn.Parameter) -> None:
+        optimizer = self.of()
+        if optimizer is None:
+            return
+        for kind, value in state_values(optimizer.state.get(parameter, {})):
+            if not plan.streams(kind, at.phase):
+                continue
+            tensor = tensor_of(value)
+            if tensor is None:
+                self._observer.recorder.skip(plan.name, kind, why_no_tensor(value), at.step)
+            else:
+                self._observer.kind(plan, kind, at, tensor)
+
+    def _at(self) -> At:
+        """Pass 0, and call 0 but where steps end by hand and the optimizer steps again in one."""
+        now = self._observer.clock.now()
+        step, times = self._ended
+        return At(now.step, 0, times if step == now.step else 0, now.phase)
+
+    def _count(self) -> None:
+        at = self._at()
+        self._ended = (at.step, at.call + 1)
+
+    def close(self) -> None:
+        """Take the hook off the optimizer."""
+        self._hung.remove()
+
+
+class _BeforeStep(OwnHook):
+    """A hook on one optimizer, which rests on others that share its hooks."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: OptimizerWatch) -> None:
+        self._watch = watch
+
+    @never_traced
+    def __call__(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        return self._watch.begins(args, kwargs) if self._watch.of() is optimizer else None
+
+
+def _due(streams: tuple[Stream, ...], step: int) -> bool:
+    return any(not stream.idle(step) for stream in streams)
+
+
+class StepHook:
+    """The global hook behind every optimizer's step in this process, for one session.
+
+    stepped: told of each optimizer that has stepped, and of the step.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        watches: Callable[[object], list[OptimizerWatch]],
+        stepped: Callable[[Optimizer, int], None] = lambda _optimizer, _step: None,
+    ) -> None:
+        self._observer = observer
+        self._watches = watches
+        self._stepped = stepped
+        self._hung = hang_after_steps(self._after)
+        self._scaler = ScalerHooks(observer, self._skipped)
+
+    @never_traced
+    def _after(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._observer.closed:
+            return
+        self._scaler.stepping(optimizer)
+        for watch in self._watches(optimizer):
+            self._observer.guarded(watch.after)
+        step = self._observer.clock.step
+        self._observer.guarded(lambda: self._stepped(optimizer, step))
+        self._observer.guarded(lambda: self._observer.clock.optimizer_stepped(optimizer))
+
+    def _skipped(self, optimizer: Optimizer) -> None:
+        for watch in self._watches(optimizer):
+            watch.skipped()
+        self._observer.clock.optimizer_stepped(optimizer)
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        self._hung.remove()
+        self._scaler.close()
+
+
+class _Closure:
+    """The closure in the arguments of an optimizer's step, to be wrapped."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], closure: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self._closure = closure
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Closure | None:
+        """The closure given to `step(self, closure)`, if one was."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        return cls(args, kwargs, closure) if callable(closure) else None
+
+    def then(self, action: Callable[[], object]) -> None:
+        """Let `action` follow each run of the closure."""
+        closure = self._closure
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = closure(*args, **kwargs)
+            action()
+            return result
+
+        if "closure" in self.kwargs:
+            self.kwargs = {**self.kwargs, "closure": wrapped}
+        else:
+            self.args = (self.args[0], wrapped, *self.args[2:])

@@ -1,0 +1,30 @@
+"""From observations to records: streams, their folds, what a step weighs."""
+
+from anchorlib.capture.recording.recorder import Recorder
+from anchorlib.capture.recording.streams import (
+    MIXED,
+    NEW,
+    NO_NOTE,
+    QUIET,
+    REACHED,
+    Note,
+    Plan,
+    Stream,
+)
+from anchorlib.capture.recording.telling import tell
+from anchorlib.capture.recording.weighing import Weighing, size_text
+
+__all__ = [
+    "MIXED",
+    "NEW",
+    "NO_NOTE",
+    "QUIET",
+    "REACHED",
+    "Note",
+    "Plan",
+    "Recorder",
+    "Stream",
+    "Weighing",
+    "size_text",
+    "tell",
+]

@@ -1,0 +1,72 @@
+"""The compiled put, where it was built and this is the torch that it was tested with.
+
+Without a compiler at the installation there is none. Nor is there one for another torch: the put
+reads tensors in memory, and only the tests of `tests/anchorlib/recorder` say that it reads them
+right. Then the put in Python writes the same ring, at about a microsecond more a record.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anchorlib.capture.tensors import PLAIN, QUICK, is_wrapped
+from anchorlib.recorder.layout import CONTROL_BYTES, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anchorlib.recorder import Ring
+    from anchorlib.recorder._put import Putter
+
+__all__ = ["compiled_putter", "layout_key"]
+
+_TESTED = "2.13.0"
+_DTYPES = tuple(sorted(QUICK, key=str))
+
+
+def compiled_putter(ring: Ring, room: int) -> Putter | None:
+    """What puts ordinary arrays into `ring`; None where only the put in Python can.
+
+    room: the bytes of payload that records may use. The memory stays borrowed until the putter is
+    deleted.
+    """
+    compiled = _compiled()
+    if compiled is None:
+        return None
+    return compiled.Putter(  # type: ignore[no-any-return]
+        ring.memory,
+        slots=ring.slot_count,
+        slots_at=CONTROL_BYTES,
+        payload_at=ring.payload_at,
+        payload_bytes=ring.payload_bytes,
+        room=room,
+        exchange=torch.Tensor.__dlpack_c_exchange_api__,
+        tensors=PLAIN,
+        dtypes=_DTYPES,
+        is_neg=torch.Tensor.is_neg,
+        dtype=torch.Tensor.dtype,
+        function_modes=torch._C._len_torch_function_stack,  # noqa: SLF001  # no public names
+        is_tracing=torch._C._is_tracing,  # noqa: SLF001
+        is_wrapped=is_wrapped,
+    )
+
+
+def layout_key(dtype: torch.dtype, shape: Sequence[int]) -> bytes | None:
+    """How `put` tells this dtype and shape again; None of a dtype that it never takes."""
+    if dtype not in _DTYPES:
+        return None
+    return pack(f"={1 + len(shape)}q", _DTYPES.index(dtype), *shape)
+
+
+def _compiled() -> Any:
+    if torch.__version__.partition("+")[0] != _TESTED:
+        return None
+    try:
+        from anchorlib.recorder import _put
+    except ImportError:
+        return None
+    # One that lies in a source tree may be older than the layout.
+    return _put if _put.LAYOUT_VERSION == VERSION else None

@@ -1,0 +1,324 @@
+"""From observations to records: each tensor, kind, mode and phase is a stream with its own fold.
+
+    observation ──▶ Stream (does its mode select it? fold it) ──▶ queue
+
+What a mode does not select is neither copied nor queued. What it does is copied once, into the
+queue; everything that can wait (numpy, digest, summary) is the drain's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from anchorlib.capture.counting import At
+from anchorlib.capture.recording.putter import compiled_putter, layout_key
+from anchorlib.capture.recording.streams import NO_NOTE, Note, Seen, Stream
+from anchorlib.capture.recording.weighing import Weight
+from anchorlib.capture.tensors import (
+    CudaCopier,
+    Snapshot,
+    TorchArithmetic,
+    dtype_name,
+    is_for_many,
+    is_plain,
+    placements,
+    plain,
+    plain_inside,
+    quick_place,
+    skip_reason,
+    tensor_parts,
+    undisturbed,
+    values_writer,
+)
+from anchorlib.errors import AnchorError, ModeError
+from anchorlib.modes import All, Held, Mode
+from anchorlib.names import escape, join
+from anchorlib.operations import Entry
+from anchorlib.record import Edges, Gap, TensorInfo
+from anchorlib.recorder import Later, RecordQueue, Source
+from anchorlib.scope import Steps
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Applies modes, makes records, hands them to the queue. Safe to call from any thread."""
+
+    def __init__(self, queue: RecordQueue) -> None:
+        self._queue = queue
+        self._arithmetic = TorchArithmetic()
+        self._lock = queue.lock
+        self._put = queue.put
+        queue.put_by(compiled_putter)
+        self._copier = queue.copy_by(CudaCopier)
+        self._streams: dict[tuple[str, str, str, str], Stream] = {}
+        self._open: dict[Stream, None] = {}
+        self._problems: list[AnchorError] = []
+        self._seen: dict[tuple[str, str, str], Seen] = {}
+        self._order = 0
+        self.phases: set[str] = set()  # of which something was recorded
+        self.skipped: Counter[str] = Counter()
+        self._header: dict[str, Any] = {}
+
+    def streams(
+        self, name: str, kind: str, modes: Iterable[tuple[Mode, Steps | None]], phase: str
+    ) -> tuple[Stream, ...]:
+        """The streams of one name, kind and phase, one a mode; the same ones at every call.
+
+        modes: each with the steps in which it is to record (None: all), which add up.
+        """
+        found: dict[Stream, None] = {}
+        with self._lock:
+            for mode, steps in modes:
+                stream = self._stream(name, kind, mode, phase)
+                stream.allow(steps)
+                found[stream] = None
+        return tuple(found)
+
+    def _stream(self, name: str, kind: str, mode: Mode, phase: str) -> Stream:
+        key = (name, kind, str(mode), phase)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = Stream(name, kind, mode, phase, self._arithmetic)
+        return stream
+
+    def observe(
+        self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note = NO_NOTE
+    ) -> None:
+        """Record `x` as it is now, in each stream that selects it."""
+        only = streams[0] if len(streams) == 1 and streams[0].at_once else None
+        if only is not None and self.quick(only, at, x, note) is not None:
+            return
+        try:
+            with self._lock:
+                self._observe(streams, at, x, note)
+        finally:
+            self._queue.fill()
+
+    def _observe(self, streams: tuple[Stream, ...], at: At, x: torch.Tensor, note: Note) -> None:
+        wanted = [stream for stream in streams if stream.wants(at.step)]
+        if not wanted:
+            return
+        only = wanted[0] if len(wanted) == 1 and not wanted[0].holds else None
+        if only is not None and self.quick(only, at, x, note) is not None:
+            return
+        if not is_plain(x):
+            self._observe_unusual(wanted, at, x, note)
+            return
+        for stream in wanted:
+            self._take(stream, at, x, note)
+
+    def quick(
+        self, stream: Stream, at: At, x: torch.Tensor, note: Note = NO_NOTE
+    ) -> torch.Size | None:
+        """Record an ordinary tensor, as most are, in a stream that selects it; its shape.
+
+        None of any other, which is left to `observe`.
+        """
+        queue = self._queue
+        if note is NO_NOTE:
+            with self._lock:
+                putter, key = queue.putter, stream.key  # with the layout that belongs to it
+                if putter is not None and key is not None and not queue.placing:
+                    order = self._order
+                    nbytes = putter.put(x, stream.number, stream.layout, key, at, order)
+                    if nbytes is not None and nbytes >= 0:
+                        self._order = order + 1
+                        stream.records += 1
+                        stream.last_step = at[0]
+                        queue.placed(nbytes)
+                        return stream.shape
+        return self._place_in_python(stream, at, x, note)
+
+    def _place_in_python(
+        self, stream: Stream, at: At, x: torch.Tensor, note: Note
+    ) -> torch.Size | None:
+        found = quick_place(x)
+        if found is None:
+            return None
+        address, dtype, shape, nbytes = found
+        with self._lock:
+            self._order = (order := self._order) + 1
+            if shape != stream.shape or dtype is not stream.dtype or stream.layout < 0:
+                self._reshaped(stream, at[0], dtype, shape)
+            stream.records += 1
+            stream.last_step = at[0]
+            if note is NO_NOTE:
+                self._put(address, nbytes, stream.number, stream.layout, at, order)
+            else:
+                scale, flags = note.read()
+                self._put(
+                    address, nbytes, stream.number, stream.layout, at, order, scale, int(flags)
+                )
+        return shape
+
+    def _observe_unusual(self, wanted: list[Stream], at: At, x: torch.Tensor, note: Note) -> None:
+        """Observe what is no plain array: its parts, its local shard, or nothing at all."""
+        lies = placements(x)
+        x = plain_inside(x)
+        reason = skip_reason(x)
+        with undisturbed():
+            parts = None if reason else tensor_parts(x)
+        for stream in wanted:
+            if lies and lies != stream.placements:
+                stream.placements = lies
+                beside = self._stream(f"{stream.name}:placements", stream.kind, All(), at.phase)
+                self._take(beside, at, torch.tensor(lies, device="cpu"), NO_NOTE)
+            if reason is not None:
+                self._skip(stream, reason, at.step, 1)
+            elif parts is None:
+                self._take(stream, at, x, note)
+            else:
+                for name, part in parts.items():
+                    named = f"{stream.name}:{name}"
+                    inner = self._stream(named, stream.kind, stream.fold.mode, at.phase)
+                    inner.steps = stream.steps
+                    self._take(inner, at, part, note)
+
+    def _take(self, stream: Stream, at: At, x: torch.Tensor, note: Note) -> None:
+        order = self._order
+        self._order += 1
+        if not stream.fold.holds:
+            with undisturbed():
+                x = plain(x)
+            self._emit(stream, at, order, x, 1, note)
+            return
+        ended = stream.fold.hold(at.step, at, x)
+        if ended is not None:
+            self._emit_held(stream, ended)
+        stream.note, stream.order = note, order
+        self._open[stream] = None
+
+    def _emit_held(self, stream: Stream, held: Held[Snapshot]) -> None:
+        if held.refused is None:
+            kept = held.kept.tensor
+            self._emit(stream, held.at, stream.order, kept, held.count, stream.note)
+            return
+        self._skip(stream, "shapes differ in a Sum window", held.at.step, held.count)
+        first, other = held.refused
+        where = escape(join(stream.name, stream.kind))
+        self._problems.append(
+            ModeError(
+                f"{where}: shapes {list(first)} and {list(other)} cannot be summed in one window "
+                f"(step {held.at.step}); that window was not recorded: use All, or a window in "
+                "which the shape stays the same"
+            )
+        )
+
+    def _emit(  # what a record is made of
+        self, stream: Stream, at: At, order: int, x: torch.Tensor, count: int, note: Note
+    ) -> None:
+        if x.shape != stream.shape or x.dtype is not stream.dtype or stream.layout < 0:
+            self._reshaped(stream, at.step, x.dtype, x.shape)
+        stream.records += 1
+        stream.last_step = at.step
+        source: Source
+        if self._copier.takes(x):
+            note, fields = note.split(x.device)
+            source = Later(self._copier, x, fields)
+            stream.key = None  # the compiled put need not look at the next one
+        else:
+            source = values_writer(x)
+        scale, flags = note.read()
+        self._put(
+            source, x.nbytes, stream.number, stream.layout, at, order, scale, int(flags), count
+        )
+
+    def _reshaped(self, stream: Stream, step: int, dtype: torch.dtype, shape: torch.Size) -> None:
+        """The next record of `stream` is its first, or the first of another shape or dtype."""
+        stream.tally()
+        if stream.seen is None:
+            self.phases.add(stream.phase)
+            key = (stream.name, stream.kind, stream.mode)
+            stream.seen = self._seen.setdefault(key, Seen(dtype, shape, step))
+        stream.seen.merge(shape)
+        stream.shape, stream.dtype = shape, dtype
+        if stream.number < 0:
+            stream.number = self._queue.stream(
+                stream.name, stream.kind, stream.mode, stream.phase, keeps=stream.values
+            )
+        stream.layout = self._queue.layout(dtype_name(dtype), tuple(shape))
+        known = stream.number >= 0 and stream.layout >= 0
+        large = is_for_many(shape.numel() * dtype.itemsize)
+        stream.key = layout_key(dtype, shape) if known and not large else None
+
+    def skip(self, name: str, kind: str, reason: str, step: int, count: int = 1) -> None:
+        """Count an observation of no particular mode that could not be recorded."""
+        with self._lock:
+            self.skipped[reason] += count
+            self._queue.gap(Gap(name, kind, "", reason, count, step, step))
+
+    def _skip(self, stream: Stream, reason: str, step: int, count: int) -> None:
+        self.skipped[reason] += count
+        self._queue.gap(Gap(stream.name, stream.kind, stream.mode, reason, count, step, step))
+
+    def header(self, key: str, value: Any) -> None:
+        """Note in the run's header what came to light since it began; said once."""
+        if self._header.get(key) != value:
+            self._header[key] = value
+            self._queue.header({key: value})
+
+    def lineage(self, edges: Edges) -> None:
+        """Pass on what a value was computed from."""
+        self._queue.edges(edges)
+
+    def operations(self, entries: list[Entry]) -> None:
+        """Pass on what was traced of the operations."""
+        self._queue.operations(entries)
+
+    def miss_operations(self, reason: str) -> None:
+        """Count operations that could not be traced."""
+        with self._lock:
+            self.skipped[reason] += 1
+
+    def end_step(self, upcoming: int | None) -> None:
+        """Emit the windows that do not reach into step `upcoming` (None: all of them)."""
+        with self._lock:
+            opened = list(self._open)
+        for stream in opened:
+            try:
+                with self._lock:
+                    held = stream.close(upcoming) if stream in self._open else None
+                    if held is not None:
+                        del self._open[stream]
+                        self._emit_held(stream, held)
+            finally:
+                self._queue.fill()
+
+    def check(self) -> None:
+        """Raise what could not be raised where it happened, once."""
+        with self._lock:
+            problems, self._problems = self._problems, []
+        if problems:
+            raise problems[0]
+
+    def tensors(self, rank: int) -> list[TensorInfo]:
+        """What was emitted so far, in the order of first records."""
+        with self._lock:
+            self._tally()
+            return [seen.info(key, rank) for key, seen in self._seen.items()]
+
+    def weights(self) -> list[Weight]:
+        """How much each stream has emitted so far."""
+        with self._lock:
+            self._tally()
+            return [
+                Weight(one.name, one.phase, one.taken, one.nbytes, one.steps is None)
+                for one in self._streams.values()
+            ]
+
+    @property
+    def emitted(self) -> tuple[int, int]:
+        """How many records were emitted so far, and the bytes of values that they keep."""
+        with self._lock:
+            self._tally()
+            seen = self._seen.values()
+            return sum(one.records for one in seen), sum(one.nbytes for one in seen)
+
+    def _tally(self) -> None:
+        for stream in self._streams.values():
+            stream.tally()

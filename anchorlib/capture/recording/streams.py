@@ -1,0 +1,256 @@
+"""The streams that observations run through: one for each tensor, kind, mode and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from anchorlib.capture.tensors import Snapshot, TorchArithmetic, dtype_name, undisturbed
+from anchorlib.modes import All, Fold, Held, Mode, Summary
+from anchorlib.record import Flag, TensorInfo
+from anchorlib.recorder.layout import FLAGS_AT, SCALE_AT
+from anchorlib.scope import Steps
+
+__all__ = [
+    "MIXED",
+    "NEW",
+    "NO_NOTE",
+    "QUIET",
+    "REACHED",
+    "Note",
+    "Plan",
+    "Seen",
+    "Stream",
+]
+
+# How a name was used so far: not at all, without gradients alone, with gradients, and both ways
+# in the training itself.
+NEW, QUIET, REACHED, MIXED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What else is to be stored with a record.
+
+    scale: the loss scale that its gradient carried when autograd made it, or a 0-d tensor of it.
+    flags: what is true of it.
+    skipped: a tensor that is not zero where the optimizer skips this step.
+    """
+
+    scale: float | torch.Tensor = 1.0
+    flags: Flag = Flag.NONE
+    skipped: torch.Tensor | None = None
+
+    def read(self) -> tuple[float, Flag]:
+        """The scale and all flags, as numbers."""
+        skipped = self.skipped is not None and bool(self.skipped)
+        return float(self.scale), self.flags | (Flag.STEP_SKIPPED if skipped else Flag.NONE)
+
+    def split(self, device: torch.device) -> tuple[Note, tuple[tuple[torch.Tensor, int], ...]]:
+        """What can be read at once; and what only `device` knows, as fields of a record's slot."""
+        fields = []
+        scale, skipped = self.scale, self.skipped
+        with undisturbed(), torch.no_grad():
+            if isinstance(scale, torch.Tensor) and scale.device == device:
+                fields.append((scale.detach().to(torch.float64), SCALE_AT))
+                scale = 1.0
+            if skipped is not None and skipped.device == device:
+                flag = (skipped.detach() != 0).to(torch.int16) * int(Flag.STEP_SKIPPED)
+                fields.append((flag + int(self.flags), FLAGS_AT))
+                skipped = None
+        return (Note(scale, self.flags, skipped), tuple(fields)) if fields else (self, ())
+
+
+NO_NOTE = Note()
+
+
+class Stream:
+    """The observations of one tensor and kind, in one mode and phase.
+
+    shape, dtype: of its last record; None before the first.
+    records, last_step: of those with this shape and dtype; `tally` takes them up.
+    """
+
+    __slots__ = (
+        *("at_once", "dtype", "fold", "holds", "key", "kind", "last_step", "layout", "mode"),
+        *(
+            "name",
+            "nbytes",
+            "note",
+            "number",
+            "order",
+            "phase",
+            "placements",
+            "records",
+            "seen",
+            "shape",
+            "steps",
+            "taken",
+            "values",
+        ),
+    )
+
+    def __init__(
+        self, name: str, kind: str, mode: Mode, phase: str, arithmetic: TorchArithmetic
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.phase = phase
+        self.number = self.layout = -1  # of the queue's; the layout that of the last record
+        self.key: bytes | None = None  # of that layout, for the compiled put
+        self.mode = str(mode)
+        self.values = not isinstance(mode, Summary)
+        self.at_once = False  # each observation is a record, whatever its step
+        self.steps: tuple[Steps, ...] | None = ()  # those in which there is one; None: all
+        self.fold: Fold[torch.Tensor, Snapshot] = Fold(mode, arithmetic)
+        self.holds = self.fold.holds
+        self.note = NO_NOTE  # of the last observation folded
+        self.order = 0  # the same
+        self.placements: tuple[tuple[int, int], ...] = ()  # of the last observation, if sharded
+        self.seen: Seen | None = None
+        self.shape: torch.Size | None = None
+        self.dtype: torch.dtype | None = None
+        self.records = self.last_step = 0
+        self.taken, self.nbytes = 0, 0  # records of whatever shape, and the bytes they keep
+
+    def allow(self, steps: Steps | None) -> None:
+        """Record in these steps as well (None: in all)."""
+        if steps is None or self.steps is None:
+            self.steps = None
+            self.at_once = isinstance(self.fold.mode, All | Summary)
+        elif steps not in self.steps:
+            self.steps = (*self.steps, steps)
+
+    def idle(self, step: int) -> bool:
+        """Whether nothing observed in `step` can be selected, so that it need not be observed."""
+        return not self._allows(step) or self.fold.idle(step)
+
+    def wants(self, step: int) -> bool:
+        """Count one observation made in `step`; whether it is selected."""
+        return self._allows(step) and self.fold.wants(step)
+
+    def close(self, upcoming: int | None) -> Held[Snapshot] | None:
+        """The open window if nothing of step `upcoming` or later (None: at all) falls into it."""
+        steps = self.steps
+        if steps and upcoming is not None and upcoming > max(one.last for one in steps):
+            upcoming = None
+        return self.fold.close(upcoming)
+
+    def _allows(self, step: int) -> bool:
+        return self.steps is None or any(step in one for one in self.steps)
+
+    def tally(self) -> None:
+        """Add the records since the last time to what the session lists."""
+        seen, shape, dtype = self.seen, self.shape, self.dtype
+        if seen is not None and shape is not None and dtype is not None and self.records:
+            nbytes = shape.numel() * dtype.itemsize * self.records if self.values else 0
+            seen.nbytes += nbytes
+            seen.records += self.records
+            self.nbytes += nbytes
+            self.taken += self.records
+            seen.last_step = max(seen.last_step, self.last_step)
+            self.records = 0
+
+
+class Seen:
+    """What was emitted of one tensor, kind and mode so far; the session's own listing.
+
+    nbytes: of the values that are kept.
+    """
+
+    __slots__ = ("common", "dtype", "first_step", "last_step", "nbytes", "records")
+
+    def __init__(self, dtype: torch.dtype, shape: torch.Size, step: int) -> None:
+        self.dtype = dtype_name(dtype)
+        self.common: tuple[int | None, ...] | None = tuple(shape)
+        self.first_step = self.last_step = step
+        self.records = self.nbytes = 0
+
+    def merge(self, shape: torch.Size) -> None:
+        """A record has another shape than the one before it."""
+        if self.common is None or len(self.common) != len(shape):
+            self.common = None
+            return
+        pairs = zip(self.common, shape, strict=True)
+        self.common = tuple(a if a == b else None for a, b in pairs)
+
+    def info(self, key: tuple[str, str, str], rank: int) -> TensorInfo:
+        """The listing's entry."""
+        return TensorInfo(
+            *key,
+            self.dtype,
+            self.common,
+            (rank,),
+            self.records,
+            self.first_step,
+            self.last_step,
+            self.nbytes,
+        )
+
+
+# The streams of values, those of gradients; and of each the one that takes whatever comes.
+Route = tuple[tuple[Stream, ...], tuple[Stream, ...], Stream | None, Stream | None]
+
+
+def _only(streams: tuple[Stream, ...]) -> Stream | None:
+    return streams[0] if len(streams) == 1 and streams[0].at_once else None
+
+
+class Plan:
+    """What is recorded of one name: for each kind and phase, its streams.
+
+    make: the streams of a kind and phase. modes: those that uses of the name are counted by.
+    use: how the name was used so far; see `forwards`.
+    ends: it is what a watched model gives, whose gradient, recorded or not, belongs to a pass.
+    """
+
+    __slots__ = (
+        *("_make", "_modes", "_streams", "counted", "ends", "name", "routes", "sites", "use"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[str, str], tuple[Stream, ...]],
+        modes: Callable[[], Iterable[Mode]],
+    ) -> None:
+        self.name = name
+        self._make = make
+        self._modes = modes
+        self._streams: dict[tuple[str, str], tuple[Stream, ...]] = {}
+        self.use = NEW
+        self.ends = False
+        self.routes: dict[str, Route] = {}  # by phase
+        self.counted: tuple[tuple[str, str], ...] = ()
+        # Where lineage has seen the tensor (see there), and in which generation.
+        self.sites: dict[tuple[tuple[object, ...], torch.Size], int] = {}
+
+    @property
+    def counters(self) -> tuple[tuple[str, str], ...]:
+        """What the clock counts when the name is used: each series has calls of its own."""
+        if not self.counted:
+            texts = dict.fromkeys(str(mode) for mode in self._modes())
+            self.counted = tuple((self.name, text) for text in texts) or ((self.name, ""),)
+        return self.counted
+
+    def streams(self, kind: str, phase: str) -> tuple[Stream, ...]:
+        """The streams of `kind` in `phase`; empty where nothing is recorded."""
+        try:
+            return self._streams[kind, phase]
+        except KeyError:
+            found = self._streams[kind, phase] = self._make(kind, phase)
+            return found
+
+    def route(self, phase: str) -> Route:
+        """Where values and gradients go in `phase`; `routes` has those that were asked for."""
+        values, grads = self.streams("value", phase), self.streams("grad", phase)
+        found = self.routes[phase] = (values, grads, _only(values), _only(grads))
+        return found
+
+    def forget(self) -> None:
+        """What is recorded has changed: ask again."""
+        self.routes.clear()
+        self._streams.clear()
+        self.counted = ()

@@ -1,0 +1,47 @@
+"""Sessions: opened by `start`, the environment or `anchor run`; what they were asked, and watch."""
+
+from anchorlib.capture.sessions.opening import active_session
+from anchorlib.capture.sessions.session import Counters, Session, leaves_out, sharing_names
+from anchorlib.capture.sessions.starting import graft, record_into, start, tensor_names
+from anchorlib.capture.sessions.unasked import (
+    after_a_step,
+    before_training_goes_on,
+    catches_up_before_steps,
+    close_untold,
+    counted,
+    find_losses,
+    forget_choices,
+    has_begun,
+    is_watched,
+    see_called_parts,
+    speaks,
+    start_unasked,
+    state_command,
+    unwatch,
+)
+
+__all__ = [
+    "Counters",
+    "Session",
+    "active_session",
+    "after_a_step",
+    "before_training_goes_on",
+    "catches_up_before_steps",
+    "close_untold",
+    "counted",
+    "find_losses",
+    "forget_choices",
+    "graft",
+    "has_begun",
+    "is_watched",
+    "leaves_out",
+    "record_into",
+    "see_called_parts",
+    "sharing_names",
+    "speaks",
+    "start",
+    "start_unasked",
+    "state_command",
+    "tensor_names",
+    "unwatch",
+]

@@ -1,0 +1,147 @@
+"""The one active session of this process: opened here, and given up when it closes."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from anchorlib.capture.headers import run_header
+from anchorlib.capture.inline import hooks
+from anchorlib.capture.sessions.session import Session
+from anchorlib.capture.sessions.settings import Settings
+from anchorlib.errors import SessionError
+from anchorlib.recorder import RecordQueue, process_queue, thread_queue
+from anchorlib.sinks import MemorySink, RunOptions, Sink, open_sink
+
+if TYPE_CHECKING:
+    from anchorlib.reading import Run
+
+__all__ = ["active_session", "open_session"]
+
+_log = logging.getLogger("anchorlib")
+_session: Session | None = None
+_gives_way: Callable[[], object] | None = None  # the program has not asked for the active session
+
+
+def active_session() -> Session | None:
+    """The session that records in this process, if one does."""
+    return _session
+
+
+def open_session(
+    settings: Settings,
+    sink: Sink | None = None,
+    *,
+    gives_way: Callable[[], object] | None = None,
+    midway: bool = False,
+) -> Session:
+    """Open the session that `settings` describe and make it the active one.
+
+    sink: where its records go instead of the store that `settings` name.
+    gives_way: the program has not asked for it; one that it asks for takes its place, once this
+        was called.
+    midway: the step that is open has begun.
+
+    Raises SessionError where one is active already, and what opening its store raises.
+    """
+    global _session, _gives_way  # one active session a process
+    if _session is not None:
+        if _gives_way is None:
+            raise SessionError(
+                f"a session of run {_session.run!r} is active in this process; close it first"
+            )
+        settings = _taking_the_place_of(_session, settings)
+        _gives_way()
+    grafted = _grafted(settings)  # before anything is made that would be left behind
+    aloud = settings.speaks and sink is None
+    session = Session(settings, _queue_of(settings, sink), _give_up, aloud=aloud)
+    _session, _gives_way = session, gives_way
+    if grafted is not None:
+        session.begin_graft(grafted)
+    if settings.recording:
+        hooks.activate(session._anchors)  # noqa: SLF001
+        if settings.trace is not None and settings.trace.stop > settings.first_step:
+            session._traces.begin(settings.trace, midway=midway)  # noqa: SLF001
+    else:
+        hooks.deactivate()
+    atexit.register(session.close)
+    return session
+
+
+def _grafted(settings: Settings) -> Run | None:
+    """The run whose values the session goes on with, as ANCHOR_GRAFT names it."""
+    if settings.graft is None or not settings.recording:
+        return None
+    from anchorlib.reading import open_run  # the store is loaded where it is read
+
+    return open_run(settings.graft, settings.store)
+
+
+def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
+    """Close the session that gives way; what it left empty may be overwritten."""
+    session._tells_end = False  # noqa: SLF001  # that is said here
+    session.close()
+    _log.warning(
+        "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records",
+        settings.run,
+        session.run,
+        session.counters.records,
+    )
+    kept = settings.kept
+    same = (session.run, session.rank, session.store) == (kept.run, kept.rank, settings.store)
+    if not same or session.counters.records:
+        return settings
+    return replace(settings, kept=replace(kept, overwrite=True, resume=False))
+
+
+def _give_up(session: Session) -> None:
+    global _session  # noqa: PLW0603
+    atexit.unregister(session.close)
+    if _session is session:
+        _session = None
+        hooks.deactivate()
+
+
+def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
+    if not settings.recording:
+        sink = MemorySink()  # it is given nothing
+    options = _options(settings)
+    if sink is None and settings.recorder == "process":
+        return process_queue(settings.store, options, _keep_subnormals)
+    return thread_queue(
+        sink or open_sink(settings.store, options),
+        limit_bytes=settings.queue_bytes,
+        on_full=settings.on_full,
+        on_start=_keep_subnormals,
+    )
+
+
+def _keep_subnormals() -> None:
+    """A thread inherits its parent's floating-point mode; summaries need subnormals."""
+    torch.set_flush_denormal(False)
+
+
+def _options(settings: Settings) -> RunOptions:
+    header = run_header(settings.attributes) if settings.recording else {}
+    if settings.perturbation is not None:
+        header["perturbed"] = settings.perturbation.text
+    return replace(settings.kept, header=header)
+
+
+def _after_fork() -> None:
+    """The child has the hooks on watched models, and memory that it shares with the recorder."""
+    global _session  # noqa: PLW0603
+    if _session is not None:
+        # Nothing but this: all else is the parent's.
+        _session._observer.closed = True  # noqa: SLF001
+        _session._traces.silence()  # noqa: SLF001
+    _session = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,124 @@
+"""Perturbed reruns: the same training from parameters that are a rounding error away.
+
+ANCHOR_PERTURB=SEED[:EPS] in the environment makes every session of the process a noise run:
+
+    its name            RUN-noiseSEED, whether `start` was given RUN or found it elsewhere; such a
+                        run replaces an earlier one of that name
+    its parameters      multiplied by 1 ± EPS, each element's sign drawn by SEED and the
+                        parameter's name, once: when `watch` first sees the model
+
+How far such runs drift from RUN is how far any rounding error drifts (see `anchorlib.compare`).
+EPS is a number or the name of an element type (its spacing above 1); without it, and wherever it is
+smaller, it is that of the parameter's own type, so that elements move.
+Integers, what is zero and half-precision subnormals stay; so do buffers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from anchorlib.capture.tensors import plain_inside
+from anchorlib.dtypes import DTYPES
+from anchorlib.errors import OptionError
+from anchorlib.names import noise_name
+
+__all__ = ["VARIABLE", "Perturbation", "perturbation"]
+
+VARIABLE = "ANCHOR_PERTURB"
+
+_log = logging.getLogger("anchorlib")
+_begun: set[tuple[str, str]] = set()  # store and name of this process's noise runs
+
+
+@dataclass(slots=True)
+class Perturbation:
+    """What one session does to the parameters it watches.
+
+    seed: of the signs. eps: the least relative change, 0 for that of each parameter's type.
+    text: as the environment had it.
+    """
+
+    seed: int
+    eps: float
+    text: str
+    _done: list[torch.Tensor] = field(default_factory=list)
+
+    def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
+        """The name of the noise run of `run`, and whether it goes on with one that exists.
+
+        It does where this process has begun that run itself: a script may record in two sessions.
+        """
+        name = noise_name(run, self.seed)
+        goes_on = resume and (store, name) in _begun
+        _begun.add((store, name))
+        return name, goes_on
+
+    def apply(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Multiply each parameter that was not multiplied before by 1 ± eps, in place.
+
+        Ranks that hold copies of a parameter draw the same signs: they go by seed, name and shape.
+        """
+        for name, parameter in parameters.items():
+            if not any(parameter is done for done in self._done):
+                self._done.append(parameter)  # held: an id means nothing once it is free
+                _multiply(plain_inside(parameter), self.seed, self.eps, name)
+
+    def close(self) -> None:
+        """Say so where nothing was watched: the run then is no noise run."""
+        if not self._done:
+            _log.warning(
+                "anchorlib: %s=%s is set, but no model was watched: nothing was perturbed",
+                VARIABLE,
+                self.text,
+            )
+        self._done.clear()
+
+
+def perturbation() -> Perturbation | None:
+    """What the environment asks for; None where it asks for nothing.
+
+    Raises OptionError.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text or os.environ.get("ANCHOR_DISABLED", "0") not in ("", "0"):
+        return None
+    seed, _, size = text.partition(":")
+    if not seed.isascii() or not seed.isdigit():
+        raise OptionError(f"{VARIABLE}={text!r} in the environment is not SEED[:EPS], as 1")
+    return Perturbation(int(seed), _size(size, text), text)
+
+
+def _size(size: str, text: str) -> float:
+    if not size:
+        return 0.0
+    known = DTYPES.get(size)
+    try:
+        eps = float(size) if known is None else known.eps
+    except ValueError:
+        eps = None
+    if eps is None or not 0 <= eps < 1:
+        raise OptionError(
+            f"{VARIABLE}={text!r} in the environment: EPS is a number under 1, or the name of a "
+            "floating-point type, as bfloat16"
+        )
+    return eps
+
+
+@torch.no_grad()
+def _multiply(x: torch.Tensor, seed: int, least: float, name: str) -> None:
+    kind = DTYPES.get(str(x.dtype).removeprefix("torch."))
+    if kind is None or kind.eps is None or x.is_meta or x.layout is not torch.strided:
+        return
+    # A generator on the CPU takes 32 bits of its seed.
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+    signs = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8)
+    wide = torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
+    factor = (signs * 2 - 1).to(x.device, wide) * max(least, kind.eps) + 1
+    # Through `.data`: a forward that ran before this may still be on its way back.
+    x.data.copy_(x.data.to(torch.promote_types(x.dtype, wide)) * factor)

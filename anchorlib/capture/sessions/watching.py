@@ -1,0 +1,222 @@
+"""What a session watches: models and their optimizers, each under names of its own.
+
+The session holds none of them: a watched model holds its `ModelWatch`, and an optimizer its
+`OptimizerWatch`, by their hooks. What the program lets go of is gone with what watched it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from itertools import takewhile
+from weakref import WeakSet, ref
+
+import torch
+from torch import nn
+
+from anchorlib.capture.compiled import Watched, forget_compiled_code, take_hooks_inside
+from anchorlib.capture.counting import At
+from anchorlib.capture.eager import Observer
+from anchorlib.capture.headers import Histories, headed, hyperparameters, module_texts, module_tree
+from anchorlib.capture.models import ModelWatch, script_without_hooks, show_encoder_layers_no_hooks
+from anchorlib.capture.naming import Asked, Choice, Parts, parts_of, state_keys, tensor_kinds
+from anchorlib.capture.optimizers import OptimizerWatch, OptimizerWatches, StepHook, unwrap_all
+from anchorlib.capture.own_hooks import leave_out_of_copies
+from anchorlib.capture.sessions.settings import Settings
+from anchorlib.errors import OptionError
+from anchorlib.names import escape, quoted
+from anchorlib.scope import TRAIN
+
+__all__ = ["Watches"]
+
+_SHOWN = 3
+_Names = Mapping[int, tuple[int, str]]
+
+
+class Watches:
+    """The watched models and optimizers of one session.
+
+    compiled: where compiled code finds a watched model by its number.
+    """
+
+    def __init__(
+        self, settings: Settings, observer: Observer, compiled: MutableMapping[int, Watched]
+    ) -> None:
+        self.shares_names = False
+        self._settings = settings
+        self._observer = observer
+        self._compiled = compiled
+        self._held: list[ref[ModelWatch]] = []
+        self._names: dict[str, ref[nn.Module]] = {}  # what is recorded, and of which model
+        self._optimizers = OptimizerWatches()
+        self._choices: list[Choice] = []  # of models that may be gone, too
+        self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # their settings stand in the header
+        self._trees: dict[str, str] = {}  # of the watched models, by prefix
+        self._histories = Histories(observer.recorder.header)
+        self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
+        self._undo: list[Callable[[], None]] = [leave_out_of_copies()]
+
+    def add(
+        self,
+        model: nn.Module,
+        asked: Asked,
+        optimizer: object,
+        prefix: str,
+    ) -> None:
+        """Watch `model`, or more of it.
+
+        Raises UnknownTensorError and OptionError, and registers nothing then.
+        """
+        parts = parts_of(model, prefix)
+        inner = unwrap_all(optimizer)
+        known = tensor_kinds(parts, state_keys(parts, inner))
+        choice = Choice(asked, known, parts)
+        self._claim(choice.names, parts.root)
+        if self._settings.perturbs is not None:
+            self._settings.perturbs.apply(parts.parameters)
+        script_without_hooks()
+        show_encoder_layers_no_hooks()
+        watch = self._watch_of(parts)
+        undo = take_hooks_inside(model)
+        if undo is not None:
+            self._undo.append(undo)
+        parameters = enumerate(watch.parts.parameters.items())
+        names = {id(p): (place, name) for place, (name, p) in parameters}
+        for one in reversed(inner):
+            self._watch_optimizer(one, watch, names)
+        watch.add(choice)
+        if self._settings.recording:
+            self._choices.append(choice)
+        self._observer.guarded(lambda: self._tell_modules(parts))
+        forget_compiled_code()
+        self._observer.lineage.know(parts)
+
+    def forget(self, root: nn.Module) -> None:
+        """Watch `root` no longer; its names are free again."""
+        self.forget_choices(root)
+        for watch in [one for one in self._models if one.parts.root is root]:
+            watch.close()
+            self._held = [one for one in self._held if one() is not watch]
+            self._compiled.pop(watch.number, None)
+
+    def forget_choices(self, root: nn.Module) -> None:
+        """Forget what was asked of `root`, and its optimizers: both are told anew."""
+        for watch in [one for one in self._models if one.parts.root is root]:
+            self._choices = [one for one in self._choices if one not in watch.choices]
+            watch.forget_choices()
+            for optimizer in [one for one in self._optimizers if one.records(watch.plan)]:
+                optimizer.close()
+                self._optimizers.remove(optimizer)
+        self._names = {name: of for name, of in self._names.items() if of() is not root}
+        self._observer.clock.unbind()
+
+    @property
+    def parts(self) -> list[Parts]:
+        """Of the models that are watched."""
+        return [watch.parts for watch in self._models]
+
+    def has_name(self, name: str) -> bool:
+        """Whether something that is watched, and recorded, is called `name`."""
+        return name in self._names and self._names[name]() is not None
+
+    def at_close(self, undo: Callable[[], None]) -> None:
+        """Let `undo` be called when every hook is taken away."""
+        self._undo.append(undo)
+
+    def _claim(self, names: set[str], root: nn.Module) -> None:
+        """Take `names` for one model, on ranks that record nothing as well."""
+        taken = sorted(
+            name
+            for name in names
+            if name in self._names and self._names[name]() not in (None, root)
+        )
+        if taken and not self.shares_names:
+            shown = ", ".join(map(quoted, taken[:_SHOWN])) + (", …" if len(taken) > _SHOWN else "")
+            raise OptionError(
+                f"another watched model has tensors of these names: {shown}; give one of the two "
+                'a prefix, as watch(model, prefix="teacher")'
+            )
+        self._names.update(dict.fromkeys(names, ref(root)))
+
+    def _watch_of(self, parts: Parts) -> ModelWatch:
+        for watch in self._models:
+            if (
+                watch.parts.root is parts.root
+                and watch.parts.modules.keys() == parts.modules.keys()
+            ):
+                return watch
+        watch = ModelWatch(parts, self._observer, self._settings.wants)
+        if self._settings.recording:
+            watch.attach()
+            self._held = [one for one in self._held if one() is not None]
+            self._held.append(ref(watch))
+            self._compiled[watch.number] = watch
+        return watch
+
+    def _watch_optimizer(
+        self, optimizer: torch.optim.Optimizer, watch: ModelWatch, names: _Names
+    ) -> None:
+        self._observer.clock.bind(optimizer)
+        self._observer.guarded(lambda: self._tell_settings(optimizer))
+        if not any(one.records(watch.plan) for one in self._optimizers.of(optimizer)):
+            added = OptimizerWatch(optimizer, names, self._observer, watch.plan, watch.rests)
+            self._optimizers.add(added)
+            if added.parameters:
+                self._observer.forwards.know_trained(watch.parts.root)
+
+    def _tell_modules(self, parts: Parts) -> None:
+        """State in the header what the modules were made with."""
+        if self._settings.recording:
+            self._trees[parts.prefix] = module_tree(parts.modules)
+            told = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}
+            for key, value in told.items():
+                self._observer.recorder.header(key, value)
+
+    def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
+        """State in the header what the optimizer was told; as it is when it is first watched."""
+        if not self._settings.recording or optimizer in self._told:
+            return
+        for key, value in hyperparameters(optimizer, len(self._told)).items():
+            self._observer.recorder.header(key, value)
+        self._histories.follow(optimizer, headed(len(self._told)))
+        self._told.add(optimizer)
+
+    def name_of(self, optimizer: object) -> str:
+        """What `optimizer` is called: the module that all it updates lies in, else its class."""
+        paths = [
+            name.split(".")[:-1]
+            for one in self._optimizers.of(optimizer)
+            for name in one.parameters
+        ]
+        levels = zip(*paths, strict=False)
+        common = takewhile(lambda level: len(set(level)) == 1, levels)
+        return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
+
+    def on_pass(self, at: At) -> None:
+        """A pass begins."""
+        for watch in self._models:
+            self._observer.guarded(partial(watch.on_pass, at))
+        settings = self._settings
+        if at.phase == TRAIN and settings.recording and not settings.scope.rests(at.step, TRAIN):
+            self._observer.guarded(lambda: self._histories.began(at.step, at.pass_index))
+
+    @property
+    def missing(self) -> list[str]:
+        """Selectors that were accepted for what might come, and which nothing came to match."""
+        return [text for one in self._choices for text in one.missing]
+
+    @property
+    def _models(self) -> list[ModelWatch]:
+        """Of the models that the program has not let go."""
+        return [watch for one in self._held if (watch := one()) is not None]
+
+    def close(self) -> None:
+        """Take every hook away."""
+        self._observer.guarded(self._histories.close)
+        for model in self._models:
+            model.close()
+        for optimizer in self._optimizers:
+            optimizer.close()
+        self._step_hook.close()
+        for undo in self._undo:
+            undo()

@@ -1,0 +1,230 @@
+"""Copies from CUDA devices into the ring, for which no training thread waits.
+
+    x ──clone, in the stream of the moment──▶ memory of the device
+                  ──copy, in a stream of ours──▶ ring ──▶ the last word of its slot
+
+The clone holds what `x` is at the anchor, whatever the training writes to it next, and takes about
+a hundredth of the time of the copy, which then runs beside the training. The device's allocator
+gives the clone's memory to others once the copy has run.
+
+A device reaches the ring once its pages are locked, which takes a moment: a thread does it when the
+first tensor comes. Until then, and where it cannot be done, copies are waited for, under no lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import torch
+
+from anchorlib.capture.tensors.cuda_driver import Driver, DriverError
+from anchorlib.capture.tensors.snapshot import undisturbed, values_writer
+from anchorlib.errors import UnsupportedError
+from anchorlib.recorder import Ring
+from anchorlib.recorder.layout import TRIAL_AT, TRIAL_BYTES
+
+__all__ = ["CudaCopier"]
+
+_CLOSE_SECONDS: Final = 2.0
+
+Writes = Sequence[tuple[torch.Tensor, int]]
+
+
+class CudaCopier:
+    """A copier of CUDA tensors into `ring`.
+
+    warn: takes a line for the log.
+    """
+
+    def __init__(self, ring: Ring, warn: Callable[[str], None]) -> None:
+        self._ring, self._warn = ring, warn
+        self._end = ring.address + len(ring.memory)
+        self._lanes: dict[torch.device, CudaLane | None] = {}  # None: not yet, or it cannot be
+        self._driver: Driver | None = None  # once the ring is registered
+        self._opening = threading.Lock()
+        self._closed = False
+
+    def takes(self, x: torch.Tensor) -> bool:
+        """Whether `x` is on a device of CUDA."""
+        return x.is_cuda
+
+    def enqueue(self, writes: Writes, ready_address: int, value: int) -> CudaLane | None:
+        """See Copier."""
+        if torch.cuda.is_current_stream_capturing():
+            raise UnsupportedError("nothing can be copied while a CUDA graph is captured")
+        lane = self._lane(writes[0][0].device)
+        if lane is not None and self._ring.address <= writes[0][1] < self._end:
+            try:
+                if lane.enqueue(writes, ready_address, value):
+                    return lane
+            except torch.OutOfMemoryError:
+                pass  # without a clone, then
+        for x, address in writes:
+            values_writer(x)(address)
+        ctypes.c_uint64.from_address(ready_address).value = value
+        return None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no device has anything to copy."""
+        return all(lane is None or lane.is_idle for lane in list(self._lanes.values()))
+
+    def _lane(self, device: torch.device) -> CudaLane | None:
+        if device not in self._lanes and not self._closed:
+            self._lanes[device] = None
+            _started(lambda: self._open(device))
+        return self._lanes.get(device)
+
+    def _open(self, device: torch.device) -> None:
+        """Find out whether `device` reaches the ring; from then on it copies by itself."""
+        try:
+            with self._opening:
+                if not self._closed:
+                    self._lanes[device] = self._opened(device)
+        except Exception as fault:  # noqa: BLE001  # the slow way remains
+            self._warn(
+                f"{device} does not reach the memory that records wait in "
+                f"({type(fault).__name__}: {fault}); each of its tensors is waited for instead"
+            )
+
+    def _opened(self, device: torch.device) -> CudaLane:
+        torch.cuda.set_device(device)  # of this thread alone
+        driver = self._driver or Driver()
+        with driver.beside_captures():
+            lane = CudaLane(device, self._ring, driver)
+            if self._driver is None:
+                self._ring.warm(self._ring.payload_bytes)  # before the driver holds its locks
+                driver.register(self._ring.address, len(self._ring.memory))
+                self._driver = driver
+            lane.open()
+        return lane
+
+    def close(self) -> bool:
+        """Let the ring's pages go, once nothing is copied; whether that was soon."""
+        self._closed = True
+        if not self._lanes:
+            return True
+        thread = _started(self._give_up)
+        if thread is None:
+            return False
+        # A device that hangs must not keep anybody; what it may still write to stays mapped.
+        thread.join(_CLOSE_SECONDS)
+        return not thread.is_alive()
+
+    def _give_up(self) -> None:
+        with self._opening:
+            lanes = [lane for lane in self._lanes.values() if lane is not None]
+            if self._driver is None:
+                return
+            with suppress(Exception), self._driver.beside_captures():
+                for lane in lanes:
+                    torch.cuda.set_device(lane.device)
+                    lane.shut()
+                self._driver.unregister(self._ring.address)
+
+
+class CudaLane:
+    """The way from one device into the ring: a stream of ours, in which copies run in order."""
+
+    def __init__(self, device: torch.device, ring: Ring, driver: Driver) -> None:
+        self.device, self._ring, self._driver = device, ring, driver
+        # torch has 32 streams of each priority, which it gives out in turn: few ask for these.
+        self._stream = torch.cuda.Stream(device, priority=-1)
+        # A tensor that is first touched under inference_mode could not be written outside it.
+        with torch.inference_mode(False):
+            self._memory = torch.frombuffer(ring.memory, dtype=torch.uint8)
+        with torch.cuda.stream(self._stream):  # the first work of this thread on this device
+            self._trial = torch.arange(TRIAL_BYTES, dtype=torch.uint8, device=device)
+        self._guard = threading.RLock()  # again: a signal handler may anchor, too
+        self._is_shut = False
+        self._base = ring.address
+        self._there = 0  # where the device sees the ring
+        # The other allocators warn where memory is used in the stream that it was made for.
+        self._tells_streams = torch.cuda.get_allocator_backend() == "native"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is still to be copied."""
+        return self._driver.is_idle(self._stream.cuda_stream)
+
+    def open(self) -> None:
+        """Let the device write a few bytes at the ring's edge. Raises where it does not."""
+        self._there = self._driver.device_address(self._base)
+        word = TRIAL_AT + TRIAL_BYTES
+        with torch.cuda.stream(self._stream):
+            self.enqueue([(self._trial, self._base + TRIAL_AT)], self._base + word, self._base)
+        self._stream.synchronize()
+        memory = memoryview(self._ring.memory)
+        came = bytes(memory[TRIAL_AT:word]), bytes(memory[word : word + 8])
+        if came != (bytes(range(TRIAL_BYTES)), self._base.to_bytes(8, "little")):
+            raise DriverError("what the device wrote did not come")
+
+    def enqueue(self, writes: Writes, ready_address: int, value: int) -> bool:
+        """See Copier; whether it was, which it is not once the lane is shut.
+
+        Raises OutOfMemoryError where the device has no room for clones.
+        """
+        current = torch.cuda.current_stream(self.device)
+        with undisturbed(), torch.inference_mode(False), torch.no_grad():
+            if self._tells_streams:
+                with suppress(RuntimeError):  # only what a mode held back is of another stream
+                    _tell_stream([x for x, _ in writes], current)
+            clones = [(_clone(x), address) for x, address in writes if x.numel()]
+            with self._guard:
+                if self._is_shut:
+                    return False
+                self._stream.wait_stream(current)
+                if current != self._stream:
+                    _tell_stream([clone for clone, _ in clones], self._stream)
+                self._copy(clones, ready_address, value)
+        return True
+
+    def _copy(self, clones: Writes, ready_address: int, value: int) -> None:
+        try:
+            with torch.cuda.stream(self._stream):
+                for clone, address in clones:
+                    self._place(clone, address).copy_(clone, non_blocking=True)
+                there = ready_address - self._base + self._there
+                self._driver.write(self._stream.cuda_stream, there, value)
+        except Exception:
+            self.finish()  # the ring may give the place to another record
+            raise
+
+    def _place(self, x: torch.Tensor, address: int) -> torch.Tensor:
+        at = address - self._base
+        return self._memory[at : at + x.nbytes].view(x.dtype).view(x.shape)
+
+    def shut(self) -> None:
+        """Copy nothing more, and wait until nothing is copied."""
+        with self._guard:
+            self._is_shut = True
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait until nothing is copied."""
+        with suppress(RuntimeError):  # a device that has failed copies nothing either
+            self._stream.synchronize()
+
+
+def _started(work: Callable[[], None]) -> threading.Thread | None:
+    """A thread that does `work`; None where there can be none, as when Python ends."""
+    thread = threading.Thread(target=work, name="anchorlib-cuda", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
+
+
+def _clone(x: torch.Tensor) -> torch.Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _tell_stream(tensors: list[torch.Tensor], stream: torch.cuda.Stream) -> None:
+    """Have the allocator wait for `stream` before it gives their memory to others."""
+    for x in tensors:
+        x.record_stream(stream)

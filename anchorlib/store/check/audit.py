@@ -1,0 +1,130 @@
+"""What of a rank does not fit its checksums: rows, labels, and what lies behind the last row.
+
+The values themselves are compared with their digests by whoever reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.store.check.documents import document_faults
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    ROWS_PER_CHUNK,
+    chunk_key,
+    is_sound,
+    whole_lines,
+)
+from anchorlib.store.locations import Location
+from anchorlib.store.read import RankReader
+from anchorlib.store.seal import SealedRank, rank_location
+from anchorlib.store.stored import RowChecks, StoredForm, committed_rows
+
+__all__ = ["RankAudit"]
+
+Array = np.ndarray[Any, Any]
+_PART: Final = 4096  # rows looked at together
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Of some rows: which do not fit their checksum, and how many have none.
+
+    labels: rows whose coordinates are other ones beside their values, where xarray finds them.
+    """
+
+    bad: list[int]
+    labels: list[int]
+    unchecked: int
+
+
+class RankAudit:
+    """Compares one rank of the run at `run` with its checksums; `reader` reads the same rank."""
+
+    def __init__(self, run: Location, reader: RankReader) -> None:
+        self._location = rank_location(run, reader.rank, reader.part)
+        self._reader = reader
+        # In this order: what a live writer adds meanwhile is no damage.
+        self._counted = committed_rows(self._location, "records")
+        reader.refresh()
+        self._checks = RowChecks(self._location, reader)
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """All rows in parts for `rows`."""
+        for start in range(0, self._reader.committed, _PART):
+            yield start, min(start + _PART, self._reader.committed)
+
+    def rows(self, start: int, stop: int) -> Checked:
+        """Compares rows start … stop - 1. Raises StoreError where a column cannot be read."""
+        bad = self._checks.unfit(np.arange(start, stop))
+        checked = self._reader.catalogue.checked
+        unchecked = (stop if checked is None else min(max(checked, start), stop)) - start
+        return Checked(bad, self._labels(start, stop, bad), unchecked)
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with the rank as a whole."""
+        reader = self._reader
+        published = reader.catalogue.published
+        counted = self._counted
+        if reader.committed < max(published, counted):
+            most = max(published, counted)
+            yield f"{most - reader.committed} of {most} rows cannot be read any more"
+        if behind := self._behind(counted):
+            yield f"row {counted} says it is none, but {behind} come after it"
+        if self._stray():
+            yield "the catalogue goes on behind its end"
+        if isinstance(self._location, SealedRank):
+            yield from self._location.faults()
+        else:
+            yield from document_faults(self._location, reader)
+
+    def _labels(self, start: int, stop: int, but: list[int]) -> list[int]:
+        reader = self._reader
+        stop = max(start, min(stop, reader.catalogue.published))
+        bad: set[int] = set()
+        numbers, places = reader.span("form", start, stop), reader.span("row", start, stop)
+        # Of a bad row neither can be trusted.
+        fit = ~np.isin(np.arange(start, stop), but) & (places >= 0)
+        for number in np.unique(numbers[fit]).tolist():
+            own = np.flatnonzero((numbers == number) & fit)
+            stored = StoredForm(self._location, reader.catalogue.forms[number])
+            for name, _ in stored.entry.labels:
+                told = reader.span(name, start, stop)[own]
+                found = stored.label(name, places[own])
+                bad.update((start + own[found != told]).tolist())
+        return sorted(bad)
+
+    def _behind(self, counted: int) -> int:
+        """Committed rows behind the first that is not: a writer leaves none.
+
+        A live one adds rows between two looks, so what is seen has to be seen twice.
+        """
+        for _ in range(2):
+            chunk, slot = divmod(counted, ROWS_PER_CHUNK)
+            key = f"records/seq/{chunk_key(chunk, 0)}"
+            width = COLUMNS["seq"].itemsize
+            room = (ROWS_PER_CHUNK - slot) * width
+            data = self._location.get(key, slot * width, room) or b""
+            seq = np.frombuffer(data[: len(data) // 8 * 8], COLUMNS["seq"])
+            due = np.arange(counted + 1, counted + 1 + len(seq), dtype=np.uint64)
+            fit = seq == due
+            if not fit.any() or fit[0]:
+                return 0
+        return int(fit.sum())
+
+    def _stray(self) -> bool:
+        """Whether anything but a line that was cut off stands behind the catalogue's end."""
+        chunk, start = divmod(self._reader.catalogue_end, CATALOG_CHUNK)
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        rest = self._location.get(key, start, CATALOG_CHUNK - start) or b""
+        lines, end = whole_lines(rest)
+        if lines:  # written since
+            return False
+        torn, _, behind = rest[end:].partition(b"\0")
+        whole = bool(is_sound(torn)) or bool(is_sound(torn[:-1]))
+        return whole or bool(behind.strip(b"\0"))

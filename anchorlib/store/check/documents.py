@@ -1,0 +1,169 @@
+"""The zarr.json documents of a run, which others read it by, compared with its catalogue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.store.format import (
+    HIST_COLUMNS,
+    LABELS,
+    Growing,
+    array_json,
+    columns_of,
+    group_json,
+    older_arrays,
+    stamp,
+)
+from anchorlib.store.locations import Location
+from anchorlib.store.stored import operation_entries
+from anchorlib.store.write import OpenForm, catalogue_json, column_shape, rank_json, tell_series
+
+if TYPE_CHECKING:
+    from anchorlib.store.read import RankReader
+    from anchorlib.store.write import ChunkFiles
+
+__all__ = ["document_faults", "due_documents", "run_faults"]
+
+Sizes = Mapping[int, tuple[int, int]]
+
+MOST_BYTES = 64 << 20  # of a document; that of a rank, the longest, has one line an attempt
+GROWING = ("shape", "attributes")  # behind the rows, where a run was not closed to its end
+
+
+def run_faults(run: Location) -> Iterator[str]:
+    """What is wrong with the document of the run itself; its name may have changed since."""
+    told = json.loads(group_json(stamp()))
+    yield from _faults(run, "", told, passed_over=("attributes",))
+
+
+def document_faults(rank: Location, reader: RankReader) -> Iterator[str]:
+    """What is wrong with the documents of one rank, the location of which is `rank`."""
+    catalogue = reader.catalogue
+    sizes = _sizes(reader) if catalogue.state == "closed" and _is_published(rank) else None
+    told = _documents(reader, sizes)
+    try:
+        told |= _operation_documents(rank)
+    except DamagedError as damage:
+        yield str(damage)
+    passed_over = GROWING if sizes is None else ("attributes",) if catalogue.version == 1 else ()
+    for key, document in told.items():
+        yield from _faults(rank, key, json.loads(document), passed_over=passed_over)
+    for name, dtype in HIST_COLUMNS.items():
+        pairs = json.loads(array_json(column_shape(dtype, name)))
+        yield from _faults(rank, f"records/{name}", pairs, passed_over=("shape",))
+
+
+def due_documents(rank: Location, reader: RankReader) -> dict[str, bytes]:
+    """Every document of a rank of format 2 as its rows ask for it, parents first.
+
+    Raises DamagedError where the log of operations is damaged, StoreError where rows are.
+    """
+    told = _documents(reader, _sizes(reader)) | _operation_documents(rank)
+    lengths = np.maximum(reader.column("hist_length"), 0)
+    pairs = int((reader.column("hist_offset") + lengths).max(initial=0))
+    for name, dtype in HIST_COLUMNS.items():
+        told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(pairs)
+    return told
+
+
+def _operation_documents(rank: Location) -> dict[str, bytes]:
+    """Those of the log of operations, if there is one. Raises DamagedError."""
+    if rank.get("ops/zarr.json", 0, 1) is None and not rank.list("ops/log"):
+        return {}
+    end = operation_entries(rank)[1]
+    return {"ops": group_json(stamp()), "ops/log": catalogue_json(end)}
+
+
+def _documents(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
+    catalogue = reader.catalogue
+    old = catalogue.version == 1
+    told = {
+        "": rank_json(catalogue),
+        "catalog": catalogue_json(reader.catalogue_end),
+        "records": group_json(stamp()),
+        "tensors" if old else "forms": group_json(stamp()),
+    }
+    for name, dtype in columns_of(catalogue.version).items():
+        if name != "check" or catalogue.checked is not None:
+            told[f"records/{name}"] = Growing(column_shape(dtype, name)).at(reader.committed)
+    return told | (_arrays(reader, sizes) if old else _forms(reader, sizes))
+
+
+def _is_published(rank: Location) -> bool:
+    """Whether the rank's own document, the last that a writer puts down, says that it is closed."""
+    return b'"state":"closed"' in (rank.get("zarr.json", 0, MOST_BYTES) or b"")
+
+
+def _sizes(reader: RankReader) -> dict[int, tuple[int, int]] | None:
+    """How many rows and elements each form has; None where the table is too damaged to say."""
+    try:
+        for name in LABELS:  # whose series the documents of forms name
+            reader.column(name)
+        rows = np.zeros(len(reader.catalogue.forms), np.int64)
+        np.maximum.at(rows, reader.column("form"), reader.column("row") + 1)
+        return {
+            one.id: (count, reader.flat_elements(one, count) if one.flat else 0)
+            for one, count in zip(reader.catalogue.forms, rows.tolist(), strict=True)
+        }
+    except (StoreError, ValueError, OverflowError, MemoryError, IndexError):
+        return None
+
+
+def _forms(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
+    """The documents of all forms that keep values: of their groups, their arrays, their labels."""
+    forms = []
+    for entry in reader.catalogue.forms:
+        form = OpenForm(entry, "", cast("ChunkFiles", None))  # of which the documents are wanted
+        forms.append(form)
+        if entry.array is not None:
+            form.open(entry)
+            form.rows, form.elements = (sizes or {}).get(entry.id, (0, 0))
+    if sizes is not None:
+        tell_series(reader, forms, 0, reader.committed)
+    found = {}
+    for form in forms:
+        if form.entry.array is not None:
+            found[form.entry.group] = form.about()
+            found |= {f"{form.entry.group}/{name}": text for name, text in form.shown().items()}
+    return found
+
+
+def _arrays(reader: RankReader, sizes: Sizes | None) -> dict[str, bytes]:
+    """The documents of all arrays of a run of format 1, but for their attributes."""
+    found = {}
+    for form in reader.catalogue.forms:
+        if form.array is None:
+            continue
+        rows, elements = (sizes or {}).get(form.id, (0, 0))
+        found[form.group] = group_json({})
+        arrays = older_arrays(form, rows, elements)
+        found |= {f"{form.group}/{name}": array_json(array) for name, array in arrays.items()}
+    return found
+
+
+def _faults(
+    location: Location, key: str, told: dict[str, Any], *, passed_over: tuple[str, ...]
+) -> Iterator[str]:
+    """What of the document at `key` is not as `told`."""
+    path = f"{key}/zarr.json".lstrip("/")
+    data = location.get(path, 0, MOST_BYTES)
+    if data is None:
+        yield f"{path} is missing"
+        return
+    try:
+        found = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "is cut, or no JSON"
+        yield f"{path} {why}: other zarr readers refuse it"
+        return
+    if not isinstance(found, dict):
+        yield f"{path} is no JSON object: other zarr readers refuse it"
+        return
+    for name, value in told.items():
+        if name not in passed_over and found.get(name) != value:
+            yield f"{path} says another {name} than the catalogue"

@@ -1,0 +1,136 @@
+"""What foreign readers see of a rank, made again from its rows: documents and labels.
+
+Rows, values and catalogue are only read. Each file that is not as it should be is made new outside
+the tree and renamed over the old one, so nothing is written into a file that somebody else made,
+and no link is followed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store.check.documents import due_documents, run_faults
+from anchorlib.store.disk import Tree, document_again
+from anchorlib.store.format import (
+    LABELS,
+    ROWS_PER_CHUNK,
+    chunk_key,
+    rank_name,
+    run_directory,
+)
+from anchorlib.store.locations import LocalLocation, Location, Within
+from anchorlib.store.read import RankReader
+from anchorlib.store.write import write_all
+
+__all__ = ["republish", "unpublished"]
+
+Array = np.ndarray[Any, Any]
+_MOST_BYTES: Final = 64 << 20  # of a document
+_INT64: Final = np.dtype("<i8")
+
+
+def unpublished(run: Location, reader: RankReader) -> Iterator[tuple[str, bytes]]:
+    """Files of a rank that are not as its rows ask for them: their keys, and what belongs there.
+
+    reader: of the same rank, of which all rows were found sound. Raises StoreError, DamagedError.
+    """
+    rank = Within(run, rank_name(reader.rank, reader.part))
+    for key, document in due_documents(rank, reader).items():
+        path = f"{key}/zarr.json".lstrip("/")
+        if _parsed(_read(rank, path)) != json.loads(document):
+            yield path, document
+    for key, chunk in _labels(reader):
+        stored = _read(rank, key)
+        if stored is None and not any(chunk):  # one that is full of zeros needs no file
+            continue
+        if stored is None or len(stored) < ROWS_PER_CHUNK * 8 or not stored.startswith(chunk):
+            yield key, chunk.ljust(ROWS_PER_CHUNK * 8, b"\0")
+
+
+def republish(store: Path, run: str, reader: RankReader) -> int:
+    """Puts what `unpublished` names in place; how many files that were.
+
+    Only while the rank's lock is held. Raises StoreError where a folder of the run is a link.
+    """
+    folder, tree = run_directory(store, run), Tree(store)
+    location = LocalLocation(folder)
+    found = [
+        (f"{rank_name(reader.rank, reader.part)}/{key}", data)
+        for key, data in unpublished(location, reader)
+    ]
+    if list(run_faults(location)):
+        found.append(("zarr.json", document_again(folder)))
+    for key, data in found:
+        path = folder / key
+        _check_folders(folder, path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            raise StoreError(
+                f"{escape(str(path))} is a folder, where a file belongs: look what is in it, and "
+                "remove it by hand"
+            )
+        os.close(tree.put(str(path), partial(_fill, data)))
+    return len(found)
+
+
+def _fill(data: bytes, descriptor: int) -> None:
+    write_all(descriptor, (data,), 0, len(data))
+
+
+def _labels(reader: RankReader) -> Iterator[tuple[str, bytes]]:
+    """Each chunk file of the labels beside values, as far as there are rows."""
+    forms, rows = reader.column("form"), reader.column("row")
+    for form in reader.catalogue.forms:
+        if form.array is None:
+            continue
+        own = np.flatnonzero((forms == form.id) & (rows >= 0))
+        count = int(rows[own].max(initial=-1)) + 1
+        for name in LABELS:
+            told = np.zeros(count, _INT64)
+            told[rows[own]] = reader.column(name)[own]
+            for chunk in range(-(-count // ROWS_PER_CHUNK)):
+                part = told[chunk * ROWS_PER_CHUNK :][:ROWS_PER_CHUNK]
+                yield f"{form.group}/{name}/{chunk_key(chunk, 0)}", part.tobytes()
+
+
+def _read(rank: Location, key: str) -> bytes | None:
+    """A file; None where there is none, or something else."""
+    try:
+        return rank.get(key, 0, _MOST_BYTES)
+    except StoreError:
+        return None
+
+
+def _parsed(data: bytes | None) -> Any:
+    try:
+        return None if data is None else json.loads(data.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_folders(run: Path, folder: Path) -> None:
+    """Raises StoreError where a folder between a run and a file of it is a link."""
+    for path in (run / part for part in _parts(folder.relative_to(run))):
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            raise StoreError(f"{escape(str(path))} is no folder of its own: look what it is")
+
+
+def _parts(path: Path) -> Iterator[Path]:
+    found = Path()
+    for part in path.parts:
+        found /= part
+        yield found

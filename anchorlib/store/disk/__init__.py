@@ -1,0 +1,75 @@
+"""The directory of a store as processes share it: made, locked, filled, and its nodes put in whole.
+
+layout of the folder: `format`. What is written into a rank: `write`.
+"""
+
+from anchorlib.store.disk.archived import (
+    ArchiveNote,
+    RankNote,
+    forget,
+    note_of,
+    noted_runs,
+    write_note,
+)
+from anchorlib.store.disk.aside import (
+    delete_aside,
+    disk_bytes,
+    finish_removals,
+    put_aside,
+    waiting_removals,
+)
+from anchorlib.store.disk.author import document_again, run_author, run_document
+from anchorlib.store.disk.budget import REASONS, Budget, Room, RunFilesError, RunRoom
+from anchorlib.store.disk.gaps import MISFIT, LeftOut
+from anchorlib.store.disk.ground import Ground
+from anchorlib.store.disk.holding import (
+    HeldRank,
+    drop_locks,
+    held_ranks,
+    is_written,
+    move_locks,
+    whole_run,
+)
+from anchorlib.store.disk.lock import RankLock, holder, is_locked, lock_path
+from anchorlib.store.disk.making import check_writable, make_store, unmade_store
+from anchorlib.store.disk.tree import Tree, sync_directory
+
+__all__ = [
+    "MISFIT",
+    "REASONS",
+    "ArchiveNote",
+    "Budget",
+    "Ground",
+    "HeldRank",
+    "LeftOut",
+    "RankLock",
+    "RankNote",
+    "Room",
+    "RunFilesError",
+    "RunRoom",
+    "Tree",
+    "check_writable",
+    "delete_aside",
+    "disk_bytes",
+    "document_again",
+    "drop_locks",
+    "finish_removals",
+    "forget",
+    "held_ranks",
+    "holder",
+    "is_locked",
+    "is_written",
+    "lock_path",
+    "make_store",
+    "move_locks",
+    "note_of",
+    "noted_runs",
+    "put_aside",
+    "run_author",
+    "run_document",
+    "sync_directory",
+    "unmade_store",
+    "waiting_removals",
+    "whole_run",
+    "write_note",
+]

@@ -1,0 +1,60 @@
+"""Who made a run, as far as a collector that knows names told it.
+
+It stands in the zarr.json of the run itself, which is made once, with the run's first rank:
+whoever adds ranks to it, or records one anew, leaves it as it is. A rename and a repair, which make
+that document again, take over what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store.format import group_json, rank_of, stamp
+
+__all__ = ["document_again", "run_author", "run_document"]
+
+
+def run_document(run: Path, author: str) -> bytes:
+    """The zarr.json of a run; `author` may be empty."""
+    return group_json(stamp(run=run.stem, **({"author": author} if author else {})))
+
+
+def document_again(run: Path) -> bytes:
+    """The zarr.json that a run should have, by the author that it names if it can be read."""
+    try:
+        return run_document(run, run_author(run) or "")
+    except StoreError:
+        return run_document(run, "")
+
+
+def run_author(run: Path) -> str | None:
+    """Who made the run in this directory: "" where nobody was told, None where there is no run.
+
+    Raises StoreError where what says so cannot be read, or is not there although ranks are.
+    """
+    try:
+        document: Any = json.loads((run / "zarr.json").read_bytes())
+        author = document["attributes"]["anchor"].get("author", "")
+    except (FileNotFoundError, NotADirectoryError):
+        if not _has_ranks(run):
+            return None
+        author = None
+    except OSError as error:
+        raise StoreError(f"cannot read who made {escape(str(run))}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        author = None
+    if not isinstance(author, str):
+        where = f"{escape(str(run))}/zarr.json"
+        raise StoreError(f"{where} does not say who made the run: it is damaged")
+    return author
+
+
+def _has_ranks(run: Path) -> bool:
+    try:
+        return any(rank_of(path.name) is not None for path in run.iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,89 @@
+"""What the writer itself left out, counted per series as cumulative gap statements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from anchorlib.record import UNKNOWN, Gap
+from anchorlib.store.disk.budget import REASONS
+
+__all__ = ["MISFIT", "LeftOut"]
+
+MISFIT = "it does not fit its own statement: "
+"""How the reason begins for a record that could not be stored."""
+
+STATE_SECONDS = 1.0
+SERIES = 1 << 16  # that are told apart
+_LINE_BYTES = 250  # of a statement, about
+_SHARE = 64  # a statement is made anew early while it is so small a part of the run
+_SMALL = 1 << 20
+
+Array = np.ndarray[Any, Any]
+Key = tuple[str, str, str, str]
+
+
+class LeftOut:
+    """Counts what was left out, and says from time to time that it should be stated."""
+
+    def __init__(self, stated: Iterable[Gap]) -> None:
+        """`stated` is what this attempt said before it was interrupted."""
+        self._gaps: dict[Key, Gap] = {
+            (gap.name, gap.kind, gap.mode, gap.reason): gap
+            for gap in stated
+            if gap.reason in REASONS or gap.reason.startswith(MISFIT)
+        }
+        self._unstated: set[Key] = set()
+        self.nbytes = 0  # of the values left out since this writer was opened
+        self._stated_at = 0.0
+        self._stated_bytes = 0
+        self._stated_records = 0
+
+    def add(self, key: Key, steps: Array, nbytes: int) -> None:
+        """Counts records of one series and reason that were left out, at these steps."""
+        if key not in self._gaps and len(self._gaps) >= SERIES:
+            key = (UNKNOWN, "value", "all", key[3])
+        first, last = int(steps.min()), int(steps.max())
+        self.nbytes += nbytes
+        old = self._gaps.get(key) or Gap(*key, count=0, first_step=first, last_step=first)
+        self._gaps[key] = Gap(
+            *key,
+            count=old.count + len(steps),
+            first_step=min(old.first_step, first),
+            last_step=max(old.last_step, last),
+        )
+        self._unstated.add(key)
+
+    @property
+    def records(self) -> int:
+        """How many records were left out, or their values were."""
+        return sum(gap.count for gap in self._gaps.values())
+
+    @property
+    def series(self) -> int:
+        """How many series they are missing from, each reason counted for itself."""
+        return len(self._gaps)
+
+    def due(self, run_bytes: int) -> bool:
+        """Whether something is to be stated now, of a run that takes so many bytes.
+
+        Totals that grow are stated anew once a second while that is a small part of the run, and
+        later when they have doubled: a catalogue is only ever added to.
+        """
+        if not self._unstated or time.monotonic() - self._stated_at <= STATE_SECONDS:
+            return False
+        size = len(self._unstated) * _LINE_BYTES
+        small = self._stated_bytes + size <= max(_SMALL, run_bytes // _SHARE)
+        return small or self.records >= 2 * self._stated_records
+
+    def statements(self) -> list[Gap]:
+        """What has changed since the last call."""
+        changed = [self._gaps[key] for key in sorted(self._unstated)]
+        self._unstated.clear()
+        self._stated_at = time.monotonic()
+        self._stated_bytes += len(changed) * _LINE_BYTES
+        self._stated_records = self.records
+        return changed

@@ -1,0 +1,82 @@
+"""The latch of a store: writers lift it for a moment to take a rank, a remover keeps it shut.
+
+A rank's lock says who writes that rank. It does not say who is about to write another rank of the
+same run. So whoever takes a rank's lock holds the latch with others meanwhile, and whoever removes
+or renames a run holds it alone: no rank is taken between the look at a run's locks and its rename.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from anchorlib.errors import RunBusyError
+from anchorlib.names import escape
+from anchorlib.store.format import hidden
+
+__all__ = ["lifted", "shut"]
+
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_PATIENCE: Final = 10.0  # seconds; a rename takes milliseconds, and so does taking a lock
+_PAUSE: Final = 0.002
+
+
+@contextmanager
+def lifted(store: Path) -> Iterator[None]:
+    """For whoever takes a rank. Raises RunBusyError where a remover keeps the store shut."""
+    with _held(store, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def shut(store: Path) -> Iterator[None]:
+    """For whoever removes or renames a run: nobody takes a rank of this store meanwhile.
+
+    Raises RunBusyError where others hold the latch for too long.
+    """
+    with _held(store, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _held(store: Path, how: int) -> Iterator[None]:
+    descriptor = _opened(store)
+    try:
+        _take(descriptor, how, store)
+        try:
+            yield
+        finally:
+            # A child that was forked meanwhile shares the lock: closing alone would leave it held.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(store: Path) -> int:
+    path = hidden(store) / "locks" / "latch"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
+    except PermissionError:  # of another user's, who shares the store: reading is enough to lock
+        return os.open(path, os.O_RDONLY | _FLAGS)
+
+
+def _take(descriptor: int, how: int, store: Path) -> None:
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise RunBusyError(
+                    f"another process removes or takes runs of {escape(str(store))} and does not "
+                    "come to an end: look for one that was stopped, then try again"
+                ) from None
+            time.sleep(_PAUSE)
+        else:
+            return

@@ -1,0 +1,205 @@
+"""One writer a rank: a lock file outside the zarr tree that says who holds it.
+
+flock, because the system drops it when the holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+import weakref
+from pathlib import Path
+from typing import Any, Final, Self
+
+from anchorlib.errors import RunBusyError
+from anchorlib.names import escape
+from anchorlib.store.disk.latch import lifted
+from anchorlib.store.format import hidden, rank_name
+
+__all__ = ["RankLock", "acquire", "holder", "is_locked", "lock_path", "signed"]
+
+_log = logging.getLogger("anchorlib")
+
+_DRAIN_SECONDS: Final = 60.0
+
+_HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
+
+
+class RankLock:
+    """The right to write one rank of one run, until `release`.
+
+    It holds as long as any process has its descriptor open, so that it can be shared with a child.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """The right that `descriptor` has already, by `take` or inherited from a parent."""
+        self._descriptor = descriptor
+        _HELD.add(self)
+
+    @classmethod
+    def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
+        """The lock of one rank of one run, or of a part of it.
+
+        Raises RunBusyError where another writer has it.
+        """
+        while True:
+            lock = cls._taken(store, run, rank, part)
+            if lock is not None:
+                return lock
+
+    @classmethod
+    def _taken(cls, store: Path, run: str, rank: int, part: int) -> Self | None:
+        """The lock; None where its file was removed with the run while it was waited for."""
+        path = lock_path(store, run, rank, part)
+        with lifted(store):
+            lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+            own = acquire(lock.descriptor)
+        try:
+            if not (own or _inherited(lock.descriptor)):
+                raise RunBusyError(
+                    f"rank {rank} of run {run!r} is being written by {holder(lock.descriptor)}; "
+                    "stop it, or take another run name or rank"
+                )
+            if not own and not _is_at(lock.descriptor, path):
+                lock.release()
+                return None
+            _sign(lock.descriptor)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    @property
+    def descriptor(self) -> int:
+        """To be inherited by a child; -1 once it is released."""
+        return self._descriptor
+
+    def release(self) -> None:
+        """Gives the rank back; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            _HELD.discard(self)
+
+
+def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
+    """The lock file of one rank, or of a part of it."""
+    return hidden(store) / "locks" / f"{run}.{rank_name(rank, part)}.lock"
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock."""
+    try:
+        # A pipe there would otherwise be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):  # of another user's, which cannot be asked
+        return False
+    try:
+        # Shared, so that those who only ask never get in each other's way.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks: nobody can hold one
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the file that is open is the one at `path`, and not one that was there before."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def acquire(descriptor: int) -> bool:
+    """Whether a lock file could be locked, for this process alone."""
+    for _ in range(20):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.005)  # a reader that asks `is_locked` holds it for microseconds
+        else:
+            return True
+    return False
+
+
+def _inherited(descriptor: int) -> bool:
+    """Wait for the recorder of a trainer that has died, which ends soon; whether it did."""
+    if not _orphaned(descriptor):
+        return False
+    _log.warning(
+        "anchorlib: what a trainer that has ended left is still being written; this one begins "
+        "after it, in %g s at most",
+        _DRAIN_SECONDS,
+    )
+    end = time.monotonic() + _DRAIN_SECONDS
+    while time.monotonic() < end and _orphaned(descriptor):
+        if acquire(descriptor):
+            return True
+    return acquire(descriptor)
+
+
+def _orphaned(descriptor: int) -> bool:
+    """Whether the process that took the lock is gone, and a child of it holds it."""
+    try:
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        return owner["host"] == socket.gethostname() and not _lives(int(owner["pid"]))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user's
+        return True
+    return True
+
+
+def _sign(descriptor: int) -> None:
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since_ns": time.time_ns()}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+
+
+def signed(path: Path) -> tuple[str, int] | None:
+    """On which machine a lock file was signed, and when (ns since the epoch); None where unsaid."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
+        host, since = str(owner["host"]), int(owner["since_ns"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    finally:
+        os.close(descriptor)
+    return (host, since) if 0 <= since < 1 << 63 else None
+
+
+def holder(descriptor: int) -> str:
+    """Who signed a lock file, in words."""
+    try:
+        owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _forget_in_child() -> None:
+    # A forked child shares the lock: it would outlive its parent in a DataLoader's workers.
+    for lock in list(_HELD):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

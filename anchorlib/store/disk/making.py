@@ -1,0 +1,95 @@
+"""The directory of a store, made for its owner alone unless its surroundings share.
+
+Tensors, commands and hosts are nobody's business by default. A store that is there already keeps
+its mode, whatever that is. A new one is made
+
+    0700                    as a rule
+    0770, as the umask is   where the umask lets the group write (002, 007), or in a folder of a
+                            group: setgid, or writable by its group and not by everyone
+    as its ACL says         in a folder that has a default ACL
+
+The folders above it that have to be made as well are made as `mkdir -p` makes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from anchorlib.store.disk.tree import Tree, delete, sync_directory
+from anchorlib.store.format import hidden
+
+__all__ = ["check_writable", "make_store", "unmade_store"]
+
+_OWNER: Final = 0o700
+_GROUP: Final = 0o770
+_DEFAULT_ACL: Final = "system.posix_acl_default"
+
+
+def make_store(store: Path, *, fsync: bool) -> None:
+    """Makes a store's directory, and those above it, unless they are there. Raises OSError."""
+    above = [path for path in (store, *store.parents) if not path.exists()]
+    if above:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # another rank was first
+            _make(store)
+    if not store.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(store))
+    for path in above if fsync else ():
+        sync_directory(path.parent)
+
+
+def check_writable(store: Path) -> None:
+    """Raises OSError where nothing can be written into a store; one that is full is no such."""
+    tmp = hidden(store) / "tmp"
+    try:
+        tmp.mkdir(parents=True, exist_ok=True)
+        file, path = tempfile.mkstemp(dir=tmp)
+        os.close(file)
+        Path(path).unlink()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+@contextlib.contextmanager
+def unmade_store(store: Path) -> Iterator[Path]:
+    """A store that nobody sees, on the same file system; it goes with all that is left in it."""
+    made = Tree(store).fresh()
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        delete(made)
+
+
+def _make(store: Path) -> None:
+    if _has_default_acl(store.parent):
+        store.mkdir()
+        return
+    store.mkdir(_GROUP)
+    made = store.stat().st_mode
+    # What is left of 0770 tells the umask, which cannot be asked without changing it.
+    if not (made & stat.S_IWGRP or _is_groups(store.parent)):
+        with contextlib.suppress(OSError):  # a file system that has no modes
+            store.chmod(stat.S_IMODE(made) & ~0o070 | _OWNER)
+
+
+def _is_groups(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_ISGID or (mode & stat.S_IWGRP and not mode & stat.S_IWOTH))
+
+
+def _has_default_acl(folder: Path) -> bool:
+    if not hasattr(os, "getxattr"):  # no Linux
+        return False
+    try:
+        return bool(os.getxattr(folder, _DEFAULT_ACL))
+    except OSError:
+        return False

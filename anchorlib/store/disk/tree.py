@@ -1,0 +1,181 @@
+"""Nodes of a live zarr hierarchy, put in place whole.
+
+A node is made under `.anchor/tmp` of the same file system and renamed into the tree, and so is each
+new version of a zarr.json: whoever lists the hierarchy never meets a directory without metadata, a
+half-written document or a stray file.
+"""
+
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120  # paths as objects cost more than what is done with them
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from anchorlib.store.disk.owner import Owner
+from anchorlib.store.format import hidden
+
+__all__ = ["Tree", "sync_directory"]
+
+STALE_SECONDS = 86_400.0
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
+
+
+class Tree:
+    """Makes, replaces and removes nodes below one store directory.
+
+    owner: who writes there, and may be told to stop.
+    """
+
+    def __init__(self, store: Path, owner: Owner | None = None, *, fsync: bool = False) -> None:
+        self.owner = owner or Owner()
+        self.fsync = fsync
+        tmp = hidden(store) / "tmp"
+        tmp.mkdir(parents=True, exist_ok=True)
+        sweep(tmp)
+        # Several processes share the directory: theirs differ by pid and host-unique randomness.
+        self._prefix = f"{tmp}/{os.getpid()}-{os.urandom(4).hex()}-"
+        self._names = itertools.count()
+
+    def fresh(self) -> Path:
+        """A path in the temporary directory that nobody else uses."""
+        return Path(self._fresh())
+
+    def _fresh(self) -> str:
+        # Whatever is put in place, or taken out, begins or ends here.
+        self.owner.check()
+        return f"{self._prefix}{next(self._names)}"
+
+    def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
+        """Puts a new node in place, an empty group or array; an old one loses its contents.
+
+        below: further nodes by their path under it, parents first.
+        """
+        self.move_in(self.made(document, below), node)
+
+    def ensure(self, node: Path, document: bytes) -> None:
+        """Makes a group unless it is there; its members stay.
+
+        Ranks that start together all come here for one run: whoever is late must not take away
+        what the first has put inside since.
+        """
+        if (node / "zarr.json").exists():
+            return
+        made = self.made(document)
+        try:
+            os.rename(made, node)
+        except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it was an empty shell
+            if (node / "zarr.json").exists():
+                shutil.rmtree(made, ignore_errors=True)
+            else:
+                os.rename(f"{made}/zarr.json", node / "zarr.json")
+                os.rmdir(made)
+        if self.fsync:
+            sync_directory(node.parent)
+
+    def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
+        """A directory with this zarr.json outside the tree, for `move_in`; `below` as in `make`."""
+        made = self._fresh()
+        nodes = {made: document, **{f"{made}/{path}": text for path, text in below.items()}}
+        for node, text in nodes.items():
+            os.mkdir(node)
+            self._write(f"{node}/zarr.json", text)
+        for node in nodes if self.fsync else ():
+            sync_directory(node)
+        return made
+
+    def move_in(self, made: Path | str, node: Path | str) -> None:
+        """Renames a finished directory to its place; what stands there is removed."""
+        try:
+            os.rename(made, node)
+        except OSError:  # ENOTEMPTY or EEXIST, as the file system likes
+            self.remove(node)
+            os.rename(made, node)
+        if self.fsync:
+            sync_directory(os.path.dirname(node))
+
+    def replace(self, node: Path | str, document: bytes) -> None:
+        """A new version of a node's zarr.json."""
+        made = self._fresh()
+        self._write(made, document)
+        os.rename(made, f"{node}/zarr.json")
+        if self.fsync:
+            sync_directory(node)
+
+    def put(self, path: str, fill: Callable[[int], object]) -> int:
+        """A new file, which has its name only once `fill` has made it whole; returns it open.
+
+        fill: is given the file's descriptor. A file of that name is replaced. Where anything fails,
+        nothing is left.
+        """
+        made = self._fresh()
+        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            fill(descriptor)
+            if self.fsync:
+                os.fdatasync(descriptor)
+            os.rename(made, path)
+            if self.fsync:
+                sync_directory(os.path.dirname(path))
+        except BaseException:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            raise
+        return descriptor
+
+    def write(self, path: Path, data: bytes) -> None:
+        """A new file of a node that is not in the tree yet."""
+        self._write(str(path), data)
+        if self.fsync:
+            sync_directory(path.parent)
+
+    def remove(self, node: Path | str) -> None:
+        """Takes a node out of the tree at once, then deletes it."""
+        gone = self.fresh()
+        try:
+            os.rename(node, gone)
+        except FileNotFoundError:
+            return
+        delete(gone)
+
+    def _write(self, path: str, data: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            while data:  # a disk that fills up takes a part and says so with the next call
+                data = data[os.write(descriptor, data) :]
+            if self.fsync:
+                os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sweep(tmp: Path) -> None:
+    """Deletes what a killed writer left; a day is longer than any node takes to be put in place."""
+    for path in tmp.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.lstat().st_mtime > STALE_SECONDS:
+                delete(path)
+
+
+def delete(path: Path) -> None:
+    """Deletes a file or a directory that is outside the tree."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path | str) -> None:
+    """Makes the names in a directory survive power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,330 @@
+"""The catalogue of one rank: what its rows speak of, as JSON lines that are only ever added to.
+
+    {"rank": 0, "version": 2, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
+    {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
+    {"series": 0, "name": "fc1", "kind": "grad", "mode": "all"}
+    {"form": 0, "dtype": "float32", "shape": [10]}                  flat: {"width": 8} for a shape
+    {"array": 0, "rows": 26214}                                     form 0 keeps values now
+    {"phase": 0, "name": "train"}
+    {"gap": {…}, "attempt": 0}   {"edges": {…}, "attempt": 0}
+    {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
+    {"state": "closed"}   {"published": 120}
+
+`writer_id` is the claim of who wrote the attempt, not the secret behind it: who can read it cannot
+go on in that writer's place. Later lines win. A line is whole when its line end is there: what
+follows the last line end was cut off by a crash. Keys that this version does not know are left
+alone. Each line ends with its own checksum, `"check": "<hex>"`; where `checked` was never said, an
+older writer made lines without.
+From row `checked` on rows have theirs. What differs in format 1 is told in `format1`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, cast, get_args
+
+import numpy as np
+
+from anchorlib.claims import stored_claim
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.record import Edges, Gap
+from anchorlib.store.format.checks import is_sound, seal_line, seed_of
+from anchorlib.store.format.edges import EdgesKey, edges_key, read_edges
+from anchorlib.store.format.fields import check_depth, mapping, step, text, whole
+from anchorlib.store.format.form import MOST_DIMS, Form, new_form, shape_of
+from anchorlib.store.format.format1 import Format1
+from anchorlib.store.format.layout import VERSION, is_safe_key
+from anchorlib.store.format.parts import Begins
+
+__all__ = ["Attempt", "Catalogue", "SeriesEntry", "encode", "whole_lines"]
+
+Array = np.ndarray[Any, Any]
+GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
+
+_MOST: Final = (1 << 63) - 1
+_WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
+_ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One writer's share of a rank: the first, and one more for each resume.
+
+    claim: of who wrote it (`anchorlib.claims`); empty where nobody may go on with it.
+    header: with what it has learned since it began.
+    first: the number of the record in its first row; another collector has those before it.
+    begins, restart: of an attempt that is spread over collectors, see `parts`.
+    """
+
+    number: int
+    claim: bytes
+    started_ns: int
+    header: Mapping[str, Any]
+    first_row: int
+    order_base: int
+    first: int = 0
+    begins: Begins = ""
+    restart: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesEntry:
+    """A series as the catalogue knows it."""
+
+    id: int
+    name: str
+    kind: str
+    mode: str
+
+    @property
+    def seed(self) -> int:
+        """Its half of the seed of its rows' checksums."""
+        return seed_of(self.name, self.kind, self.mode)
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """The meaning of all lines so far."""
+
+    rank: int = 0
+    uid: str = ""
+    created_ns: int = 0
+    state: str = "open"
+    published: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
+    series: list[SeriesEntry] = field(default_factory=list)
+    forms: list[Form] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    gaps: dict[GapKey, Gap] = field(default_factory=dict)
+    edges: dict[EdgesKey, Edges] = field(default_factory=dict)
+    checked: int | None = None
+    version: int = VERSION
+    older: Format1 = field(default_factory=Format1)
+    stated_bytes: Counter[str] = field(default_factory=Counter)  # of lines, by their first key
+    keeps_statements: bool = True
+
+    def apply(self, lines: Iterable[bytes]) -> None:
+        """Adds whole lines; raises DamagedError for one that no writer of this format made."""
+        for line in lines:
+            try:
+                self._apply(line)
+            # json recurses, and gives up on a line that is nested by the thousand.
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+                raise DamagedError(
+                    f"the catalogue of rank {self.rank} is damaged at {line[:60]!r}: {error!r}"
+                ) from error
+
+    def _apply(self, line: bytes) -> None:
+        entry = json.loads(line)
+        check_depth(mapping(entry))
+        _check_version(entry)
+        if "checked" in entry:
+            self.checked = whole(entry["checked"], most=_MOST)
+        sound = is_sound(line)
+        if sound is False or (sound is None and self.checked is not None):
+            raise ValueError("it does not fit its checksum")
+        for key, read in _READERS.items():
+            if key in entry:
+                read(self, entry)
+                self.stated_bytes[key] += len(line) + 1
+                return
+
+    def owners(self, table: Any) -> tuple[Array, Array]:
+        """The form and the series of each row of a table (or a part of one)."""
+        if self.version > 1:
+            return table["form"], table["series"]
+        forms = table["variant"]
+        series = np.array(self.older.owners, np.uint32)
+        return forms, series[np.minimum(forms, max(len(series) - 1, 0))] if len(series) else forms
+
+    def seed(self, series: int, form: int) -> int:
+        """What seeds the checksum of a row of this series and form, but for flat ones' places."""
+        if self.version == 1:
+            one = self.series[series]
+            return self.older.identity(self.forms[form], (one.name, one.kind, one.mode))
+        return self.series[series].seed ^ self.forms[form].seed
+
+    def forget_statements(self) -> None:
+        """Keep no gaps and no lineage from now on: a writer has no use for them."""
+        self.keeps_statements = False
+        self.gaps.clear()
+        self.edges.clear()
+
+
+def encode(entry: Mapping[str, Any]) -> bytes:
+    """One line, ASCII, with its checksum and its end."""
+    line = json.dumps(entry, allow_nan=False, separators=(",", ":"))
+    return seal_line(line.encode()) + b"\n"
+
+
+def attempt_line(attempt: Attempt) -> dict[str, Any]:
+    """The line of an attempt, which is also what zarr.json says of it."""
+    part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
+    return {
+        "attempt": attempt.number,
+        "writer_id": attempt.claim.hex(),
+        "started_ns": attempt.started_ns,
+        "first_row": attempt.first_row,
+        "order_base": attempt.order_base,
+        "header": attempt.header,
+        **({"part": part} if attempt.begins else {}),
+    }
+
+
+def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of what an attempt's header has to say since it began; newer entries win."""
+    return {"header_of": attempt, "entries": entries}
+
+
+def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
+    """The line of a cumulative statement; the newest of an attempt wins."""
+    return {"gap": asdict(gap), "attempt": attempt}
+
+
+def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
+    """The whole lines at the start of `raw` and where they end; the rest is not written yet."""
+    end = raw.find(b"\0")
+    end = raw.rfind(b"\n", 0, len(raw) if end < 0 else end) + 1
+    return raw[:end].splitlines(), end
+
+
+def _check_version(entry: dict[str, Any]) -> None:
+    # First of all: a later format may have other checksums too.
+    if "rank" in entry and whole(entry["version"]) > VERSION:
+        raise StoreError(
+            f"rank {whole(entry['rank'])} was written in format {entry['version']}, and this "
+            f"anchorlib knows {VERSION}: a newer one can read it"
+        )
+
+
+def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    catalogue.rank = whole(entry["rank"])
+    catalogue.version = whole(entry["version"], 1)
+    catalogue.uid = text(entry["uid"])
+    catalogue.created_ns = whole(entry["created_ns"], most=_MOST)
+
+
+def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    name, kind, mode = (text(entry[key]) for key in ("name", "kind", "mode"))
+    found = SeriesEntry(whole(entry["series"]), name, kind, mode)
+    if catalogue.version == 1:
+        path = text(entry["path"])
+        if not is_safe_key(path):
+            raise ValueError("its path leads out of the run")
+        catalogue.older.paths.append(path)
+    _put(catalogue.series, found.id, found)
+
+
+def _read_variant(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if catalogue.version == 1:
+        found = catalogue.older.variant(entry)
+        _put(catalogue.forms, found.id, found)
+
+
+def _read_form(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    told = entry["shape"] if "shape" in entry else entry["width"]
+    shape = shape_of(told) if "shape" in entry else whole(told, 1, MOST_DIMS)
+    dtype = text(entry["dtype"])
+    if not _WORD.fullmatch(dtype):
+        raise ValueError("no dtype has such a name")
+    found = new_form(whole(entry["form"]), dtype, shape)
+    _put(catalogue.forms, found.id, found)
+
+
+def _read_array(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    number = whole(entry["array"], most=len(catalogue.forms) - 1)
+    name = text(entry["name"]) if catalogue.version == 1 else "value"
+    if not _ARRAY.fullmatch(name):
+        raise ValueError("no array has such a name")
+    rows = whole(entry["rows"], 1, _MOST)
+    catalogue.forms[number] = replace(catalogue.forms[number], array=name, rows=rows)
+
+
+def _read_phase(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    _put(catalogue.phases, whole(entry["phase"]), text(entry["name"]))
+
+
+def _read_gap(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if not catalogue.keeps_statements:
+        return
+    told = mapping(entry["gap"])
+    gap = Gap(
+        text(told["name"]),
+        text(told["kind"]),
+        text(told["mode"]),
+        text(told["reason"]),
+        count=whole(told["count"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+    )
+    catalogue.gaps[whole(entry["attempt"]), gap.name, gap.kind, gap.mode, gap.reason] = gap
+
+
+def _read_attempt(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    part = mapping(entry["part"]) if "part" in entry else {}
+    begins = text(part.get("begins", ""))
+    if begins not in get_args(Begins):
+        raise ValueError("no attempt begins so")
+    restart = part.get("restart")
+    attempt = Attempt(
+        number=whole(entry["attempt"]),
+        claim=stored_claim(bytes.fromhex(text(entry["writer_id"]))),
+        started_ns=whole(entry["started_ns"], most=_MOST),
+        header=mapping(entry["header"]),
+        first_row=whole(entry["first_row"], most=_MOST),
+        order_base=whole(entry["order_base"], most=_MOST),
+        first=whole(part.get("first", 0), most=_MOST),
+        begins=cast(Begins, begins),
+        restart=None if restart is None else whole(restart),
+    )
+    _put(catalogue.attempts, attempt.number, attempt)
+
+
+def _read_header(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    number = whole(entry["header_of"], most=len(catalogue.attempts) - 1)
+    old = catalogue.attempts[number]
+    header = {**old.header, **mapping(entry["entries"])}
+    catalogue.attempts[number] = replace(old, header=header)
+
+
+def _read_edges(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    if not catalogue.keeps_statements:
+        return
+    edges = read_edges(entry)
+    catalogue.edges.setdefault(edges_key(edges), edges)
+
+
+def _read_state(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    catalogue.state = text(entry["state"])
+
+
+def _read_published(catalogue: Catalogue, entry: dict[str, Any]) -> None:
+    catalogue.published = whole(entry["published"], most=_MOST)
+
+
+# In this order: an "attempt" key also stands in the lines of gaps and edges, "series" in variants'.
+_READERS: Mapping[str, Callable[[Catalogue, dict[str, Any]], None]] = {
+    "gap": _read_gap,
+    "header_of": _read_header,
+    "edges": _read_edges,
+    "variant": _read_variant,
+    "form": _read_form,
+    "array": _read_array,
+    "series": _read_series,
+    "attempt": _read_attempt,
+    "phase": _read_phase,
+    "state": _read_state,
+    "published": _read_published,
+    "rank": _read_rank,
+}
+
+
+def _put(items: list[Any], number: int, item: Any) -> None:
+    # Numbers are given in order: a hole means that lines are missing.
+    if number != len(items):
+        raise ValueError(f"{number} where {len(items)} was due")
+    items.append(item)

@@ -1,0 +1,97 @@
+"""Lineage as catalogue lines.
+
+{"edges": {"name": "tanh1", "phase": "train", "pass": 0, "call": 0, "shape": [8, 4], "step": 0,
+           "parents": [["fc1", 0, 0, null, ""]], "ops": ["TanhBackward0"], "inputs": [[-1]],
+           "missing": [], "grad": true}, "attempt": 0}
+
+"arguments", a text for each of the ops, stands beside them where one of them has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anchorlib.record import Edges, Parent
+from anchorlib.store.format.fields import flag, items, mapping, step, text, texts, whole
+
+__all__ = ["EdgesKey", "edges_key", "edges_line", "read_edges"]
+
+EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
+
+
+def edges_key(edges: Edges) -> EdgesKey:
+    """What there is one statement of: attempt, name, phase, pass, call, shape, step."""
+    return (
+        edges.attempt,
+        edges.name,
+        edges.phase,
+        edges.pass_index,
+        edges.call,
+        edges.shape,
+        edges.step,
+    )
+
+
+def edges_line(edges: Edges) -> dict[str, Any]:
+    """The line of one statement."""
+    return {
+        "edges": {
+            "name": edges.name,
+            "phase": edges.phase,
+            "pass": edges.pass_index,
+            "call": edges.call,
+            "shape": edges.shape,
+            "step": edges.step,
+            "parents": [
+                [one.name, one.call, one.steps_back, one.pass_index, one.phase]
+                for one in edges.parents
+            ],
+            "ops": edges.ops,
+            "inputs": edges.inputs,
+            "missing": edges.missing,
+            "grad": edges.grad,
+            **({"arguments": edges.arguments} if edges.arguments else {}),
+        },
+        "attempt": edges.attempt,
+    }
+
+
+def read_edges(entry: Mapping[str, Any]) -> Edges:
+    """The statement of a line; raises KeyError, TypeError or ValueError for another's line."""
+    told = mapping(entry["edges"])
+    parents = tuple(_parent(*items(parent)) for parent in items(told["parents"]))
+    ops = texts(told["ops"])
+    arguments = texts(told.get("arguments", ()))
+    if arguments and len(arguments) != len(ops):
+        raise ValueError(f"{len(arguments)} arguments of {len(ops)} operations")
+    return Edges(
+        name=text(told["name"]),
+        phase=text(told["phase"]),
+        pass_index=whole(told["pass"]),
+        call=whole(told["call"]),
+        shape=tuple(map(whole, items(told["shape"]))),
+        step=step(told["step"]),
+        parents=parents,
+        ops=ops,
+        inputs=tuple(
+            tuple(whole(source, -len(parents), len(ops) - 1) for source in items(sources))
+            for sources in items(told["inputs"])
+        ),
+        missing=texts(told["missing"]),
+        grad=flag(told["grad"]),
+        attempt=whole(entry["attempt"]),
+        arguments=arguments,
+    )
+
+
+def _parent(
+    name: Any, call: Any = 0, steps_back: Any = 0, pass_index: Any = None, phase: Any = ""
+) -> Parent:
+    return Parent(
+        text(name),
+        None if call is None else whole(call),
+        whole(steps_back),
+        None if pass_index is None else whole(pass_index),
+        text(phase),
+    )

@@ -1,0 +1,106 @@
+"""What differs in runs of format 1, which anchorlib 0.1 wrote and every later one reads.
+
+    rank<r>/records/variant                     in place of `series` and `form`
+    rank<r>/tensors/<name>/<kind>/value         one array a series and shape; value_1 …, flat_8 …
+                                 /step pass_index call
+
+    {"series": 0, "name": "fc1", "kind": "grad", "mode": "all", "path": "fc1/grad"}
+    {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
+    {"array": 0, "name": "value", "rows": 3276}
+
+A variant belongs to one series. To readers each is a form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.store.format.checks import seed_of
+from anchorlib.store.format.fields import text, whole
+from anchorlib.store.format.form import MOST_DIMS, Form, shape_of
+from anchorlib.store.format.layout import COLUMNS, ROW, ROWS_PER_CHUNK, shape_rows
+from anchorlib.store.format.metadata import ArrayShape
+
+__all__ = ["ROW_1", "Format1", "columns_of", "older_arrays"]
+
+LABELS: Final = ("step", "pass_index", "call")
+LABEL_ROWS: Final = 8192
+
+_NAMES: Final = (
+    "variant", "attempt", "row", "step", "pass_index", "call", "order", "time_ns", "count", "phase",
+    "flags", "scale", "digest_high", "digest_low", "zero", "nan", "inf", "subnormal", "min", "max",
+    "sum", "l2", "hist_offset", "hist_length",
+)  # fmt: skip
+
+ROW_1: Final = np.dtype([(name, "<u4" if name == "variant" else ROW[name]) for name in _NAMES])
+"""A row as its checksum covers it."""
+
+
+@dataclass(slots=True)
+class Format1:
+    """What its catalogue says beyond what there is today.
+
+    paths: of each series' group. owners: the series of each variant.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def variant(self, entry: Mapping[str, Any]) -> Form:
+        """The variant of a line, as a form."""
+        shape = shape_of(entry["shape"]) if "shape" in entry else None
+        ndim = whole(entry["ndim"], 1, MOST_DIMS) if shape is None else len(shape)
+        series = whole(entry["series"], most=len(self.paths) - 1)
+        index = self.counts.get(series, 0)
+        self.counts[series] = index + 1
+        self.owners.append(series)
+        suffix = f"_{index}" if index else ""
+        flat = f"flat{suffix}"
+        return Form(
+            whole(entry["variant"]),
+            text(entry["dtype"]),
+            shape,
+            ndim,
+            group=f"tensors/{self.paths[series]}",
+            starts=f"{flat}_offset",
+            shapes=f"{flat}_shape",
+            labels=tuple((name, f"{name}{suffix}") for name in LABELS),
+            label_rows=LABEL_ROWS,
+        )
+
+    def identity(self, form: Form, series: tuple[str, str, str]) -> int:
+        """What seeds the checksums of a variant's rows."""
+        return seed_of(*series, form.dtype, form.shape, form.ndim)
+
+
+def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
+    """Every column with one entry a record, of a run of either format."""
+    if version > 1:
+        return COLUMNS
+    return {**{name: ROW_1[name] for name in _NAMES}, **{n: COLUMNS[n] for n in ("check", "seq")}}
+
+
+def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
+    """The arrays of a variant that keeps values and, where it has rows, their labels."""
+    storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
+    suffix = value.removeprefix("value").removeprefix("flat")
+    record, int64 = f"record{suffix}", np.dtype("<i8")
+    label = ArrayShape(int64, (rows,), (LABEL_ROWS,), (record,))
+    found = {name: label for _, name in form.labels if rows}
+    if form.shape is not None:
+        chunks = (form.rows, *(max(size, 1) for size in form.shape))
+        dims = (record, *(f"d{axis}{suffix}" for axis in range(len(form.shape))))
+        return {**found, value: ArrayShape(storage, (rows, *form.shape), chunks, dims)}
+    wide = (shape_rows(form.ndim), form.ndim)
+    return {
+        **found,
+        value: ArrayShape(storage, (elements,), (form.rows,), (f"element{suffix}",)),
+        form.starts: ArrayShape(int64, (rows,), (ROWS_PER_CHUNK,), (record,)),
+        form.shapes: ArrayShape(int64, (rows, form.ndim), wide, (record, f"axis{suffix}")),
+    }

@@ -1,0 +1,34 @@
+"""Where stored bytes are read from: a directory, a collector, or several collectors as one."""
+
+from anchorlib.store.locations.beneath import names_beneath, open_beneath
+from anchorlib.store.locations.listing import PartKey, listed_parts, listed_ranks
+from anchorlib.store.locations.location import (
+    CollectorLocation,
+    LocalLocation,
+    Location,
+    RowLocation,
+    RowSource,
+    Within,
+    read_into,
+    rows_at,
+)
+from anchorlib.store.locations.several import SeveralCollectors
+from anchorlib.store.locations.zarr_view import LocationStore
+
+__all__ = [
+    "CollectorLocation",
+    "LocalLocation",
+    "Location",
+    "LocationStore",
+    "PartKey",
+    "RowLocation",
+    "RowSource",
+    "SeveralCollectors",
+    "Within",
+    "listed_parts",
+    "listed_ranks",
+    "names_beneath",
+    "open_beneath",
+    "read_into",
+    "rows_at",
+]

@@ -1,0 +1,242 @@
+"""Where stored bytes are read from: a directory, or a collector that has one.
+
+A location answers two questions about keys ("run1.zarr/rank0/catalog/c.0"), so that every query
+runs unchanged on either.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape, quoted
+from anchorlib.store.format import is_safe_key
+from anchorlib.store.locations.beneath import names_beneath, open_beneath
+
+__all__ = [
+    "CollectorLocation",
+    "LocalLocation",
+    "Location",
+    "RowLocation",
+    "RowSource",
+    "Within",
+    "read_into",
+    "rows_at",
+]
+
+
+@runtime_checkable
+class Location(Protocol):
+    """Read access by key; keys never begin with a slash and never lead upwards."""
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """The bytes at `key` from `start` on, at most `length`; None where nothing is there."""
+        ...
+
+    def list(self, prefix: str) -> list[str]:
+        """The children of a directory key ("" is the root), sorted; directories end in "/"."""
+        ...
+
+
+class RowSource(Protocol):
+    """The rows of one array, for a location that has them in another order or form than files."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its elements."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """The rows start … stop - 1, shape (stop - start, *shape). Raises DamagedError."""
+        ...
+
+    def pick(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The given rows in the given order, shape (len(rows), *shape). Raises DamagedError."""
+        ...
+
+    def part(self, row: int, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Elements start … stop - 1 of one row in C order, flat. Raises DamagedError."""
+        ...
+
+
+class RowLocation(ABC):
+    """A location that knows rows: `StoredRows` asks it for them, and not for bytes of files."""
+
+    @abstractmethod
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+
+    @abstractmethod
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+
+    @abstractmethod
+    def rows_of(self, key: str) -> RowSource | None:
+        """The rows of the array at `key`; None where there is no such array."""
+
+
+class LocalLocation:
+    """A directory of this machine; hidden files are not part of it.
+
+    It may be a link itself, but no link in it is followed, and what is neither a file nor a folder
+    is refused: both are a StoreError.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()  # a later chdir leaves it where it is
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`; a key that leads elsewhere is a StoreError."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return None
+        try:
+            return _read(descriptor, start, length)
+        except (OSError, MemoryError) as error:
+            raise self._unread(key, error) from error
+        finally:
+            os.close(descriptor)
+
+    def read_into(self, key: str, start: int, out: memoryview) -> int | None:
+        """See `read_into`."""
+        descriptor = self._open(key)
+        if descriptor is None:
+            return None
+        done = 0
+        try:
+            while done < len(out) and (count := os.preadv(descriptor, [out[done:]], start + done)):
+                done += count
+        except OSError as error:
+            raise self._unread(key, error) from error
+        finally:
+            os.close(descriptor)
+        return done
+
+    def _open(self, key: str) -> int | None:
+        try:
+            return open_beneath(str(self.root), self._checked(key))
+        except StoreError as error:
+            raise StoreError(f"{escape(str(self.root))}/{error}") from None
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # so no file can have it
+                return None
+            raise self._unread(key, error) from error
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        key = self._checked(prefix.rstrip("/")) if prefix.strip("/") else ""
+        try:
+            return names_beneath(str(self.root), key)
+        except StoreError as error:
+            raise StoreError(f"{escape(str(self.root))}/{error}") from None
+        except OSError as error:
+            where = f"{self.root}/{key}" if key else str(self.root)
+            raise StoreError(f"cannot list {escape(where)}: {error.strerror}") from error
+
+    def _checked(self, key: str) -> str:
+        if not is_safe_key(key):
+            raise StoreError(f"{quoted(key)} is no key of a store: it would lead out of it")
+        return key
+
+    def _unread(self, key: str, error: Exception) -> StoreError:
+        why = error.strerror if isinstance(error, OSError) else "there is no memory for all of it"
+        return StoreError(f"cannot read {escape(f'{self.root}/{key}')}: {why}")
+
+    def __repr__(self) -> str:
+        return f"LocalLocation({str(self.root)!r})"
+
+
+class CollectorLocation:
+    """What a collector serves; `client` has the same two verbs, and raises CollectorError."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+        if not is_safe_key(key):
+            raise StoreError(f"{key!r} is no key of a store")
+        found: bytes | None = self.client.get(key, start, length)
+        return found
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        if prefix.strip("/") and not is_safe_key(prefix.rstrip("/")):
+            raise StoreError(f"{prefix!r} is no key of a store")
+        found: list[str] = self.client.list(prefix)
+        return sorted(found)
+
+    def __repr__(self) -> str:
+        return f"CollectorLocation({self.client!r})"
+
+
+def read_into(location: Location, key: str, start: int, out: memoryview) -> int | None:
+    """Fills `out` with the bytes at `key` from `start` on; how many there were, None for no file.
+
+    From a directory they go straight to their place.
+    """
+    while isinstance(location, Within):
+        key = location.prefix + key
+        location = location.outer
+    if isinstance(location, LocalLocation):
+        return location.read_into(key, start, out)
+    data = location.get(key, start, len(out))
+    if data is not None:
+        out[: len(data)] = data
+    return None if data is None else len(data)
+
+
+def rows_at(location: Location, key: str) -> RowSource | None:
+    """The rows of the array at `key`, of a location that knows rows; else None."""
+    while isinstance(location, Within):
+        key = location.prefix + key
+        location = location.outer
+    return location.rows_of(key) if isinstance(location, RowLocation) else None
+
+
+class Within:
+    """A directory of another location as a location of its own."""
+
+    def __init__(self, outer: Location, prefix: str) -> None:
+        self.outer = outer
+        self.prefix = prefix.strip("/") + "/"
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+        return self.outer.get(self.prefix + key, start, length)
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        return self.outer.list(self.prefix + prefix)
+
+    def __repr__(self) -> str:
+        return f"Within({self.outer!r}, {self.prefix!r})"
+
+
+def _read(descriptor: int, start: int, length: int | None) -> bytes:
+    rest = max(os.fstat(descriptor).st_size - start, 0)
+    length = rest if length is None else min(length, rest)  # memory for what is there, no more
+    data = os.pread(descriptor, length, start)
+    # One call gives all a file has, up to 2 GiB.
+    while len(data) < length:
+        more = os.pread(descriptor, length - len(data), start + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,76 @@
+"""The stores of several collectors as one location: each rank's part is read where it is.
+
+A folder of a run is listed by asking everyone, so an answer is whole or an error: of a collector
+that does not answer, a CollectorError that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store.format import rank_of
+from anchorlib.store.locations.location import CollectorLocation
+
+__all__ = ["SeveralCollectors"]
+
+
+class SeveralCollectors:
+    """What several collectors serve together; they share runs, and no part of a rank."""
+
+    def __init__(self, collectors: Sequence[CollectorLocation]) -> None:
+        self.collectors = collectors
+        self._owners: dict[str, CollectorLocation] = {}
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+        part = _part(key)
+        if part is None:
+            found = (one.get(key, start, length) for one in self.collectors)
+            return next((data for data in found if data is not None), None)
+        if part not in self._owners:
+            self.list(part.partition("/")[0])
+        owner = self._owners.get(part)
+        return None if owner is None else owner.get(key, start, length)
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        part = _part(prefix)
+        if part is not None:
+            if part not in self._owners:
+                self.list(part.partition("/")[0])
+            owner = self._owners.get(part)
+            return [] if owner is None else owner.list(prefix)
+        found: dict[str, CollectorLocation] = {}
+        for one in self.collectors:
+            for name in one.list(prefix):
+                self._own(f"{prefix.strip('/')}/{name.rstrip('/')}", one, found)
+                found.setdefault(name, one)
+        return sorted(found)
+
+    def _own(
+        self, key: str, collector: CollectorLocation, found: dict[str, CollectorLocation]
+    ) -> None:
+        """Remembers which collector has a part of a rank."""
+        if _part(key) is None:
+            return
+        name = key.rpartition("/")[2]
+        other = found.get(name) or found.get(f"{name}/")
+        if other is not None:
+            run = escape(key.partition("/")[0].removesuffix(".zarr"))
+            raise StoreError(
+                f"{name} of run {run} is at {other.client.address} and at "
+                f"{collector.client.address}, which were not written as one list: read each of "
+                "them by itself"
+            )
+        self._owners[key] = collector
+
+    def __repr__(self) -> str:
+        return f"SeveralCollectors({list(self.collectors)!r})"
+
+
+def _part(key: str) -> str | None:
+    """`run1.zarr/rank3` of a key below it, None of others."""
+    top, *rest = key.strip("/").split("/")
+    return f"{top}/{rest[0]}" if rest and rank_of(rest[0]) is not None else None

@@ -1,0 +1,30 @@
+"""Runs as readers find them: ranks, put together of parts where several collectors took them."""
+
+from anchorlib.store.read.prints import stored_fingerprint
+from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.reader import RunReader, end_copy
+from anchorlib.store.read.remnants import Remnants
+from anchorlib.store.read.rereading import stored_records
+from anchorlib.store.read.run_index import (
+    MergedSeries,
+    RunFigures,
+    common_shape,
+    index_bytes,
+    parsed_index,
+    sealed_figures,
+)
+
+__all__ = [
+    "MergedSeries",
+    "RankReader",
+    "Remnants",
+    "RunFigures",
+    "RunReader",
+    "common_shape",
+    "end_copy",
+    "index_bytes",
+    "parsed_index",
+    "sealed_figures",
+    "stored_fingerprint",
+    "stored_records",
+]

@@ -1,0 +1,281 @@
+"""A rank that several collectors took, one after the other: its parts, read as one rank.
+
+    rank3 (records 0–549)  ─┐
+    rank3.p1 (500–899)      ├▶ JoinedRank: records 0–899, as if one collector had taken them all
+    rank3.p2 (none)        ─┘
+
+It answers all that `RankReader` does. Columns are put together and numbered anew; values are read
+where they lie. It is made anew when a part has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.operations import Entry, entry_key
+from anchorlib.record import Gap
+from anchorlib.store.disk import MISFIT, REASONS
+from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key
+from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.sessions import Session, sessions_of
+from anchorlib.store.stored import StoredForm
+
+__all__ = ["JoinedRank", "joined_rank"]
+
+Array = np.ndarray[Any, Any]
+
+_PAIRS: Final = 1 << 44  # histogram pairs of one part are numbered from its place times this on
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Rows start … stop - 1 of the joined rank: those of one part from `row` on."""
+
+    start: int
+    stop: int
+    place: int
+    row: int
+    session: int
+    order: int  # added to the part's own
+
+
+def is_whole(parts: Sequence[RankReader]) -> bool:
+    """Whether one part is the rank as it is: there is no other, and it has its first records."""
+    attempts = parts[0].catalogue.attempts
+    return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part
+
+
+class JoinedRank(RankReader):
+    """The parts of one rank as one; `parts` are read already.
+
+    Raises StoreError where records are missing between parts, and where two recordings bear the
+    run's name.
+    """
+
+    def __init__(self, parts: Sequence[RankReader], name: str) -> None:
+        self.run = name
+        self.rank = parts[0].rank
+        self.part = 0
+        self._parts = parts
+        self.left_out = sum(part.left_out for part in parts)
+        self._columns: dict[str, Array] = {}
+        self._version = (sum(one.version[0] for one in parts), sum(one.version[1] for one in parts))
+        self._sessions = sessions_of(parts, name)
+        self._series, self._phases = _Names(), _Names()
+        self._maps: dict[tuple[int, str], Array] = {}
+        self._form_ends: list[int] = []
+        self.catalogue = self._merged()
+        self._stretches = self._laid_out()
+        self.committed = self._stretches[-1].stop if self._stretches else 0
+
+    # -- what is where
+
+    def _merged(self) -> Catalogue:
+        first = self._parts[0].catalogue
+        merged = Catalogue(
+            self.rank,
+            uid=first.uid,
+            created_ns=min(part.catalogue.created_ns for part in self._parts),
+            checked=first.checked,
+        )
+        for place, part in enumerate(self._parts):
+            self._number(merged, place, part.catalogue)
+        row = 0
+        for session in self._sessions:
+            merged.attempts.append(self._attempt(session, row))
+            row += sum(span.end - span.first for span in session.spans)
+            self._state(merged, session)
+        merged.state = "closed" if self._is_closed() else "open"
+        merged.published = row
+        return merged
+
+    def _is_closed(self) -> bool:
+        """Whether the last session ended as it should: it told whichever collector it was at."""
+        own = self._sessions[-1].attempts if self._sessions else ()
+        parts = [(self._parts[place].catalogue, attempt) for place, attempt in own]
+        return any(one.state == "closed" and one.attempts[-1] == attempt for one, attempt in parts)
+
+    def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
+        """Series and phases get one number for all parts, forms one for each: values lie apart."""
+        told = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
+        for old, new in zip(own.series, told, strict=True):
+            if new == len(merged.series):
+                merged.series.append(replace(old, id=new))
+        phases = [self._phases.number(phase) for phase in own.phases]
+        merged.phases[:] = self._phases.names
+        start = len(merged.forms)
+        self._maps[place, "series"] = np.array(told, np.uint32)
+        self._maps[place, "phase"] = np.array(phases, np.uint32)
+        self._maps[place, "form"] = np.arange(start, start + len(own.forms), dtype=np.uint32)
+        merged.forms += [replace(form, id=start + form.id) for form in own.forms]
+        self._form_ends.append(start + len(own.forms))
+
+    def _attempt(self, session: Session, row: int) -> Attempt:
+        """One attempt for all that a session has in its parts."""
+        own = [attempt for _, attempt in session.attempts]
+        header: dict[str, Any] = {}
+        for attempt in own:
+            header |= attempt.header
+        return replace(
+            own[0], number=session.number, header=header, first_row=row, first=0, order_base=0
+        )
+
+    def _state(self, merged: Catalogue, session: Session) -> None:
+        """Gaps and lineage of a session: each collector was told all that the session had to say.
+
+        What a collector left out itself is counted by each for itself, and added.
+        """
+        number = session.number
+        for place, attempt in session.attempts:
+            own = self._parts[place].catalogue
+            for key, gap in own.gaps.items():
+                if key[0] == attempt.number:
+                    _add_gap(merged.gaps, (number, *key[1:]), gap)
+            for edges in own.edges.values():
+                if edges.attempt == attempt.number:
+                    moved = replace(edges, attempt=number)
+                    merged.edges.setdefault(edges_key(moved), moved)
+
+    def _laid_out(self) -> list[_Stretch]:
+        found: list[_Stretch] = []
+        row = order = 0
+        for session in self._sessions:
+            self.catalogue.attempts[session.number] = replace(
+                self.catalogue.attempts[session.number], order_base=order
+            )
+            highest = order - 1
+            for span in session.spans:
+                part = self._parts[span.share.place]
+                attempt = part.catalogue.attempts[span.share.attempt]
+                own = attempt.first_row + span.first - attempt.first
+                count, shift = span.end - span.first, order - attempt.order_base
+                place = span.share.place
+                found.append(_Stretch(row, row + count, place, own, session.number, shift))
+                highest = max(highest, int(part.span("order", own, own + count).max()) + shift)
+                row += count
+            order = highest + 1
+        return found
+
+    # -- what a reader of one rank has from its location
+
+    @property
+    def is_current(self) -> bool:
+        """Whether every part is still the one that was opened."""
+        return all(part.is_current for part in self._parts)
+
+    def refresh(self) -> None:
+        """Nothing: what was committed since is in a rank that is joined anew."""
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Differs whenever something was committed since."""
+        return self._version
+
+    def span(self, name: str, start: int, stop: int) -> Array:
+        """Part of a column, which is not kept in memory."""
+        pieces = [
+            self._piece(name, one, max(start, one.start), min(stop, one.stop))
+            for one in self._stretches
+            if one.start < stop and start < one.stop
+        ]
+        return np.concatenate(pieces) if pieces else self._parts[0].span(name, 0, 0)
+
+    def _piece(self, name: str, stretch: _Stretch, start: int, stop: int) -> Array:
+        row = stretch.row + start - stretch.start
+        found: Array = np.array(self._parts[stretch.place].span(name, row, row + stop - start))
+        if name in ("series", "form", "phase"):
+            return _renumbered(self._maps[stretch.place, name], found)
+        if name == "attempt":
+            return np.full_like(found, stretch.session)
+        if name == "order":
+            found += stretch.order
+        if name == "hist_offset":
+            found += stretch.place * _PAIRS
+        return found
+
+    def check_rows(self, rows: Array) -> None:
+        """Raises DamagedError where one of these rows does not fit its checksum; asks once."""
+        for one in self._stretches:
+            own = rows[(rows >= one.start) & (rows < one.stop)]
+            if len(own):
+                self._parts[one.place].check_rows(own - one.start + one.row)
+
+    def operations(self, attempt: int | None = None) -> list[Entry]:
+        """The log of operations of all parts, each entry once; see `RankReader.operations`."""
+        numbers = {
+            (place, one.number): session.number
+            for session in self._sessions
+            for place, one in session.attempts
+        }
+        found: dict[object, Entry] = {}
+        for place, part in enumerate(self._parts):
+            for entry in part.operations():
+                told = entry
+                if "structure" not in entry:
+                    number = numbers.get((place, entry["attempt"]))
+                    if number is None or attempt not in (None, number):
+                        continue
+                    told = {**entry, "attempt": number}
+                found.setdefault(entry_key(told), told)
+        return list(found.values())
+
+    def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
+        places = offsets // _PAIRS
+        if not len(places) or (places == places[0]).all():
+            place = int(places[0]) if len(places) else 0
+            return self._parts[place]._pairs(offsets - place * _PAIRS, lengths)  # noqa: SLF001
+        found = [
+            self._pairs(offsets[at : at + 1], lengths[at : at + 1]) for at in range(len(offsets))
+        ]
+        exponents, counts = zip(*found, strict=True)
+        return np.concatenate(exponents), np.concatenate(counts)
+
+    def _stored(self, form: Form) -> StoredForm:
+        place = next(at for at, end in enumerate(self._form_ends) if form.id < end)
+        first = int(self._maps[place, "form"][0])
+        return self._parts[place]._stored(replace(form, id=form.id - first))  # noqa: SLF001
+
+
+class _Names:
+    """Numbers for names, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.names: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, name: Any) -> int:
+        if name not in self._numbers:
+            self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return self._numbers[name]
+
+
+def _renumbered(numbers: Array, values: Array) -> Array:
+    """What is not numbered there is damage, and becomes a number that is none here either."""
+    known = values < len(numbers)
+    found = np.full_like(values, np.iinfo(values.dtype).max)
+    found[known] = numbers[values[known]]
+    return found
+
+
+def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:
+    old = gaps.get(key)
+    if old is None:
+        gaps[key] = gap
+        return
+    own = gap.reason in REASONS or gap.reason.startswith(MISFIT)
+    gaps[key] = replace(
+        gap,
+        count=old.count + gap.count if own else max(old.count, gap.count),
+        first_step=min(old.first_step, gap.first_step),
+        last_step=max(old.last_step, gap.last_step),
+    )
+
+
+def joined_rank(parts: Sequence[RankReader], name: str) -> RankReader:
+    """The rank that these parts are, which come in their order. Raises as `JoinedRank`."""
+    return parts[0] if is_whole(parts) else JoinedRank(parts, name)

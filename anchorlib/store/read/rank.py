@@ -1,0 +1,433 @@
+"""One rank of a run as a reader sees it: committed rows and what they mean.
+
+It never repairs and never locks: it trusts `seq` and whole catalogue lines, which a writer puts
+down only after everything they speak of. Values are compared with their digests as they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.errors import DamagedError, RunNotFoundError
+from anchorlib.operations import Entry
+from anchorlib.record import Gap
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    HIST_COLUMNS,
+    MOST_BINS,
+    NOT_KEPT,
+    ROW_1,
+    ROWS_PER_CHUNK,
+    Catalogue,
+    Form,
+    chunk_key,
+    whole_lines,
+)
+from anchorlib.store.locations import Location
+from anchorlib.store.seal import SealedRank, rank_location
+from anchorlib.store.stored import (
+    UNFIT,
+    RowChecks,
+    StoredForm,
+    StoredRows,
+    committed_rows,
+    damage,
+    operation_entries,
+    unfit,
+)
+from anchorlib.summary import Log2Histogram, log2_histogram
+
+__all__ = ["RankReader"]
+
+Array = np.ndarray[Any, Any]
+BLOCK_BYTES = 16 << 20
+_MOST: Final = (1 << 63) - 1
+CATALOG_PART = 1 << 20  # of a catalogue that are in memory as text at a time
+
+
+class RankReader:
+    """Columns, values and catalogue of one rank, as of the last `refresh`.
+
+    name: what errors call the run. part: which part of the rank it is, see `parts`.
+    asked: what `find_run` was given for the run, for `pin_of`.
+    """
+
+    asked: tuple[str, str | None] | None = None
+
+    def __init__(self, run: Location, rank: int, name: str = "", part: int = 0) -> None:
+        self.run = name
+        self.rank = rank
+        self.part = part
+        self._location = rank_location(run, rank, part)
+        self.catalogue = Catalogue(rank)
+        self.committed = 0
+        self.left_out = 0  # rows at the end of a copy, see `tail`
+        self._columns: dict[str, Array] = {}
+        self._catalogue_end = 0
+        self._first_line = b""
+        self._row_checks = RowChecks(self._location, self)
+        self.refresh()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the rank is still the one that was opened: not overwritten, not removed."""
+        head = self._location.get(f"catalog/{chunk_key(0, 0)}", 0, len(self._first_line))
+        return head == self._first_line
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it was sealed, and grows no more."""
+        return isinstance(self._location, SealedRank)
+
+    def refresh(self) -> None:
+        """Reads what was committed since."""
+        # Rows first: whatever they speak of stands in the catalogue already.
+        known = self.committed
+        committed = committed_rows(self._location, "records", known)
+        self._read_catalogue()
+        self.committed = self._understood(known, committed)
+
+    def end_at(self, rows: int) -> None:
+        """Leaves out what a copy has in part: all rows from `rows` on."""
+        self.left_out = self.committed - rows
+        self.committed = rows
+
+    def _understood(self, known: int, committed: int) -> int:
+        # Power loss, unlike a kill, can keep a row and lose the line that says what it is.
+        for start in range(known, committed, ROWS_PER_CHUNK):
+            stop = min(start + ROWS_PER_CHUNK, committed)
+            unknown = self.span("form", start, stop) >= len(self.catalogue.forms)
+            unknown |= self.span("series", start, stop) >= len(self.catalogue.series)
+            if unknown.any():
+                return start + int(np.flatnonzero(unknown)[0])
+        return committed
+
+    def _read_catalogue(self) -> None:
+        chunk, start = divmod(self._catalogue_end, CATALOG_CHUNK)
+        rest = b""
+        while part := self._catalogue_part(chunk, start):
+            rest += part
+            if part.endswith(b"\0"):
+                break
+            if len(rest) >= CATALOG_PART:
+                rest = rest[self._understand(rest) :]
+            chunk, start = chunk + 1, 0
+        self._understand(rest)
+        if not self._catalogue_end:
+            raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
+
+    def _understand(self, raw: bytes) -> int:
+        """Takes the whole lines at the start of `raw`; where they end."""
+        lines, end = whole_lines(raw)
+        self.catalogue.apply(lines)
+        if lines and not self._catalogue_end:
+            self._first_line = lines[0]
+        self._catalogue_end += end
+        return end
+
+    def _catalogue_part(self, chunk: int, start: int) -> bytes | None:
+        key = f"catalog/{chunk_key(chunk, 0)}"
+        return self._location.get(key, start, CATALOG_CHUNK - start)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Differs whenever something was committed since."""
+        return (self.committed, self._catalogue_end)
+
+    @property
+    def catalogue_end(self) -> int:
+        """Bytes of whole lines in the catalogue."""
+        return self._catalogue_end
+
+    def column(self, name: str) -> Array:
+        """One column over all committed rows, in the order they were written."""
+        known = self._columns.get(name)
+        have = 0 if known is None else len(known)
+        if known is None or have < self.committed:
+            fresh = self.span(name, have, self.committed)
+            self._check_bound(name, fresh)
+            known = fresh if known is None else np.concatenate([known, fresh])
+            self._columns[name] = known
+        return known[: self.committed]
+
+    def _check_bound(self, name: str, values: Array) -> None:
+        """Raises DamagedError for what no writer puts into a column, and no reader could count."""
+        if values.dtype.kind != "u" or name.startswith("digest"):
+            return
+        bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
+        if len(values) and int(values.max()) > bound:
+            raise DamagedError(
+                f"rank {self.rank} says {values.max()} in column {name}, which is {bound} at most: "
+                "the store was damaged from outside"
+            )
+
+    def span(self, name: str, start: int, stop: int) -> Array:
+        """Part of a column, which is not kept in memory."""
+        if self.catalogue.version == 1 and name in ("series", "form"):
+            forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
+            return forms if name == "form" else series
+        dtype = ROW_1[name] if name == "variant" else COLUMNS[name]
+        return StoredRows(self._location, f"records/{name}", dtype).span(start, stop)
+
+    def cell(self, name: str, row: int) -> Any:
+        """One column's entry for one row."""
+        return self.column(name)[row]
+
+    @property
+    def series_ids(self) -> Array:
+        """The series of each row."""
+        return self.column("series")
+
+    def kept(self, rows: Array) -> Array:
+        """Whether the values of these rows are stored."""
+        kept: Array = (self.column("flags")[rows] & NOT_KEPT) == 0
+        return kept
+
+    def dtype_set(self, rows: Array) -> list[str]:
+        """The different dtypes of these rows, in the order in which their forms were begun."""
+        return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
+
+    def dtypes(self, rows: Array) -> list[str]:
+        """The dtype of each of these rows."""
+        forms = self.catalogue.forms
+        return [forms[number].dtype for number in self.column("form")[rows]]
+
+    def shapes(self, rows: Array) -> list[tuple[int, ...]]:
+        """The tensor shape of each of these rows."""
+        found: list[tuple[int, ...]] = [()] * len(rows)
+        for stored, places in self._by_form(rows):
+            shapes = stored.shape_list(self.column("row")[rows[places]])
+            for place, shape in zip(places.tolist(), shapes, strict=True):
+                found[place] = shape
+        return found
+
+    def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
+        """The tensor shape of each of these rows; keeps no column in memory."""
+        numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
+        found: list[tuple[int, ...]] = [()] * len(rows)
+        for number in np.unique(numbers).tolist():
+            places = np.flatnonzero(numbers == number)
+            stored = self._stored(self.catalogue.forms[number])
+            shapes = stored.shape_list(rows[places])
+            for place, shape in zip(places.tolist(), shapes, strict=True):
+                found[place] = shape
+        return found
+
+    def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
+        """The different tensor shapes of these rows."""
+        parts = self._by_form(rows)
+        sets = (stored.shape_set(self.column("row")[rows[places]]) for stored, places in parts)
+        return set().union(*sets)
+
+    def forms(self, rows: Array) -> set[tuple[str, tuple[int, ...]]]:
+        """The different dtypes and shapes that these rows have together."""
+        return {
+            (stored.entry.dtype, shape)
+            for stored, places in self._by_form(rows)
+            for shape in stored.shape_set(self.column("row")[rows[places]])
+        }
+
+    def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
+        """The different shapes of these rows, and for each row which of them is its."""
+        found: dict[tuple[int, ...], int] = {}
+        codes = np.empty(len(rows), np.int64)
+        for stored, places in self._by_form(rows):
+            if stored.entry.shape is not None:
+                codes[places] = found.setdefault(stored.entry.shape, len(found))
+                continue
+            own = stored.shape_list(self.column("row")[rows[places]])
+            codes[places] = [found.setdefault(shape, len(found)) for shape in own]
+        return list(found), codes
+
+    def stored_bytes(self, rows: Array) -> int:
+        """Bytes of values that are stored of these rows."""
+        rows = rows[self.kept(rows)]
+        parts = self._by_form(rows)
+        return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
+
+    def stack(self, rows: Array) -> Array:
+        """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape).
+
+        Raises DamagedError for values that do not fit their digest, or cannot be read any more.
+        """
+        try:
+            found = self.unchecked_stack(rows)
+        except DamagedError:
+            for row in rows.tolist():
+                self.raw(row)  # says which record it is
+            raise
+        return self._checked(rows, found)
+
+    def unchecked_stack(self, rows: Array) -> Array:
+        """The same, for a caller that compares them with their digests."""
+        (first, places), *others = self._by_form(rows)
+        if not others and first.entry.shape is not None:
+            return first.values.pick(self.column("row")[rows])
+        storage = dtypes.dtype(first.entry.dtype).storage
+        shape = first.shape_list(self.column("row")[rows[places[:1]]])[0]
+        found = np.empty((len(rows), prod(shape)), storage)
+        self.flat_stack(rows, found)
+        return found.reshape(len(rows), *shape)
+
+    def flat_stack(self, rows: Array, out: Array) -> None:
+        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size).
+
+        For a caller that compares them with their digests.
+        """
+        for stored, places in self._by_form(rows):
+            own = self.column("row")[rows[places]]
+            if not stored.entry.flat:
+                out[places] = stored.values.pick(own).reshape(len(own), -1)
+                continue
+            starts = stored.offsets(own).tolist()
+            for place, start in zip(places.tolist(), starts, strict=True):
+                out[place] = stored.values.span(start, start + out.shape[1])
+
+    def raw(self, row: int) -> Array:
+        """Raw storage of one row whose values are kept; raises DamagedError as `stack` does."""
+        try:
+            found = self.unchecked(row)
+        # Where the place or the shape was damaged, numpy is asked for what cannot be.
+        except (DamagedError, ValueError, OverflowError) as error:
+            raise damage(self, row, str(error)) from error
+        self._checked(np.array([row]), found[None])
+        return found
+
+    def unchecked(self, row: int) -> Array:
+        """The same, for a caller that compares it with its digest."""
+        return self._stored(self._form(row)).value(int(self.column("row")[row]))
+
+    def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
+        """The same in C order, flat, at most `nbytes` at a time."""
+        stored = self._stored(self._form(row))
+        return stored.blocks(int(self.column("row")[row]), nbytes)
+
+    def unfit(self, rows: Array, values: Array) -> list[int]:
+        """The places among `rows` whose `values` do not fit their digest."""
+        digests = np.empty((len(rows), 2), COLUMNS["digest_high"])
+        digests[:, 0], digests[:, 1] = (self.column(f"digest_{n}")[rows] for n in ("high", "low"))
+        return unfit(values, digests.tobytes())
+
+    def _checked(self, rows: Array, values: Array) -> Array:
+        for place in self.unfit(rows, values):
+            raise damage(self, int(rows[place]), UNFIT)
+        return values
+
+    def check_rows(self, rows: Array) -> None:
+        """Raises DamagedError where one of these rows does not fit its checksum; asks once."""
+        for row in self._row_checks.fresh_unfit(rows)[:1]:
+            raise damage(self, row, "they do not fit their checksum", "the figures")
+
+    def flat_elements(self, form: Form, rows: int) -> int:
+        """Elements that the first `rows` records of a flat form have together."""
+        return self._stored(form).elements(rows)
+
+    def histograms(self, rows: Array) -> list[Log2Histogram]:
+        """The log2 histograms of these rows, stored or computed from the values.
+
+        Raises DamagedError where rows or values are not those that were written.
+        """
+        self.check_rows(rows)
+        lengths = self.column("hist_length")[rows]
+        ends = np.cumsum(np.maximum(lengths, 0))
+        exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
+        figures = [self.column(name)[rows].tolist() for name in ("zero", "nan", "inf", "subnormal")]
+        found = []
+        for place, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
+            if length < 0:
+                row = int(rows[place])
+                found.append(log2_histogram(self.raw(row), self._form(row).dtype))
+                continue
+            zero, nan, inf, subnormal = (figure[place] for figure in figures)
+            bins = (exponents[end - length : end], counts[end - length : end])
+            one = Log2Histogram.from_pairs(*bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal)
+            found.append(one)
+        return found
+
+    def pooled_pairs(self, rows: Array) -> Log2Histogram:
+        """The histogram of all these rows together, each of which has its own stored.
+
+        Raises DamagedError where rows are not those that were written.
+        """
+        self.check_rows(rows)
+        lengths = self.column("hist_length")[rows]
+        exponents, counts = self._pairs(self.column("hist_offset")[rows], lengths)
+        bins, places = np.unique(exponents, return_inverse=True)
+        totals = np.zeros(len(bins), np.uint64)
+        np.add.at(totals, places, counts)
+        zero, nan, inf, subnormal = (
+            int(self.column(name)[rows].sum()) for name in ("zero", "nan", "inf", "subnormal")
+        )
+        return Log2Histogram.from_pairs(
+            bins, totals, zero=zero, nan=nan, inf=inf, subnormal=subnormal
+        )
+
+    def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
+        """Raw storage of rows whose values are kept, in stacks of about `nbytes`, with its dtype.
+
+        Rows come form by form; those of a flat form one by one.
+        """
+        for stored, places in self._by_form(rows):
+            dtype, own = stored.entry.dtype, rows[places]
+            if stored.entry.flat:
+                yield from ((self.raw(row), dtype) for row in own.tolist())
+                continue
+            size = max(nbytes // max(stored.values.nbytes, 1), 1)
+            for start in range(0, len(own), size):
+                yield self.stack(own[start : start + size]), dtype
+
+    def gaps(self) -> list[Gap]:
+        """What each attempt says it did not record."""
+        return list(self.catalogue.gaps.values())
+
+    def operations(self, attempt: int | None = None) -> list[Entry]:
+        """The log of operations: all of it, or its structures and what one attempt states.
+
+        Raises DamagedError.
+        """
+        entries, _ = operation_entries(self._location)
+        return [
+            entry
+            for entry in entries
+            if attempt is None or "structure" in entry or entry["attempt"] == attempt
+        ]
+
+    def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
+        """The stored pairs of all these rows, one row after the other."""
+        stored = lengths > 0
+        if (lengths > MOST_BINS).any():
+            raise DamagedError(
+                f"rank {self.rank} has a histogram of {lengths.max()} bins, more than there are "
+                "exponents: the store was damaged from outside"
+            )
+        parts = zip(offsets[stored].tolist(), lengths[stored].tolist(), strict=True)
+        places = [np.arange(offset, offset + length) for offset, length in parts]
+        every = np.concatenate([np.empty(0, np.int64), *places])
+        exponents, counts = (
+            StoredRows(self._location, f"records/{name}", dtype).pick(every)
+            for name, dtype in HIST_COLUMNS.items()
+        )
+        self._check_bound("hist_count", counts)
+        return exponents, counts
+
+    def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
+        """Each form of these rows, and which places among them are its."""
+        numbers = self.column("form")[rows]
+        if len(numbers) and (numbers == numbers[0]).all():  # as nearly always
+            return [(self._stored(self._form(int(rows[0]))), np.arange(len(rows)))]
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        parts = np.split(order, cuts) if len(order) else []
+        return [(self._stored(self._form(int(rows[part[0]]))), part) for part in parts]
+
+    def _form(self, row: int) -> Form:
+        return self.catalogue.forms[int(self.column("form")[row])]
+
+    def _stored(self, form: Form) -> StoredForm:
+        return StoredForm(self._location, form)

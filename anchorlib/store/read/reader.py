@@ -1,0 +1,180 @@
+"""A run as readers find it: its ranks, each read when it is first asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anchorlib.errors import RunNotFoundError, StoreError
+from anchorlib.names import escape
+from anchorlib.store.disk import is_locked, lock_path
+from anchorlib.store.format import claim_key
+from anchorlib.store.locations import LocalLocation, Location, PartKey, listed_parts
+from anchorlib.store.read.joined import joined_rank
+from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.run_index import RunFigures, archived_figures
+from anchorlib.store.read.tail import whole_rows
+from anchorlib.store.seal import is_unfinished
+
+__all__ = ["RunReader", "end_copy"]
+
+
+class RunReader:
+    """Committed rows of every rank of one run; never repairs, never locks."""
+
+    def __init__(
+        self, location: Location, name: str, asked: tuple[str, str | None] | None = None
+    ) -> None:
+        """`location` is the run's own: its keys begin with "rank0/".
+
+        asked: what `find_run` was given for it, as other processes may be given it.
+        """
+        self.location = location
+        self.name = name
+        self.asked = asked
+        self.figures: RunFigures | None = None
+        self._looked_for_figures = False
+        self._ranks: dict[int, RankReader] = {}
+        self._parts: dict[PartKey, RankReader] = {}
+        self._looked: dict[PartKey, tuple[int, int]] = {}
+        self._copied: dict[PartKey, bool] = {}
+        self._joined: dict[int, list[tuple[int, tuple[int, int]]]] = {}
+
+    def refresh(self) -> None:
+        """Looks for new ranks, rows and series.
+
+        A run of sealed ranks that has an index is read as it was at the first look: its ranks are
+        opened when they are asked for, and `figures` is what the index says. A rank that was not
+        sealed to its end does not exist. Raises RunNotFoundError where there is no other, or the
+        run is gone, StoreError where a part of a rank is missing.
+        """
+        if not self._looked_for_figures:
+            self.figures = archived_figures(self.location)
+            self._looked_for_figures = True
+        if self.figures is not None:
+            return
+        self._look()
+        try:
+            self._join()
+        except StoreError:
+            # A rank may have gone on elsewhere while its parts were read one after the other.
+            self._look()
+            self._join()
+
+    def _look(self) -> None:
+        listed = listed_parts(self.location)
+        found = {key: reader for key in listed if (reader := self._sealed_or_live(key))}
+        if self._parts and not listed:
+            raise RunNotFoundError(
+                f"{escape(self.name)} is not here any more: it was removed, renamed, or is in its "
+                "archive alone; open it again"
+            )
+        if listed and not found:
+            raise RunNotFoundError(
+                f"no rank of {escape(self.name)} was sealed to its end: archive the run once more"
+            )
+        self._parts = found
+
+    def _sealed_or_live(self, key: PartKey) -> RankReader | None:
+        try:
+            return self._fresh(key)
+        except RunNotFoundError:
+            is_claimed = self.location.get(claim_key(key[0]), 0, 1) is not None
+            if is_claimed or is_unfinished(self.location, key[0]):
+                return None
+            raise
+
+    def _join(self) -> None:
+        ranks: dict[int, list[RankReader]] = {}
+        for (rank, _), reader in sorted(self._parts.items()):
+            ranks.setdefault(rank, []).append(reader)
+        self._ranks = {rank: self._whole(rank, parts) for rank, parts in ranks.items()}
+
+    def _whole(self, rank: int, parts: list[RankReader]) -> RankReader:
+        """The rank that these parts are; the same reader as long as none of them changes."""
+        known = [(id(part), part.version) for part in parts]
+        if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
+            joined = joined_rank(parts, self.name)
+            joined.asked = self.asked
+            self._joined[rank] = known
+            return joined
+        return self._ranks[rank]
+
+    def _fresh(self, key: PartKey) -> RankReader:
+        reader = self._parts.get(key)
+        if reader is not None and reader.left_out:  # a copy, which grows no more
+            return reader
+        if reader is None or not reader.is_current:
+            reader = self._opened(key)
+        else:
+            reader.refresh()
+        if self._looked.get(key) != reader.version:
+            self._copied[key] = end_copy(self.location, self.name, reader)
+            self._looked[key] = reader.version
+        return reader
+
+    def _opened(self, key: PartKey) -> RankReader:
+        reader = RankReader(self.location, key[0], self.name, key[1])
+        reader.asked = self.asked
+        return reader
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks seen so far, ascending."""
+        return sorted(self._ranks) if self.figures is None else list(self.figures.ranks)
+
+    def rank(self, rank: int) -> RankReader:
+        """One rank; raises KeyError where it has recorded nothing."""
+        if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
+            self._ranks[rank] = self._opened((rank, 0))
+        return self._ranks[rank]
+
+    def open_rank(self, rank: int) -> RankReader:
+        """One rank as it is now, without a look at the others. Raises RunNotFoundError."""
+        keys = [key for key in listed_parts(self.location) if key[0] == rank] or [(rank, 0)]
+        parts = {key: self._fresh(key) for key in keys}
+        self._parts |= parts
+        self._ranks[rank] = self._whole(rank, list(parts.values()))
+        return self._ranks[rank]
+
+    @property
+    def state(self) -> str:
+        """ "open" as long as any rank is, else "closed"."""
+        if self.figures is not None:
+            return "closed" if self.figures.closed else "open"
+        states = {reader.catalogue.state for reader in self._ranks.values()}
+        return "closed" if states == {"closed"} else "open"
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it was copied while it was written: then it ends at a commit of that time."""
+        return any(self._copied.values())
+
+    def is_live(self, rank: int) -> bool | None:
+        """Whether a process holds this rank right now; None where only a collector can know.
+
+        A rank that is open and not live was left by a process that died.
+        """
+        parts = {0, *(part for known, part in self._parts if known == rank)}
+        locks = [_lock(self.location, self.name, rank, part) for part in parts]
+        known = [is_locked(lock) for lock in locks if lock is not None]
+        return any(known) if known else None
+
+
+def end_copy(run: Location, name: str, reader: RankReader) -> bool:
+    """Leaves out the rows that a copy of a live rank has in part; whether it is such a copy.
+
+    It is one where rows had to be left out, and where the rank is open and was never written in
+    this place: then no lock of it is there.
+    """
+    lock = _lock(run, name, reader.rank, reader.part)
+    if lock is None or reader.catalogue.state != "open" or is_locked(lock):
+        return False
+    reader.end_at(whole_rows(run, reader))
+    return bool(reader.left_out) or not lock.exists()
+
+
+def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
+    """The lock file of a rank or a part of it; None where only a collector knows."""
+    if not isinstance(run, LocalLocation):
+        return None
+    return lock_path(run.root.parent, name, rank, part)

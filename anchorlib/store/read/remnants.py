@@ -1,0 +1,251 @@
+"""What can still be read of a damaged rank, as a location that readers find whole.
+
+    Remnants(run, 0) ─▶ RankReader(remnants, 0) ─▶ rows, of which the checksums say which are sound
+
+Nothing is guessed of a record. Catalogue lines that do not fit their checksums are left out, and
+what rows spoke of by their numbers gets an entry that nobody wrote: the checksum of a row is seeded
+with its series and form, so such a row does not fit. A column that is missing or short reads as
+zeros there, and rows behind a hole in `seq` are offered again: each row fits, or it does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.errors import AnchorError, StoreError
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    HIST_COLUMNS,
+    ROWS_PER_CHUNK,
+    VERSION,
+    Catalogue,
+    chunk_key,
+    chunk_number,
+    encode,
+    is_sound,
+    rank_name,
+)
+from anchorlib.store.locations import Location, Within
+
+__all__ = ["Remnants"]
+
+Array = np.ndarray[Any, Any]
+_MOST: Final = (1 << 63) - 1
+_NUMBERED: Final = ("attempt", "series", "form", "phase")
+_STATED: Final = ("gap", "header_of", "edges")  # lines that have a numbered one's key as well
+_NUMBERS: Final = {"series": "series", "form": "forms", "phase": "phases", "attempt": "attempts"}
+_MOST_LOST: Final = 4096  # entries that may be missing behind the last one that is there
+
+
+class Remnants:
+    """One rank of the run at `run`, of format 2, with what is damaged in it made readable.
+
+    part: which part of the rank it is.
+    problems: what was found, in words; none where catalogue and columns are whole.
+    lost_phases: numbers of phases whose names are lost.
+    """
+
+    def __init__(self, run: Location, rank: int, part: int = 0) -> None:
+        self.problems: list[str] = []
+        self.lost_phases: set[int] = set()
+        self._run = run
+        self._rank = rank
+        self._folder = rank_name(rank, part)
+        self._location = Within(run, self._folder)
+        self._chunks = self._chunk_count()
+        self._seq = self._committed()
+        self._catalogue = self._mended()
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`; of other ranks nothing is here."""
+        whole = self._replaced(key.removeprefix(f"{self._folder}/"))
+        if whole is None:
+            return self._run.get(key, start, length)
+        return whole[start:] if length is None else whole[start : start + length]
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        return self._run.list(prefix)
+
+    def _replaced(self, key: str) -> bytes | None:
+        """The bytes of a file that reads otherwise here than it is stored; None for others."""
+        folder, _, name = key.rpartition("/")
+        number = chunk_number(name)
+        if number is None:
+            return None
+        if folder == "catalog":
+            return self._catalogue[number * CATALOG_CHUNK :][:CATALOG_CHUNK]
+        above, _, column = folder.rpartition("/")
+        if above != "records":
+            return None
+        if column == "seq":
+            return self._seq[number * ROWS_PER_CHUNK :][:ROWS_PER_CHUNK].tobytes()
+        dtype = (COLUMNS | HIST_COLUMNS).get(column)
+        return None if dtype is None else self._column(column, dtype, number)
+
+    def _column(self, name: str, dtype: np.dtype[Any], chunk: int) -> bytes:
+        size = ROWS_PER_CHUNK * dtype.itemsize
+        found = np.frombuffer(self._read(f"records/{name}/{chunk_key(chunk, 0)}", size), dtype)
+        bound = len(getattr(self._known, _NUMBERS[name])) - 1 if name in _NUMBERS else _MOST
+        # What no reader could follow: another value, and the row does not fit its checksum.
+        if dtype.kind == "u" and name != "check" and not name.startswith("digest"):
+            found = np.where(found.astype(np.uint64) > max(bound, 0), np.zeros(1, dtype), found)
+        return found.tobytes()
+
+    def _read(self, key: str, size: int) -> bytes:
+        """A file of a known size; what is missing of it reads as zeros."""
+        try:
+            data = self._location.get(key, 0, size)
+        except StoreError:
+            data = None
+        return (data or b"").ljust(size, b"\0")
+
+    def _chunk_count(self) -> int:
+        """Files that the fullest column has: no more rows are there, whatever is said of them."""
+        counts = [0]
+        for name in COLUMNS:
+            try:
+                files = self._location.list(f"records/{name}")
+            except StoreError:
+                continue
+            counts.append(sum(chunk_number(one) is not None for one in files))
+        return max(counts)
+
+    def _committed(self) -> Array:
+        """`seq` as it was, as far as rows may have been committed."""
+        dtype = COLUMNS["seq"]
+        key = "records/seq/"
+        parts = [
+            np.frombuffer(self._read(key + chunk_key(one, 0), ROWS_PER_CHUNK * 8), dtype)
+            for one in range(self._chunks)
+        ]
+        stored = np.concatenate([np.empty(0, dtype), *parts])
+        due = np.arange(1, len(stored) + 1, dtype=dtype)
+        told = np.flatnonzero(stored == due)
+        rows = int(told[-1]) + 1 if len(told) else 0
+        published = self._published()
+        if len(told) < max(rows, published):
+            lost = max(rows, published) - len(told)
+            self.problems.append(f"{lost} rows do not say any more that they are there")
+        return due[: max(rows, published)]
+
+    def _lines(self) -> Iterator[bytes]:
+        """Whatever stands between line ends, also behind what is no text."""
+        try:
+            numbers = [chunk_number(name) for name in self._location.list("catalog")]
+        except StoreError:
+            numbers = []
+        known = sorted(one for one in numbers if one is not None)
+        data = b"".join(self._read(f"catalog/{chunk_key(one, 0)}", CATALOG_CHUNK) for one in known)
+        *lines, torn = data.rstrip(b"\0").split(b"\n")
+        yield from lines
+        # A crash leaves a part of a line there. A whole one has lost its end alone.
+        whole = next((one for one in (torn, torn[:-1]) if is_sound(one)), None)
+        self._has_stray = whole is not None
+        if whole is not None:
+            yield whole
+
+    def _published(self) -> int:
+        found = [entry.get("published") for _, entry in self._entries()]
+        return max((one for one in found if type(one) is int and 0 < one < _MOST), default=0)
+
+    def _entries(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        for line in self._lines():
+            try:
+                entry = json.loads(line) if is_sound(line) is not False else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(entry, dict):
+                yield line, entry
+
+    def _mended(self) -> bytes:
+        """The catalogue's sound lines, and entries for those that are lost."""
+        total = sum(1 for _ in self._lines())
+        numbered: dict[str, dict[int, bytes]] = {key: {} for key in _NUMBERED}
+        first, others, sound = b"", [], 0
+        for line, entry in self._entries():
+            sound += 1
+            key = next((k for k in _NUMBERED if k in entry and not entry.keys() & set(_STATED)), "")
+            number = entry.get(key)
+            if "rank" in entry:
+                first = first or line
+            elif key and type(number) is int and 0 <= number < total:
+                numbered[key].setdefault(number, line)
+            else:
+                others.append(line)
+        if not first:
+            self.problems.append("the first line of the catalogue is lost")
+        lost = total - sound
+        scratch = self._known = Catalogue(self._rank)
+        made = [self._applied(scratch, first) or self._applied(scratch, self._first())]
+        for key in _NUMBERED:
+            made += self._filled(scratch, key, numbered[key], lost)
+        made += self._array_lines(scratch, others)
+        if lost:
+            self.problems.append(f"{lost} of {total} lines of the catalogue do not fit")
+        if self._has_stray:
+            self.problems.append("the end of the catalogue does not fit")
+        return b"".join(made)
+
+    def _first(self) -> bytes:
+        about = {"rank": self._rank, "version": VERSION, "uid": "", "created_ns": 0, "checked": 0}
+        return encode(about)
+
+    def _filled(
+        self, scratch: Catalogue, key: str, lines: dict[int, bytes], lost: int
+    ) -> Iterator[bytes]:
+        """All entries of a kind in order; those that are lost get one that fits no row."""
+        count = max(lines, default=-1) + 1
+        for number in range(count + min(lost, _MOST_LOST)):
+            line = self._applied(scratch, lines.get(number, b""))
+            if not line:
+                if key == "phase":
+                    self.lost_phases.add(number)
+                line = self._applied(scratch, encode(self._unknown(key, number)))
+            yield line
+
+    def _unknown(self, key: str, number: int) -> dict[str, Any]:
+        if key == "series":
+            return {"series": number, "name": "lost", "kind": "value", "mode": "all"}
+        if key == "form":
+            return {"form": number, "dtype": "uint8", "shape": [0, 0, 0]}
+        if key == "phase":
+            return {"phase": number, "name": "lost"}
+        return {
+            "attempt": number,
+            "writer_id": "",
+            "started_ns": 0,
+            "first_row": 0,
+            "order_base": 0,
+            "header": {},
+        }
+
+    def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
+        """The rest as it stands; and where its arrays are, for a form that does not say it."""
+        for line in others:
+            if applied := self._applied(scratch, line):
+                yield applied
+        for form in (*scratch.forms,):
+            if form.array is None and self._has_values(form.group):
+                yield self._applied(scratch, encode({"array": form.id, "rows": form.begun().rows}))
+
+    def _has_values(self, group: str) -> bool:
+        try:
+            return bool(self._location.list(f"{group}/value"))
+        except StoreError:
+            return False
+
+    def _applied(self, scratch: Catalogue, line: bytes) -> bytes:
+        """The line with its end where a catalogue takes it, else nothing."""
+        if not line:
+            return b""
+        try:
+            scratch.apply([line.rstrip(b"\n")])
+        except AnchorError:
+            return b""
+        return line.rstrip(b"\n") + b"\n"

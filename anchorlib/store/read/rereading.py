@@ -1,0 +1,77 @@
+"""Records made again of stored rows, as they were before they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.record import Coordinates, Flag, Record
+from anchorlib.store.read.rank import RankReader
+from anchorlib.summary import Summary
+
+__all__ = ["stored_records"]
+
+Array = np.ndarray[Any, Any]
+_FLAGS: Final = sum(Flag)
+_COLUMNS: Final = [
+    "series",
+    "form",
+    "step",
+    "pass_index",
+    "call",
+    "phase",
+    "attempt",
+    "order",
+    "time_ns",
+    "digest_high",
+    "digest_low",
+    "min",
+    "max",
+    "sum",
+    "l2",
+    "count",
+    "flags",
+    "scale",
+]
+
+
+def stored_records(reader: RankReader, rows: Array, kept: Array | None = None) -> Iterator[Record]:
+    """The records of these rows, in order.
+
+    kept: whether each row's values are read; None reads all that are stored. A record whose stored
+        values are not read says that they were dropped.
+
+    Raises DamagedError where rows or values are not those that were written.
+    """
+    catalogue = reader.catalogue
+    histograms = reader.histograms(rows)
+    shapes = reader.shapes(rows)
+    stored = reader.kept(rows)
+    wanted = stored if kept is None else stored & kept
+    table = {name: reader.column(name)[rows].tolist() for name in _COLUMNS}
+    for at, row in enumerate(rows.tolist()):
+        cell = {name: column[at] for name, column in table.items()}
+        series = catalogue.series[cell["series"]]
+        where = Coordinates(
+            cell["step"], cell["pass_index"], cell["call"], catalogue.phases[cell["phase"]]
+        )
+        digest = cell["digest_high"].to_bytes(8, "big") + cell["digest_low"].to_bytes(8, "big")
+        flags = Flag(cell["flags"] & _FLAGS)
+        yield Record(
+            series.name,
+            series.kind,
+            series.mode,
+            where,
+            cell["order"] - catalogue.attempts[cell["attempt"]].order_base,
+            cell["time_ns"],
+            catalogue.forms[cell["form"]].dtype,
+            tuple(shapes[at]),
+            reader.raw(row) if wanted[at] else None,
+            Summary(digest, cell["min"], cell["max"], cell["sum"], cell["l2"], histograms[at]),
+            cell["count"],
+            reader.rank,
+            flags if wanted[at] == stored[at] else flags | Flag.VALUE_DROPPED,
+            cell["scale"],
+        )

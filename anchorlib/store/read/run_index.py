@@ -1,0 +1,346 @@
+"""The index of an archived run: what the indices of its sealed ranks say, together.
+
+    run1.zarr/index.json.zst    ranks, steps, gaps, and each series of all ranks: figures, histogram
+
+With it a listing, or a histogram of all that was recorded of a tensor, costs one request however
+many ranks there are. It is a line with its checksum, as those of the catalogue are, compressed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.record import Gap, summed_gaps
+from anchorlib.store.format import INDEX, encode, is_sound, items, mapping, step, text, texts, whole
+from anchorlib.store.locations import Location, listed_parts
+from anchorlib.store.seal import read_sealed
+from anchorlib.store.seal.codecs import deflated, inflated
+from anchorlib.store.seal.index import MOST_STEPS, RankFigures, SeriesFigures, read_index
+from anchorlib.summary import Log2Histogram
+
+__all__ = [
+    "MergedSeries",
+    "RunFigures",
+    "archived_figures",
+    "common_shape",
+    "index_bytes",
+    "parsed_index",
+    "sealed_figures",
+]
+
+FORMAT: Final = "anchor-index"
+VERSION: Final = 1
+_MOST_BYTES: Final = 256 << 20
+_MOST_RANKS: Final = 1 << 20
+
+Shape = tuple[int | None, ...] | None
+"""None where shapes differ in their number of dimensions, and in place of a size that differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSeries:
+    """All records of one tensor, kind and mode, of all ranks; figures as of `SeriesFigures`."""
+
+    name: str
+    kind: str
+    mode: str
+    dtypes: tuple[str, ...]
+    shape: Shape
+    ranks: tuple[int, ...]
+    records: int
+    first_order: int
+    first_step: int
+    last_step: int
+    bytes: int
+    histogram: Log2Histogram
+    scales: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Which series it is."""
+        return (self.name, self.kind, self.mode)
+
+    def joined(self, other: MergedSeries) -> MergedSeries:
+        """Both together; they share no rank."""
+        return MergedSeries(
+            *self.key,
+            tuple(dict.fromkeys((*self.dtypes, *other.dtypes))),
+            common_shape([self.shape, other.shape]),
+            tuple(sorted((*self.ranks, *other.ranks))),
+            self.records + other.records,
+            min(self.first_order, other.first_order),
+            min(self.first_step, other.first_step),
+            max(self.last_step, other.last_step),
+            self.bytes + other.bytes,
+            self.histogram + other.histogram,
+            tuple(sorted({*self.scales, *other.scales})),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """A run of sealed ranks without its records.
+
+    ranks: ascending. closed: whether all of them are. steps: those that have records, ascending.
+    bytes: of stored values, all attempts together. series: in order of execution.
+    """
+
+    ranks: tuple[int, ...]
+    closed: bool
+    steps: tuple[int, ...]
+    bytes: int
+    created_ns: int
+    written_ns: int
+    series: tuple[MergedSeries, ...]
+    gaps: tuple[Gap, ...]
+
+    @classmethod
+    def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
+        """What several ranks say, together."""
+        known = sorted(ranks, key=lambda one: one.rank)
+        series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
+        for one in known:
+            for part in one.series:
+                series.setdefault((part.name, part.kind, part.mode), []).append((one.rank, part))
+        return cls(
+            tuple(one.rank for one in known),
+            all(one.state == "closed" for one in known),
+            tuple(sorted({number for one in known for number in one.steps})),
+            sum(one.bytes for one in known),
+            min((one.created_ns for one in known), default=0),
+            max((one.written_ns for one in known), default=0),
+            _in_order(_pooled(parts) for parts in series.values()),
+            tuple(summed_gaps(gap for one in known for gap in one.gaps)),
+        )
+
+    def joined(self, other: RunFigures) -> RunFigures:
+        """Both together; they share no rank."""
+        series = {one.key: one for one in self.series}
+        for one in other.series:
+            series[one.key] = series[one.key].joined(one) if one.key in series else one
+        return RunFigures(
+            tuple(sorted((*self.ranks, *other.ranks))),
+            self.closed and other.closed,
+            tuple(sorted({*self.steps, *other.steps})),
+            self.bytes + other.bytes,
+            min(self.created_ns, other.created_ns),
+            max(self.written_ns, other.written_ns),
+            _in_order(series.values()),
+            tuple(summed_gaps((*self.gaps, *other.gaps))),
+        )
+
+
+def common_shape(shapes: Sequence[Shape]) -> Shape:
+    """The one shape of all of these, with None for what differs."""
+    if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
+        return None
+    dims = zip(*(shape or () for shape in shapes), strict=True)
+    return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in dims)
+
+
+def archived_figures(run: Location) -> RunFigures | None:
+    """What the index of the run at a location says; None where its ranks have to be read.
+
+    Ranks that were archived since are added. One request, and one for every thousand ranks.
+    """
+    data = run.get(INDEX)
+    if data is None:
+        return None
+    try:
+        known = parsed_index(data)
+    except DamagedError:  # the ranks themselves say the same
+        return None
+    parts = listed_parts(run)
+    listed = [rank for rank, _ in parts]
+    if any(part for _, part in parts):  # which are never sealed, and in no index
+        return None
+    if not known.ranks or not {*known.ranks} <= {*listed}:
+        return None
+    missing = [rank for rank in listed if rank not in {*known.ranks}]
+    later = [*sealed_figures(run, missing)]
+    if len(later) < len(missing):  # live, or not whole yet
+        return None
+    return known.joined(RunFigures.of(later)) if later else known
+
+
+def sealed_figures(run: Location, ranks: Iterable[int]) -> Iterator[RankFigures]:
+    """What the indices of those of the ranks say that are marked as whole."""
+    for rank in ranks:
+        if read_sealed(run, rank) is not None and (one := read_index(run, rank)) is not None:
+            yield one
+
+
+def index_bytes(figures: RunFigures) -> bytes:
+    """The object that holds them."""
+    told = {
+        "format": FORMAT,
+        "version": VERSION,
+        "ranks": _runs(figures.ranks),
+        "closed": figures.closed,
+        "steps": _runs(figures.steps),
+        "bytes": figures.bytes,
+        "created_ns": figures.created_ns,
+        "written_ns": figures.written_ns,
+        "series": [_told(one) for one in figures.series],
+        "gaps": [
+            [gap.name, gap.kind, gap.mode, gap.reason, gap.count, gap.first_step, gap.last_step]
+            for gap in figures.gaps
+        ],
+    }
+    return deflated(encode(told))
+
+
+def parsed_index(data: bytes) -> RunFigures:
+    """What an object holds. Raises DamagedError, and StoreError for one of a later version."""
+    try:
+        line = inflated(data, _MOST_BYTES)
+        if not line.endswith(b"\n") or not is_sound(line[:-1]):
+            raise ValueError("it does not fit its checksum")
+        told = mapping(json.loads(line))
+        if told["format"] != FORMAT:
+            raise ValueError("it is no index of a run")
+        if whole(told["version"]) > VERSION:
+            raise StoreError(
+                f"the run's index was written in version {told['version']}, and this anchorlib "
+                f"knows {VERSION}: a newer one can read it"
+            )
+        return _read(told)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(f"the run's index is damaged: {error}") from error
+
+
+def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
+    """One series of several ranks: all histograms are added at once."""
+    first = parts[0][1]
+    figures = [part for _, part in parts]
+    return MergedSeries(
+        *(first.name, first.kind, first.mode),
+        tuple(dict.fromkeys(dtype for one in figures for dtype in one.dtypes)),
+        common_shape([shape for one in figures for shape in one.shapes]),
+        tuple(rank for rank, _ in parts),
+        sum(one.records for one in figures),
+        min(one.first_order for one in figures),
+        min(one.first_step for one in figures),
+        max(one.last_step for one in figures),
+        sum(one.bytes for one in figures),
+        Log2Histogram.pooled(one.histogram for one in figures),
+        tuple(sorted({scale for one in figures for scale in one.scales})),
+    )
+
+
+def _in_order(series: Iterable[MergedSeries]) -> tuple[MergedSeries, ...]:
+    return tuple(sorted(series, key=lambda one: one.first_order))
+
+
+def _told(one: MergedSeries) -> dict[str, Any]:
+    histogram = one.histogram
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "mode": one.mode,
+        "dtypes": one.dtypes,
+        "shape": one.shape,
+        "ranks": _runs(one.ranks),
+        "records": one.records,
+        "first_order": one.first_order,
+        "first_step": one.first_step,
+        "last_step": one.last_step,
+        "bytes": one.bytes,
+        "scales": one.scales,
+        "counts": [histogram.zero, histogram.nan, histogram.inf, histogram.subnormal],
+        "bins": [[exponent, count] for exponent, count in histogram.bins.items()],
+    }
+
+
+def _read(told: Mapping[str, Any]) -> RunFigures:
+    ranks = _numbers(told["ranks"], _MOST_RANKS)
+    known = _Ranks(ranks)
+    series = tuple(_read_series(mapping(one), known) for one in items(told["series"]))
+    return RunFigures(
+        ranks=ranks,
+        closed=told["closed"] is True,
+        steps=_numbers(told["steps"], MOST_STEPS),
+        bytes=whole(told["bytes"]),
+        created_ns=whole(told["created_ns"]),
+        written_ns=whole(told["written_ns"]),
+        series=series,
+        gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
+    )
+
+
+def _read_series(told: Mapping[str, Any], known: _Ranks) -> MergedSeries:
+    zero, nan, inf, subnormal = map(whole, items(told["counts"]))
+    bins = {step(exponent): whole(count) for exponent, count in map(items, items(told["bins"]))}
+    shape = told["shape"]
+    return MergedSeries(
+        name=text(told["name"]),
+        kind=text(told["kind"]),
+        mode=text(told["mode"]),
+        dtypes=texts(told["dtypes"]),
+        shape=None if shape is None else tuple(map(_dimension, items(shape))),
+        ranks=known.of(told["ranks"]),
+        records=whole(told["records"]),
+        first_order=whole(told["first_order"]),
+        first_step=step(told["first_step"]),
+        last_step=step(told["last_step"]),
+        bytes=whole(told["bytes"]),
+        histogram=Log2Histogram(bins, zero=zero, nan=nan, inf=inf, subnormal=subnormal),
+        scales=tuple(map(_number, items(told["scales"]))),
+    )
+
+
+def _number(told: Any) -> float:
+    if not isinstance(told, float):
+        raise ValueError("a loss scale is no number")
+    return told
+
+
+def _dimension(told: Any) -> int | None:
+    return None if told is None else whole(told)
+
+
+def _read_gap(told: Sequence[Any]) -> Gap:
+    name, kind, mode, reason, count, first, last = told
+    words = (text(name), text(kind), text(mode), text(reason))
+    return Gap(*words, count=whole(count), first_step=step(first), last_step=step(last))
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Ascending numbers as half-open ranges."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number:
+            found[-1][1] = number + 1
+        else:
+            found.append([number, number + 1])
+    return found
+
+
+class _Ranks:
+    """Ranks that series were recorded on: most name the same ones, which are held once."""
+
+    def __init__(self, all_ranks: tuple[int, ...]) -> None:
+        self._most = len(all_ranks)
+        self._room = MOST_STEPS  # for all that differ, together
+        self._known: dict[str, tuple[int, ...]] = {}
+
+    def of(self, told: Any) -> tuple[int, ...]:
+        """The ranks of one series. Raises ValueError where they are more than the run's."""
+        key = json.dumps(told)
+        if key not in self._known:
+            self._known[key] = _numbers(told, min(self._most, self._room))
+            self._room -= len(self._known[key])
+        return self._known[key]
+
+
+def _numbers(told: Any, most: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for start, stop in (map(step, items(one)) for one in items(told)):
+        if not 0 <= stop - start <= most - len(found):
+            raise ValueError("it speaks of more ranks or steps than there can be")
+        found += range(start, stop)
+    return tuple(found)

@@ -1,0 +1,88 @@
+"""The sessions that the parts of one rank hold, each put together again from its pieces.
+
+    rank3      attempt 0: session A, records 0–549    attempt 1: session B, 0–99
+    rank3.p1   attempt 0: session A, 500–899
+               ─▶ A: 0–899, the rank's attempt 0; B: 0–99, its attempt 1
+
+A writer's claim is the same in all parts, so it says which attempts are one session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store.format import ANEW, Attempt
+from anchorlib.store.read.rank import RankReader
+from anchorlib.store.read.spans import Share, Span, missing, spans
+
+__all__ = ["Session", "sessions_of"]
+
+_HOW: Final = "read it with the address of every collector of the run (--store or ANCHOR_STORE)"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What one writer recorded, in whichever parts.
+
+    number: which attempt at the rank it is. spans: where its records are read, in their order.
+    attempts: the place of the part and the attempt there, in the order in which they were made.
+    """
+
+    number: int
+    spans: Sequence[Span]
+    attempts: Sequence[tuple[int, Attempt]]
+
+
+def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
+    """All of them in the order of their attempts: by the job's restarts, and by the clock.
+
+    Of a rank that was recorded anew, from the last such recording on. Raises StoreError where
+    records are missing between parts, and where two recordings bear the run's name.
+    """
+    writers: dict[object, list[tuple[int, Attempt]]] = {}
+    shares: dict[object, list[Share]] = {}
+    for place, part in enumerate(parts):
+        attempts = part.catalogue.attempts
+        ends = [*(one.first_row for one in attempts[1:]), part.committed]
+        for one, end in zip(attempts, ends, strict=True):
+            key: object = one.claim if one.begins else (place, one.number)
+            writers.setdefault(key, []).append((place, one))
+            last = one.first + max(end - one.first_row, 0)
+            shares.setdefault(key, []).append(Share(one.first, last, place, one.number))
+    keys = sorted(writers, key=lambda key: _began(writers[key]))
+    newest = max((at for at, key in enumerate(keys) if _is_anew(writers[key])), default=0)
+    where = f"rank {parts[0].rank} of {escape(run)}"
+    found = []
+    for number, key in enumerate(keys[newest:]):
+        own = sorted(writers[key], key=lambda one: (one[1].started_ns, one[1].number))
+        read = spans(shares[key])
+        _check_whole(missing(shares[key], read), where)
+        if number and own[0][1].begins == "new":
+            raise StoreError(
+                f"{where} was recorded twice under this name, while a collector was away: read the "
+                "collectors one by one, and rename one of the two (anchor mv)"
+            )
+        found.append(Session(number, read, own))
+    return found
+
+
+def _check_whole(hole: tuple[int, int] | None, where: str) -> None:
+    if hole is not None:
+        raise StoreError(
+            f"records {hole[0]} to {hole[1] - 1} of {where} are not here: another collector has "
+            f"them; {_HOW}"
+        )
+
+
+def _began(attempts: Sequence[tuple[int, Attempt]]) -> tuple[int, int]:
+    """What sessions are put in order by: how often the job was restarted, and the clock."""
+    restarts = [attempt.restart or 0 for _, attempt in attempts]
+    return min(restarts), min(attempt.started_ns for _, attempt in attempts)
+
+
+def _is_anew(attempts: Sequence[tuple[int, Attempt]]) -> bool:
+    return any(attempt.begins == ANEW for _, attempt in attempts)

@@ -1,0 +1,46 @@
+"""Runs as a whole: found by name or URL, removed, renamed, handed to other processes."""
+
+from anchorlib.store.runs.asked import Pin, asked, packed_rows, pin_of, told_rows
+from anchorlib.store.runs.finding import (
+    DEFAULT_STORE,
+    FoundRun,
+    archived_location,
+    as_zarr,
+    find_run,
+    has_run,
+    list_runs,
+    locate_store,
+)
+from anchorlib.store.runs.removing import (
+    evict_run,
+    place_run,
+    remove_rank,
+    remove_run,
+    rename_run,
+    written_ns,
+)
+from anchorlib.store.runs.tensors import TensorTree, rows_together
+
+__all__ = [
+    "DEFAULT_STORE",
+    "FoundRun",
+    "Pin",
+    "TensorTree",
+    "archived_location",
+    "as_zarr",
+    "asked",
+    "evict_run",
+    "find_run",
+    "has_run",
+    "list_runs",
+    "locate_store",
+    "packed_rows",
+    "pin_of",
+    "place_run",
+    "remove_rank",
+    "remove_run",
+    "rename_run",
+    "rows_together",
+    "told_rows",
+    "written_ns",
+]

@@ -1,0 +1,178 @@
+"""Runs removed, renamed and put in place: whole or not at all, and never while they are written."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.names import check_run_name, check_stored_run_name, escape
+from anchorlib.store.disk import (
+    ArchiveNote,
+    Tree,
+    delete_aside,
+    drop_locks,
+    forget,
+    move_locks,
+    note_of,
+    put_aside,
+    run_author,
+    run_document,
+    sync_directory,
+    whole_run,
+)
+from anchorlib.store.format import rank_name, run_directory
+from anchorlib.store.locations import LocalLocation
+from anchorlib.store.read import RunReader
+from anchorlib.store.write import store_errors
+
+__all__ = ["evict_run", "place_run", "remove_rank", "remove_run", "rename_run", "written_ns"]
+
+
+def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int:
+    """Removes a run; the bytes of disk that are free again.
+
+    From one rename on nobody sees it any more; then it is deleted. Where the run's folder is a
+    link, the link is removed and what it leads to stays.
+
+    unless_after: nothing is removed where something was written after this time (nanoseconds
+        since the epoch, as `written_ns` says it).
+
+    Raises RunNotFoundError, RunBusyError where a living process writes it, StoreError.
+    """
+    check_stored_run_name(run)
+    folder = run_directory(store, run)
+    with store_errors(f"cannot remove run {run!r} of {escape(str(store))}"):
+        with whole_run(store, run):
+            _check_there(folder, run, store)
+            if unless_after is not None and _written(folder, run) > unless_after:
+                raise RunBusyError(f"run {run!r} was written to a moment ago: it stays")
+            aside = put_aside(store, folder)
+            drop_locks(store, run)
+            forget(store, run)
+        return delete_aside(store, aside)
+
+
+def evict_run(store: Path, note: ArchiveNote) -> int:
+    """Removes the files of an archived run, which its note still leads to; the bytes freed.
+
+    Raises RunBusyError where a living process writes it or it is not the run that was archived:
+    it was gone on with, or recorded anew. Else as `remove_run`.
+    """
+    folder = run_directory(store, note.run)
+    with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
+        with whole_run(store, note.run):
+            _check_there(folder, note.run, store)
+            reader = RunReader(LocalLocation(folder), note.run)
+            reader.refresh()
+            if _ranks_of(reader) != {rank: one.sealed for rank, one in note.ranks.items()}:
+                raise RunBusyError(f"run {note.run!r} has changed since it was archived: it stays")
+            aside = put_aside(store, folder)
+            drop_locks(store, note.run)
+        return delete_aside(store, aside)
+
+
+def _ranks_of(run: RunReader) -> dict[int, tuple[str, int, int]]:
+    readers = map(run.rank, run.ranks)
+    return {one.rank: (one.catalogue.uid, *one.version) for one in readers}
+
+
+def remove_rank(store: Path, run: str, rank: int) -> int:
+    """Removes one rank of a run, as `remove_run` does; the bytes that are free again."""
+    check_stored_run_name(run)
+    folder = run_directory(store, run) / rank_name(rank)
+    with store_errors(f"cannot remove rank {rank} of run {run!r} of {escape(str(store))}"):
+        with whole_run(store, run):
+            if not os.path.lexists(folder):
+                raise RunNotFoundError(f"run {run!r} has no rank {rank}")
+            aside = put_aside(store, folder)
+        return delete_aside(store, aside)
+
+
+def rename_run(store: Path, run: str, name: str) -> None:
+    """Gives a run another name.
+
+    Raises RunNotFoundError, RunExistsError where the name is taken, RunBusyError where a living
+    process writes either, InvalidNameError, StoreError.
+    """
+    check_stored_run_name(run)
+    check_run_name(name)
+    old, new = run_directory(store, run), run_directory(store, name)
+    where = f"cannot rename run {run!r} of {escape(str(store))}"
+    with store_errors(where), whole_run(store, run, name):
+        _check_there(old, run, store)
+        document = _renamed(old, new)
+        _move(old, new, name)
+        move_locks(store, run, name)
+        forget(store, run)  # the archive has it under its old name
+        if document is not None and not new.is_symlink():
+            # The one place inside a run that says its name: for others than this library.
+            Tree(store).replace(new, document)
+
+
+def place_run(store: Path, made: Path, name: str) -> None:
+    """Puts a run that was made elsewhere on the same file system into a store, under this name.
+
+    Raises as `rename_run`.
+    """
+    check_run_name(name)
+    with store_errors(f"cannot make run {name!r} in {escape(str(store))}"), whole_run(store, name):
+        _move(made, run_directory(store, name), name)
+
+
+def written_ns(run: RunReader) -> int:
+    """When something was last written to a run, nanoseconds since the epoch.
+
+    The newest of: a rank was made, an attempt began, a record was observed. A clock that is ahead
+    does not count: the answer is never in the future.
+    """
+    times = [0]
+    for rank in run.ranks:
+        reader = run.rank(rank)
+        times += [reader.catalogue.created_ns]
+        times += [attempt.started_ns for attempt in reader.catalogue.attempts]
+        if reader.committed:
+            last = reader.span("time_ns", reader.committed - 1, reader.committed)
+            times.append(int(last[0]))
+    return min(max(times), time.time_ns())
+
+
+def _check_there(folder: Path, run: str, store: Path) -> None:
+    if not os.path.lexists(folder):
+        raise RunNotFoundError(f"no run {run!r} in {escape(str(store))}")
+    if not folder.is_dir() and not folder.is_symlink():
+        raise StoreError(f"{escape(str(folder))} is a file, and no run: remove it by hand")
+
+
+def _written(folder: Path, run: str) -> int:
+    reader = RunReader(LocalLocation(folder), run)
+    try:
+        reader.refresh()
+        return written_ns(reader)
+    except AnchorError:  # what cannot be read was not chosen by its age
+        return time.time_ns()
+
+
+def _renamed(old: Path, new: Path) -> bytes | None:
+    """The run's zarr.json under its new name; None where the old one does not say whose run it is.
+
+    Such a document stays as it is: made again, it would say that nobody made the run, which then
+    anyone may go on with.
+    """
+    try:
+        author = run_author(old)
+    except StoreError:
+        return None
+    return None if author is None else run_document(new, author)
+
+
+def _move(old: Path, new: Path, name: str) -> None:
+    """Renames a folder; nothing that bears the new name is replaced."""
+    if os.path.lexists(new) or note_of(new.parent, name) is not None:
+        raise RunExistsError(
+            f"there is a run {name!r} in {escape(str(new.parent))} already: take another name, or "
+            "remove that one first (anchor rm)"
+        )
+    old.rename(new)
+    sync_directory(new.parent)

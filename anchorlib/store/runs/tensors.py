@@ -1,0 +1,230 @@
+"""One array a tensor: records of a run as zarr would keep them, made when they are read.
+
+    rank0/tensors/<name>/<kind>/value              (record, *shape); value_1 … for further shapes
+                               /step pass_index call
+
+It is a location like a directory (nothing is copied), so `as_zarr` opens it as a zarr store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.store.format import (
+    ArrayShape,
+    SeriesEntry,
+    array_json,
+    chunk_key,
+    group_json,
+    hashed_segment,
+    kind_segment,
+    rank_name,
+    rows_per_chunk,
+    segment,
+    stamp,
+)
+from anchorlib.store.read import RankReader
+from anchorlib.store.runs.asked import Pin, packed_rows, pin_of, told_rows
+from anchorlib.store.write import rank_json
+
+__all__ = ["TensorTree", "rows_together"]
+
+Array = np.ndarray[Any, Any]
+Child = Callable[[], "Node"]
+LABELS: Final = ("step", "pass_index", "call")
+INT64: Final = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A group or an array: its zarr.json, what is below it, and for an array its chunks."""
+
+    document: bytes
+    children: dict[str, Child] = field(default_factory=dict)
+    chunks: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+
+
+class TensorTree:
+    """A location of tensors; `parts` are the rows to show of each series, of one reader a rank."""
+
+    def __init__(self, run: str, parts: Iterable[tuple[RankReader, SeriesEntry, Array]]) -> None:
+        self._run = run
+        self._parts: dict[int, list[Part]] = {}
+        for reader, entry, rows in parts:
+            self._parts.setdefault(reader.rank, []).append(Part(reader, entry, rows))
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
+        """See `Location.get`."""
+        folder, _, name = key.rpartition("/")
+        node = self._node(folder)
+        if node is None:
+            return None
+        if name == "zarr.json":
+            data = node.document
+        elif name in node.chunks:
+            data = node.chunks[name]()
+        else:
+            return None
+        return data[start:] if length is None else data[start : start + length]
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Location.list`."""
+        node = self._node(prefix.strip("/"))
+        if node is None:
+            return []
+        return sorted(["zarr.json", *node.chunks, *(f"{name}/" for name in node.children)])
+
+    def _node(self, path: str) -> Node | None:
+        node = self._root
+        for name in path.split("/") if path else ():
+            if name not in node.children:
+                return None
+            node = node.children[name]()
+        return node
+
+    @cached_property
+    def _root(self) -> Node:
+        ranks = {rank_name(rank): _once(_rank, parts) for rank, parts in self._parts.items()}
+        return Node(group_json(stamp(tensors_of=self._run)), ranks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the run itself; raises UnsupportedError where it cannot find it."""
+        parts = [part for some in self._parts.values() for part in some]
+        told = [(pin_of(one.reader), one.entry.id, packed_rows(one.rows)) for one in parts]
+        return _opened, (self._run, told)
+
+    def __repr__(self) -> str:
+        return f"TensorTree({self._run!r})"
+
+
+def _opened(run: str, told: Iterable[tuple[Pin, int, bytes]]) -> TensorTree:
+    """A tree that another process told of."""
+    parts = []
+    for pin, number, rows in told:
+        reader = pin.reader()
+        parts.append((reader, reader.catalogue.series[number], told_rows(rows)))
+    return TensorTree(run, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one series."""
+
+    reader: RankReader
+    entry: SeriesEntry
+    rows: Array
+
+
+def _once(make: Callable[[Any], Node], of: Any) -> Child:
+    made: list[Node] = []
+
+    def child() -> Node:
+        if not made:
+            made.append(make(of))
+        return made[0]
+
+    return child
+
+
+def _rank(parts: Sequence[Part]) -> Node:
+    tensors = _once(_tensors, parts)
+    return Node(rank_json(parts[0].reader.catalogue), {"tensors": tensors})
+
+
+def _tensors(parts: Sequence[Part]) -> Node:
+    """Tensors by their names as path segments."""
+    named: dict[str, list[Part]] = {}
+    for part in parts:
+        named.setdefault(part.entry.name, []).append(part)
+    taken: set[str] = set()
+    children = {}
+    for name, own in named.items():
+        folder = segment(name)
+        # "A" and "a" are two tensors and, on some file systems, one directory.
+        if folder.casefold() in taken:
+            folder = hashed_segment(name, folder)
+        taken.add(folder.casefold())
+        children[folder] = _once(_tensor, own)
+    return Node(group_json(stamp()), children)
+
+
+def _tensor(parts: Sequence[Part]) -> Node:
+    """The series of one name: a group a kind, and a mode where that has several."""
+    children: dict[str, Child] = {}
+    for part in parts:
+        kind, mode = part.entry.kind, part.entry.mode
+        plain = kind_segment(kind, None)
+        children[kind_segment(kind, mode) if plain in children else plain] = _once(_series, part)
+    return Node(group_json(stamp(name=parts[0].entry.name)), children)
+
+
+def _series(part: Part) -> Node:
+    """The values of one series, an array for each dtype and shape, and their labels."""
+    reader, entry = part.reader, part.entry
+    about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode)
+    kept = part.rows[reader.kept(part.rows)]
+    children: dict[str, Child] = {}
+    for index, ((dtype, shape), places) in enumerate(_layouts(reader, kept).items()):
+        suffix = f"_{index}" if index else ""
+        rows = kept[places]
+        for name in LABELS:
+            children[f"{name}{suffix}"] = _once(_label, (reader, name, rows, suffix))
+        children[f"value{suffix}"] = _once(_values, (part, dtype, shape, rows, suffix))
+    return Node(group_json(about), children)
+
+
+def _layouts(reader: RankReader, rows: Array) -> dict[tuple[str, tuple[int, ...]], Array]:
+    """Which of these rows have which dtype and shape, in order of appearance."""
+    shapes, codes = reader.shape_codes(rows)
+    pairs = list(zip(reader.dtypes(rows), codes.tolist(), strict=True))
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    which = np.array([numbers[pair] for pair in pairs], np.int64)
+    return {
+        (dtype, shapes[code]): np.flatnonzero(which == number)
+        for (dtype, code), number in numbers.items()
+    }
+
+
+def _label(told: tuple[RankReader, str, Array, str]) -> Node:
+    reader, name, rows, suffix = told
+    document = array_json(ArrayShape(INT64, (len(rows),), (len(rows),), (f"record{suffix}",)))
+    chunk = reader.column(name)[rows].astype(INT64).tobytes
+    return Node(document, chunks={chunk_key(0, 0): chunk})
+
+
+def rows_together(rows: int, nbytes: int) -> int:
+    """How many records of so many bytes make a chunk."""
+    return min(rows_per_chunk(nbytes), rows)
+
+
+def _values(told: tuple[Part, str, tuple[int, ...], Array, str]) -> Node:
+    part, dtype, shape, rows, suffix = told
+    entry, storage = part.entry, dtypes.dtype(dtype).storage
+    nbytes = storage.itemsize * prod(shape)
+    size = rows_together(len(rows), nbytes)
+    about = stamp(name=entry.name, kind=entry.kind, mode=entry.mode, dtype=dtype)
+    array = ArrayShape(
+        storage,
+        (len(rows), *shape),
+        (size, *(max(extent, 1) for extent in shape)),
+        (f"record{suffix}", *(f"d{axis}{suffix}" for axis in range(len(shape)))),
+        {**about, "coordinates": " ".join(f"{name}{suffix}" for name in LABELS)},
+    )
+
+    def chunk(start: int) -> Callable[[], bytes]:
+        def read() -> bytes:
+            data: bytes = part.reader.stack(rows[start : start + size]).tobytes()
+            return data.ljust(size * nbytes, b"\0")
+
+        return read
+
+    starts = range(0, len(rows), size) if nbytes else ()
+    chunks = {chunk_key(start // size, len(shape)): chunk(start) for start in starts}
+    return Node(array_json(array), chunks=chunks)

@@ -1,0 +1,21 @@
+"""The arrays of one rank read back: rows, values, checksums of both, the log of operations."""
+
+from anchorlib.store.stored.digests import UNFIT, damage, unfit
+from anchorlib.store.stored.operations import LOG, operation_entries
+from anchorlib.store.stored.rowchecks import RowChecks
+from anchorlib.store.stored.rows import StoredRows, committed_rows
+from anchorlib.store.stored.values import StoredForm
+from anchorlib.store.stored.visible import visible_rows
+
+__all__ = [
+    "LOG",
+    "UNFIT",
+    "RowChecks",
+    "StoredForm",
+    "StoredRows",
+    "committed_rows",
+    "damage",
+    "operation_entries",
+    "unfit",
+    "visible_rows",
+]

@@ -1,0 +1,66 @@
+"""Values as they are read, compared with the digests that were made where they were captured."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from anchorlib.errors import AnchorError, DamagedError, RunNotFoundError
+from anchorlib.names import escape, join
+
+if TYPE_CHECKING:
+    from anchorlib.store.read import RankReader
+
+__all__ = ["UNFIT", "damage", "unfit"]
+
+Array = np.ndarray[Any, Any]
+DIGEST_BYTES = 16
+SMALL_BYTES = 1 << 10  # up to here a copy costs less than a view
+UNFIT = "they do not fit their digest"
+
+
+def unfit(values: Array, digests: bytes) -> list[int]:
+    """The places along the first axis of `values` whose entries do not fit their digest.
+
+    digests: of all of them, end to end.
+    """
+    width = DIGEST_BYTES
+    made = [*map(xxhash.xxh3_128_digest, _parts(values))]
+    if b"".join(made) == digests:
+        return []
+    return [at for at, one in enumerate(made) if one != digests[at * width : (at + 1) * width]]
+
+
+def _parts(values: Array) -> Iterable[bytes | memoryview]:
+    """The bytes of each entry; small ones without a step of Python's for each."""
+    size = values.nbytes // max(len(values), 1)
+    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    if 0 < size <= SMALL_BYTES:
+        return chain.from_iterable(struct.iter_unpack(f"{size}s", data))
+    return (data[at * size : (at + 1) * size] for at in range(len(values)))
+
+
+def damage(reader: RankReader, row: int, why: str, what: str = "the values") -> AnchorError:
+    """The error that says of which record something is damaged: DamagedError.
+
+    What is not there reads as zeros, which fit nothing: of a rank that was removed since it was
+    opened it is a RunNotFoundError.
+    """
+    run = f"{escape(reader.run)}: " if reader.run else ""
+    if not reader.is_current:
+        return RunNotFoundError(
+            f"{run}rank {reader.rank} is not there any more: the run was removed, renamed or "
+            "recorded anew while it was read"
+        )
+    series = reader.catalogue.series[int(reader.series_ids[row])]
+    step, pass_index, call = (int(reader.cell(n, row)) for n in ("step", "pass_index", "call"))
+    return DamagedError(
+        f"{run}{what} of {escape(join(series.name, series.kind))} at step {step}, pass "
+        f"{pass_index}, call {call}, rank {reader.rank} are damaged: {why}; anchor verify names "
+        "all that is damaged"
+    )

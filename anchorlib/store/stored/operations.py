@@ -1,0 +1,52 @@
+"""The log of a rank's traced operations: JSON lines that are only ever added to.
+
+    rank<r>/ops/log        uint8, lines as those of the catalogue, each with its checksum
+
+It is made with the first entry, so a rank that traced nothing has none. Readers that do not know it
+pass over it. What the entries say is told in `anchorlib.operations`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from anchorlib.errors import DamagedError
+from anchorlib.operations import Entry, check_entry
+from anchorlib.store.format import CATALOG_CHUNK, check_depth, chunk_key, is_sound, whole_lines
+from anchorlib.store.locations import Location
+
+__all__ = ["LOG", "operation_entries"]
+
+LOG: Final = "ops/log"
+
+
+def operation_entries(rank: Location) -> tuple[list[Entry], int]:
+    """The entries of the log of the rank at this location, and where its whole lines end.
+
+    Raises DamagedError for a line that no writer made.
+    """
+    entries: list[Entry] = []
+    rest, end, chunk = b"", 0, 0
+    while part := rank.get(f"{LOG}/{chunk_key(chunk, 0)}", 0, CATALOG_CHUNK):
+        rest += part
+        lines, taken = whole_lines(rest)
+        entries += map(_entry, lines)
+        rest, end, chunk = rest[taken:], end + taken, chunk + 1
+        if b"\0" in rest:
+            break
+    return entries, end
+
+
+def _entry(line: bytes) -> Entry:
+    try:
+        if not is_sound(line):
+            raise ValueError("it does not fit its checksum")
+        told: Any = json.loads(line)
+        check_depth(told)
+        return check_entry(told)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedError(
+            f"the log of operations is damaged at {line[:60]!r}: {error}; the records of the run "
+            "can be read all the same"
+        ) from error

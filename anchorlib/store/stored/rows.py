@@ -1,0 +1,163 @@
+"""Rows read back from the chunk files of an array: the counterpart of `slots`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from anchorlib.errors import DamagedError, StoreError
+from anchorlib.names import escape
+from anchorlib.store.format import COLUMNS, ROWS_PER_CHUNK, chunk_key, chunk_number
+from anchorlib.store.locations import Location, RowSource, read_into, rows_at
+
+__all__ = ["StoredRows", "committed_rows"]
+
+Array = np.ndarray[Any, Any]
+FAR_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """One array of a location: `rows` rows a chunk, each of `shape` and `dtype`.
+
+    blank: a chunk that is not there is full of zeros.
+    """
+
+    location: Location
+    key: str
+    dtype: np.dtype[Any]
+    rows: int = ROWS_PER_CHUNK
+    shape: tuple[int, ...] = ()
+    blank: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * prod(self.shape)
+
+    def span(self, start: int, stop: int) -> Array:
+        """The rows start … stop - 1, shape (stop - start, *shape)."""
+        if (source := self._source()) is not None:
+            return source.span(start, stop)
+        found = self._room(stop - start)
+        if not found.nbytes:
+            return found
+        view = found.reshape(-1).view(np.uint8).data
+        place, width = start, self.nbytes
+        while place < stop:
+            chunk, slot = divmod(place, self.rows)
+            count = min(self.rows - slot, stop - place)
+            at = (place - start) * width
+            self._read(chunk, slot * width, view[at : at + count * width])
+            place += count
+        return found
+
+    def pick(self, rows: Array) -> Array:
+        """The given rows in the given order, shape (len(rows), *shape)."""
+        if (source := self._source()) is not None:
+            return source.pick(rows)
+        if len(rows) and _are_consecutive(rows):
+            return self.span(int(rows[0]), int(rows[-1]) + 1)
+        found = self._room(len(rows))
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        chunks, slots = np.divmod(ordered, self.rows)
+        # Others' rows in between are read where that is cheaper than one more read.
+        far = np.diff(ordered) * self.nbytes > FAR_BYTES
+        cuts = np.flatnonzero(far | (np.diff(chunks) > 0)) + 1
+        for part in np.split(np.arange(len(rows)), cuts) if len(rows) else ():
+            first, last = int(slots[part[0]]), int(slots[part[-1]])
+            values = self._part(int(chunks[part[0]]), first, last - first + 1)
+            found[order[part]] = values[slots[part] - first]
+        return found
+
+    def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
+        """The elements of one row in C order, at most `nbytes` (but one element) at a time."""
+        size, count = prod(self.shape), max(nbytes // self.dtype.itemsize, 1)
+        for start in range(0, size, count):
+            yield self.part(row, start, min(start + count, size))
+
+    def part(self, row: int, start: int, stop: int) -> Array:
+        """Elements start … stop - 1 of one row in C order, flat."""
+        if (source := self._source()) is not None:
+            return source.part(row, start, stop)
+        chunk, slot = divmod(row, self.rows)
+        found = np.empty(stop - start, self.dtype)
+        place = slot * self.nbytes + start * self.dtype.itemsize
+        self._read(chunk, place, found.view(np.uint8).data)
+        return found
+
+    def _source(self) -> RowSource | None:
+        """Who knows these rows, where they are not in chunk files."""
+        source = rows_at(self.location, self.key)
+        if source is not None and (source.dtype, source.shape) != (self.dtype, self.shape):
+            raise DamagedError(
+                f"{escape(self.key)} has other rows than the catalogue says: the store was damaged "
+                "from outside"
+            )
+        return source
+
+    def _part(self, chunk: int, slot: int, count: int) -> Array:
+        size = count * self.nbytes
+        if size == 0:
+            return self._room(count)
+        found = self._room(count)
+        self._read(chunk, slot * self.nbytes, found.reshape(-1).view(np.uint8).data)
+        return found
+
+    def _room(self, count: int) -> Array:
+        """Memory for `count` rows, of which the system takes no page before it is read into."""
+        try:
+            return np.empty((count, *self.shape), self.dtype)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise StoreError(
+                f"{escape(self.key)}: {count} rows of {self.nbytes} bytes do not fit into memory"
+            ) from error
+
+    def _read(self, chunk: int, start: int, out: memoryview) -> None:
+        """Fills `out` with bytes of one chunk file."""
+        key = f"{self.key}/{chunk_key(chunk, len(self.shape))}"
+        size = read_into(self.location, key, start, out)
+        if size is None and self.blank:
+            out[:] = bytes(len(out))
+        elif size != len(out):
+            have = "is missing" if size is None else f"is {len(out) - size} bytes short"
+            raise DamagedError(f"{escape(key)} {have}: the store was damaged from outside")
+
+
+def _are_consecutive(rows: Array) -> bool:
+    return int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+
+
+def committed_rows(location: Location, records: str, known: int = 0) -> int:
+    """How many rows of the table at key `records` are committed.
+
+    A row is, when `seq` says its number + 1 and so do all before it. `known` rows were seen
+    committed already.
+    """
+    seq = f"{records}/seq"
+    chunk, slot = divmod(known, ROWS_PER_CHUNK)
+    count = _count(location, seq, chunk, slot)
+    if count < (chunk + 1) * ROWS_PER_CHUNK:
+        return count
+    # Chunks are begun in order and filled before the next: only the last can be unfinished.
+    chunks = (chunk_number(name) for name in location.list(seq))
+    for last in sorted((n for n in chunks if n is not None and n > chunk), reverse=True):
+        found = _count(location, seq, last, 0)
+        if found > last * ROWS_PER_CHUNK:
+            return found
+    return count
+
+
+def _count(location: Location, seq: str, chunk: int, slot: int) -> int:
+    dtype = COLUMNS["seq"]
+    room = (ROWS_PER_CHUNK - slot) * dtype.itemsize
+    data = location.get(f"{seq}/{chunk_key(chunk, 0)}", slot * dtype.itemsize, room) or b""
+    found = np.frombuffer(data[: len(data) // 8 * 8], dtype)
+    base = chunk * ROWS_PER_CHUNK + slot
+    wrong = np.flatnonzero(found != np.arange(base + 1, base + 1 + len(found), dtype=np.uint64))
+    return base + (int(wrong[0]) if len(wrong) else len(found))

@@ -1,0 +1,133 @@
+"""The values of a form, read from its arrays: rows of its own, or a part of the flat ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store.format import ROWS_PER_CHUNK, Form, shape_rows
+from anchorlib.store.locations import Location
+from anchorlib.store.stored.rows import StoredRows
+
+__all__ = ["StoredForm"]
+
+Array = np.ndarray[Any, Any]
+INT64 = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredForm:
+    """One form of a rank, whose keys `location` has; `rows` are rows of its arrays."""
+
+    location: Location
+    entry: Form
+
+    @property
+    def values(self) -> StoredRows:
+        """Its records, or the elements of all of them where it is flat."""
+        storage = dtypes.dtype(self.entry.dtype).storage
+        return self._array(str(self.entry.array), storage, self.entry.rows, self.entry.shape or ())
+
+    def value(self, row: int) -> Array:
+        """Raw storage of one record."""
+        if self.entry.shape is not None:
+            found: Array = self.values.span(row, row + 1)[0]
+            return found
+        offset, shape = self._place(row)
+        count = prod(shape)
+        return self.values.span(offset, offset + count).reshape(shape)
+
+    def blocks(self, row: int, nbytes: int) -> Iterator[Array]:
+        """Raw storage of one record in C order, flat, at most `nbytes` at a time."""
+        if self.entry.shape is not None:
+            yield from self.values.blocks(row, nbytes)
+            return
+        offset, shape = self._place(row)
+        end = offset + prod(shape)
+        count = max(nbytes // self.values.nbytes, 1)
+        for start in range(offset, end, count):
+            yield self.values.span(start, min(start + count, end))
+
+    def label(self, name: str, rows: Array) -> Array:
+        """One label of these records, as it stands beside their values."""
+        key = f"{self.entry.group}/{dict(self.entry.labels)[name]}"
+        array = StoredRows(self.location, key, INT64, self.entry.label_rows, blank=True)
+        return array.pick(rows)
+
+    def shapes(self, rows: Array) -> Array:
+        """The shapes of records of a flat form, (len(rows), ndim), -1 behind the end of each."""
+        ndim = self.entry.ndim
+        found = self._array(self.entry.shapes, INT64, shape_rows(ndim), (ndim,)).pick(rows)
+        beyond = found < 0
+        # Behind the end of a shape there is nothing but -1, which format 1 never had.
+        if (beyond[:, :-1] > beyond[:, 1:]).any() or (found < -1).any():
+            raise StoreError(
+                f"{escape(self.entry.group)} has a negative shape: the store was damaged from "
+                "outside"
+            )
+        return found
+
+    def offsets(self, rows: Array) -> Array:
+        """Where the elements of records of a flat form begin, -1 where none are kept."""
+        return self._offsets.pick(rows)
+
+    def shape_set(self, rows: Array) -> set[tuple[int, ...]]:
+        """The different shapes of these records."""
+        if self.entry.shape is not None:
+            return {self.entry.shape}
+        return set(_trimmed(self.shapes(rows)))
+
+    def shape_list(self, rows: Array) -> list[tuple[int, ...]]:
+        """The shape of each of these records."""
+        if self.entry.shape is not None:
+            return [self.entry.shape] * len(rows)
+        return _trimmed(self.shapes(rows))
+
+    def nbytes(self, rows: Array) -> int:
+        """Bytes that the values of these records take."""
+        units = len(rows)
+        if self.entry.shape is None:
+            shapes = self.shapes(rows)
+            units = int(np.where(shapes < 0, 1, shapes).prod(axis=1, dtype=np.int64).sum())
+        return units * self.values.nbytes
+
+    def elements(self, rows: int) -> int:
+        """Elements that the first `rows` records of a flat form have together."""
+        offsets = self._offsets.span(0, rows)
+        kept = np.flatnonzero(offsets >= 0)
+        if not len(kept):
+            return 0
+        (shape,) = _trimmed(self.shapes(kept[-1:]))
+        return int(offsets[kept[-1]]) + prod(shape)
+
+    def _place(self, row: int) -> tuple[int, tuple[int, ...]]:
+        """Where a record of a flat form begins, and its shape."""
+        offset = int(self._offsets.span(row, row + 1)[0])
+        if offset < 0:
+            raise StoreError(
+                f"{escape(self.entry.group)}: row {row} has no place: the store was damaged from "
+                "outside"
+            )
+        return offset, _trimmed(self.shapes(np.array([row])))[0]
+
+    @property
+    def _offsets(self) -> StoredRows:
+        return self._array(self.entry.starts, INT64, ROWS_PER_CHUNK)
+
+    def _array(
+        self, name: str, dtype: np.dtype[Any], rows: int, shape: tuple[int, ...] = ()
+    ) -> StoredRows:
+        return StoredRows(self.location, f"{self.entry.group}/{name}", dtype, rows, shape)
+
+
+def _trimmed(shapes: Array) -> list[tuple[int, ...]]:
+    """Shapes without what stands behind their ends."""
+    dims = (shapes >= 0).sum(axis=1).tolist()
+    return [tuple(shape[:count]) for shape, count in zip(shapes.tolist(), dims, strict=True)]

@@ -1,0 +1,54 @@
+"""Which rows of a rank's table are seen: the last attempt of each coordinate, in run order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from anchorlib.store.read import RankReader
+
+__all__ = ["visible_rows"]
+
+Array = np.ndarray[Any, Any]
+KEYS = ("step", "pass_index", "call", "phase")
+
+
+def visible_rows(reader: RankReader, *, attempts: bool = False) -> Array:
+    """Row numbers in order of execution.
+
+    Where a resumed run recorded a coordinate of a series again, the rows of its last attempt are
+    seen, all of them; with `attempts` every row is.
+    """
+    order: Array = _sorted(reader.column("order"))
+    attempt = reader.column("attempt")
+    if attempts or not len(attempt) or attempt.min() == attempt.max():
+        return order
+    keys = [reader.series_ids, *(reader.column(name) for name in KEYS)]
+    last = _group_maximum(keys, attempt)
+    seen: Array = order[attempt[order] == last[order]]
+    return seen
+
+
+def _sorted(values: Array) -> Array:
+    # Records nearly always arrive in order: looking is far cheaper than sorting.
+    if (values[1:] >= values[:-1]).all():
+        return np.arange(len(values))
+    return np.argsort(values, kind="stable")
+
+
+def _group_maximum(keys: list[Array], values: Array) -> Array:
+    """For each row, the largest value among the rows whose keys are the same."""
+    order = np.lexsort([values, *keys])
+    ends = np.zeros(len(order), bool)
+    ends[-1] = True
+    for key in keys:
+        sorted_key = key[order]
+        ends[:-1] |= sorted_key[1:] != sorted_key[:-1]
+    # The last row of each group holds its largest value.
+    group = np.concatenate([[0], np.cumsum(ends[:-1])])
+    largest = values[order][ends][group]
+    found: Array = np.empty_like(largest)
+    found[order] = largest
+    return found

@@ -1,0 +1,163 @@
+"""The forms of one rank as its writer holds them: arrays that records of many series share.
+
+    forms/float32_8x8/value           (record, 8, 8)
+                     /series step pass_index call
+    forms/flat_float32/value          elements of all records, one after the other
+                      /start          where each record's elements begin, -1 where none were kept
+                      /shape          (record, 8), -1 behind the end of a shape
+                      /series step pass_index call
+
+A block is written first (`write`), then settled; rows that were not settled are given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.block import Buffer
+from anchorlib.store.disk import Tree
+from anchorlib.store.format import (
+    LABELS,
+    ROWS_PER_CHUNK,
+    ArrayShape,
+    Form,
+    Growing,
+    group_json,
+    shape_rows,
+    stamp,
+)
+from anchorlib.store.write.slots import ChunkFiles, SlotArray
+
+__all__ = ["OpenForm", "Part"]
+
+Array = np.ndarray[Any, Any]
+INT64 = np.dtype("<i8")
+JOINED_BYTES = 1 << 16  # of one record: larger ones are written from where they lie
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one block adds to one form.
+
+    values: buffers with the values of its records, end to end. rows, elements: how many more.
+    starts, shapes: of a flat form.
+    """
+
+    form: OpenForm
+    values: Sequence[Buffer]
+    rows: int
+    elements: int = 0
+    starts: Array | None = None
+    shapes: Array | None = None
+
+
+@dataclass(slots=True, eq=False)
+class OpenForm:
+    """A form that takes records.
+
+    rank: the directory of the rank. rows, elements: settled ones. series: those that have records
+    here, each with what the attributes say of it.
+    """
+
+    entry: Form
+    rank: str
+    files: ChunkFiles
+    rows: int = 0
+    elements: int = 0
+    series: dict[int, bytes] = field(default_factory=dict)
+    arrays: dict[str, SlotArray] = field(default_factory=dict)
+    documents: dict[str, Growing] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The directory of its group."""
+        return f"{self.rank}/{self.entry.group}"
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The dtype of its values on disk."""
+        return dtypes.dtype(self.entry.dtype).storage
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one record, or of one element where it is flat."""
+        return self.entry.nbytes
+
+    def open(self, entry: Form) -> None:
+        """From now on `entry` names an array: values can be taken."""
+        self.entry = entry
+        for name, array in _arrays(entry, self.storage).items():
+            nbytes = array.dtype.itemsize * prod(array.chunks[1:])
+            if name == "value":
+                nbytes = self.nbytes
+            path, dims = f"{self.path}/{name}", len(array.chunks) - 1
+            self.arrays[name] = SlotArray(self.files, path, nbytes, array.chunks[0], dims)
+            self.documents[name] = Growing(array)
+
+    def make(self, tree: Tree) -> None:
+        """Puts its group in place with its arrays, empty, by one rename."""
+        below = {name: document.at(0) for name, document in self.documents.items()}
+        tree.make(self.path, self.about(), below)
+
+    def about(self) -> bytes:
+        """The zarr.json of its group, which says whose records are in it."""
+        shape = list(self.entry.shape) if self.entry.shape is not None else None
+        document = group_json(stamp(dtype=self.entry.dtype, shape=shape, series={}))
+        head, told, tail = document.rpartition(b'"series":{}')
+        return b"%b%b%b%b" % (head, told[:-1], b",".join(self.series.values()), b"}" + tail)
+
+    def shown(self) -> Mapping[str, bytes]:
+        """The zarr.json of each of its arrays as it is now, that of the values last."""
+        counts = {"value": self.elements if self.entry.flat else self.rows}
+        order = sorted(self.documents, key=lambda name: name == "value")
+        return {name: self.documents[name].at(counts.get(name, self.rows)) for name in order}
+
+    def write(self, part: Part) -> None:
+        """Writes behind what is settled."""
+        at = self.elements if self.entry.flat else self.rows
+        if part.values and self.nbytes:
+            values = self.arrays["value"]
+            for buffer in _joined(part.values, self.nbytes):
+                values.write_packed(at, buffer)
+                at += len(buffer) // self.nbytes
+        if part.starts is not None and part.shapes is not None:
+            self.arrays["start"].write_packed(self.rows, part.starts.astype(INT64).tobytes())
+            self.arrays["shape"].write_packed(self.rows, part.shapes.astype(INT64).tobytes())
+
+    def settle(self, part: Part) -> None:
+        """What was written is committed."""
+        self.rows += part.rows
+        self.elements += part.elements
+
+
+def _joined(buffers: Sequence[Buffer], nbytes: int) -> Sequence[Buffer]:
+    if nbytes > JOINED_BYTES or len(buffers) == 1:
+        return buffers
+    return [b"".join(buffers)]
+
+
+def _arrays(entry: Form, storage: np.dtype[Any]) -> dict[str, ArrayShape]:
+    """Every array of a form, without a row."""
+    about = {**stamp(dtype=entry.dtype), "coordinates": " ".join(LABELS)}
+    # zarr wants chunks of at least one element; an empty tensor never has a chunk file.
+    shape = entry.shape or ()
+    chunks = (entry.rows, *(max(size, 1) for size in shape))
+    dims = ("record", *(f"d{axis}" for axis in range(len(shape))))
+    label = ArrayShape(INT64, (0,), (ROWS_PER_CHUNK,), ("record",))
+    arrays = dict.fromkeys(LABELS, label)
+    if not entry.flat:
+        return {**arrays, "value": ArrayShape(storage, (0, *shape), chunks, dims, about)}
+    width = entry.ndim
+    wide = (shape_rows(width), width)
+    return {
+        **arrays,
+        "start": replace(label, attributes=about),
+        "shape": ArrayShape(INT64, (0, width), wide, ("record", "axis"), about),
+        "value": ArrayShape(storage, (0,), chunks, ("element",), stamp(dtype=entry.dtype)),
+    }

@@ -1,0 +1,245 @@
+"""A rank's group made new, or taken up where its last writer left it, however that ended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from anchorlib.errors import AnchorError, RunExistsError, RunNotFoundError, StoreError
+from anchorlib.names import escape
+from anchorlib.store.disk import Budget, Tree, forget, note_of, run_document
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    INDEX,
+    ROW,
+    ROWS_PER_CHUNK,
+    VERSION,
+    Part,
+    chunk_key,
+    encode,
+    group_json,
+    rank_name,
+    run_directory,
+    stamp,
+)
+from anchorlib.store.locations import LocalLocation
+from anchorlib.store.read import RankReader
+from anchorlib.store.write.forms import OpenForm
+from anchorlib.store.write.publishing import catalogue_json, tell_series
+from anchorlib.store.write.table import (
+    CatalogFile,
+    erase_rows_after,
+    make_columns,
+)
+
+RANK_FILES = 64  # of an empty rank, about
+
+__all__ = ["Place", "resume_counters", "store_errors", "take_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank of which run, where, and how it is kept; `author` is kept with a new run.
+
+    part: the piece of the rank that is kept here, where others keep the rest; None for all of it.
+    """
+
+    store: Path
+    run: str
+    rank: int
+    tree: Tree
+    author: str = ""
+    part: Part | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the part."""
+        return self.part.number if self.part is not None else 0
+
+    @property
+    def first(self) -> int:
+        """The number of the first record that is written here now."""
+        return self.part.first if self.part is not None else 0
+
+    @property
+    def path(self) -> Path:
+        """The rank's group."""
+        return run_directory(self.store, self.run) / rank_name(self.rank, self.number)
+
+    def goes_on(self, reader: RankReader, claim: bytes) -> bool:
+        """Whether the last attempt is this writer's, and the next record may stand behind it."""
+        attempts = reader.catalogue.attempts
+        if not (claim and attempts and attempts[-1].claim == claim):
+            return False
+        last = attempts[-1]
+        return last.first <= self.first <= last.first + reader.committed - last.first_row
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of run {self.run!r} in {self.store}"
+
+    def take(
+        self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
+    ) -> RankReader:
+        """What is there, after making it if need be.
+
+        Raises RunExistsError; StoreError where the writer's `acknowledged` records are gone.
+        """
+        run = run_directory(self.store, self.run)
+        found = self._found(damaged=overwrite)
+        attempts = found.catalogue.attempts if found is not None else []
+        same = found is not None and self.goes_on(found, claim)
+        # A writer that was here, and comes back when the collector after this one is gone as well.
+        back = self.part is not None and bool(claim) and claim in {one.claim for one in attempts}
+        if acknowledged > self.first and not same:
+            raise StoreError(
+                f"{self} does not go on from the {acknowledged} records that this writer had "
+                "delivered: the run was moved, removed, or recorded anew in between"
+            )
+        if not (same or back) and claim and any(attempt.claim == claim for attempt in attempts):
+            # What it sent before may be there, although it never heard so.
+            raise StoreError(
+                f"{self} was gone on with by another attempt since this writer began: what it has "
+                "comes as the next attempt, by `anchor push`"
+            )
+        if attempts and not (same or back or resume or overwrite):
+            raise RunExistsError(
+                f"{self} exists already: resume it, overwrite it (resume=True or overwrite=True of "
+                "start), or take another run name"
+            )
+        if found is not None and attempts and (same or back or not overwrite):
+            if found.is_sealed:
+                raise RunExistsError(
+                    f"{self} is sealed, and takes no more records: take another run name, or "
+                    "overwrite it (overwrite=True of start)"
+                )
+            if found.catalogue.version != VERSION:
+                raise RunExistsError(
+                    f"{self} is of format {found.catalogue.version}, which is read and no longer "
+                    "written: take another run name, or overwrite it (overwrite=True of start)"
+                )
+            forget(self.store, self.run)  # what is written from now on is not in the archive
+            return found
+        if not (overwrite or run.exists()):
+            self._check_archive()
+        forget(self.store, self.run)
+        budget.made_files(RANK_FILES)
+        (run / INDEX).unlink(missing_ok=True)  # of an archive, it would tell of what was there
+        create_rank(run, self.rank, self.tree, self.author, self.number)
+        return RankReader(LocalLocation(run), self.rank, part=self.number)
+
+    def _check_archive(self) -> None:
+        """Raises RunExistsError for a run whose files are in its archive alone."""
+        note = note_of(self.store, self.run)
+        if note is not None:
+            raise RunExistsError(
+                f"run {self.run!r} was archived to {escape(note.place)} and removed here: what is "
+                "archived never changes; take another run name"
+            )
+
+    def _found(self, *, damaged: bool) -> RankReader | None:
+        run = LocalLocation(run_directory(self.store, self.run))
+        try:
+            return RankReader(run, self.rank, part=self.number)
+        except RunNotFoundError:
+            return None
+        except StoreError:
+            if damaged:  # may be overwritten all the same
+                return None
+            raise
+
+
+_OTHER_STORE: Final = "choose a store that can be written (store=, --store or ANCHOR_STORE)"
+_TO_DO: Final = {
+    errno.EROFS: _OTHER_STORE,
+    errno.EACCES: _OTHER_STORE,
+    errno.EPERM: _OTHER_STORE,
+    errno.ENOTDIR: "a store is a directory: choose another (store=, --store or ANCHOR_STORE)",
+    errno.ENOLCK: "its file system grants no locks (flock): mount it with locks, or choose a store "
+    "on another file system",
+}
+
+
+@contextmanager
+def store_errors(what: str) -> Iterator[None]:
+    """The operating system's errors as one line: what could not be done, and what to do."""
+    try:
+        yield
+    except AnchorError:
+        raise
+    except OSError as error:
+        todo = _TO_DO.get(error.errno or 0)
+        reason = error.strerror or error
+        raise StoreError(f"{what}: {reason}{f'; {todo}' if todo else ''}") from error
+
+
+def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 0) -> None:
+    """Puts an empty rank in place, whole; one that stands there is removed."""
+    tree.ensure(run, run_document(run, author))
+    made = tree.fresh()
+    made.mkdir()
+    tree.make(made / "catalog", catalogue_json(0))
+    for group in ("records", "forms"):
+        tree.make(made / group, group_json(stamp()))
+    make_columns(made / "records", tree)
+    uid, now = os.urandom(8).hex(), time.time_ns()
+    about = {"rank": rank, "version": VERSION, "uid": uid, "created_ns": now, "checked": 0}
+    first = encode(about)
+    tree.write(made / "catalog" / chunk_key(0, 0), first.ljust(CATALOG_CHUNK, b"\0"))
+    tree.replace(made, group_json(stamp(rank=rank, state="open", attempts=[])))
+    tree.move_in(made, run / rank_name(rank, part))
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What the table says of the run so far.
+
+    pairs: histogram pairs stored. order: the first order that no row has. nbytes: of values.
+    """
+
+    pairs: int = 0
+    order: int = 0
+    nbytes: int = 0
+
+
+def take_up(reader: RankReader, place: Place) -> CatalogFile:
+    """Blanks what was written and never committed; returns the catalogue to go on with."""
+    erase_rows_after(place.path / "records", reader.committed)
+    file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
+    file.erase_rest()
+    return file
+
+
+def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
+    """Sets each form's counters behind its committed rows."""
+    found = Resumed(nbytes=reader.committed * ROW.itemsize)
+    rows = np.zeros(len(forms), np.int64)
+    for start, stop in table_chunks(reader.committed):
+        form_of = reader.span("form", start, stop)
+        np.maximum.at(rows, form_of, reader.span("row", start, stop) + 1)
+        lengths = np.maximum(reader.span("hist_length", start, stop), 0)
+        ends = reader.span("hist_offset", start, stop) + lengths
+        found.pairs = max(found.pairs, int(ends.max()))
+        found.order = max(found.order, int(reader.span("order", start, stop).max()) + 1)
+        if start < reader.catalogue.published:
+            tell_series(reader, forms, start, min(stop, reader.catalogue.published))
+    for form, count in zip(forms, rows.tolist(), strict=True):
+        form.rows = count
+        if form.entry.flat:
+            form.elements = reader.flat_elements(form.entry, count)
+        if form.entry.array is not None:
+            found.nbytes += (form.elements if form.entry.flat else count) * form.nbytes
+    return found
+
+
+def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
+    """The table's rows in pieces of one chunk."""
+    for start in range(0, rows, ROWS_PER_CHUNK):
+        yield start, min(start + ROWS_PER_CHUNK, rows)

@@ -1,0 +1,162 @@
+"""A block as rows of the table and additions to forms, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.block import RowBlock
+from anchorlib.errors import StoreError
+from anchorlib.record import Flag
+from anchorlib.store.format import NOT_KEPT, ROW, flat_seed, row_check
+from anchorlib.store.write.forms import OpenForm, Part
+from anchorlib.store.write.register import REFUSED, Register
+
+__all__ = ["Packed", "Packer", "without_values"]
+
+Array = np.ndarray[Any, Any]
+PAIR_BYTES: Final = 10  # of one histogram bin on disk
+_SAME: Final = (
+    "step", "pass_index", "call", "time_ns", "count", "scale",
+    "zero", "nan", "inf", "subnormal", "min", "max", "sum", "l2",
+)  # fmt: skip
+_MOST_ORDER: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What one write puts down: packed rows with their checksums, histogram pairs, values."""
+
+    rows: bytes
+    checks: list[int]
+    exponents: bytes
+    counts: bytes
+    pairs: int
+    parts: list[Part]
+
+
+class Packer:
+    """Packs blocks of one attempt."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self.attempt = 0
+        self.order_base = 0
+
+    def admit(self, block: RowBlock) -> RowBlock:
+        """The rows that have a place in the store; the others become misfits.
+
+        Raises StoreError where an order is beyond what the table holds.
+        """
+        if len(block) and int(block.columns["order"].max()) > _MOST_ORDER - self.order_base:
+            raise StoreError("a record's order is out of range")
+        refused = self._refused(block)
+        if not refused:
+            return block
+        fit = np.ones(len(block), bool)
+        fit[list(refused)] = False
+        misfits = tuple(block.misfit(row, reason) for row, reason in refused.items())
+        return replace(block.only(fit), misfits=block.misfits + misfits)
+
+    def _refused(self, block: RowBlock) -> dict[int, str]:
+        """The rows that speak of what cannot be stored, and why it cannot."""
+        register, tables, columns = self._register, block.tables, block.columns
+        series, phases = register.series_and_phases(block)
+        layouts = register.sound_layouts(tables, columns["layout"])
+        refused: dict[int, str] = {}
+        for name, entries, bad in (
+            ("series", tables.series, series == REFUSED),
+            ("phase", tables.phases, phases == REFUSED),
+            ("layout", tables.layouts, ~layouts),
+        ):
+            for row in np.flatnonzero(bad).tolist():
+                refused.setdefault(row, register.refusals[entries[columns[name][row]]])
+        return refused
+
+    def pack(self, block: RowBlock, pairs: int) -> Packed:
+        """Packs rows that were admitted; their histograms go behind `pairs`."""
+        register, columns = self._register, block.columns
+        series, phases = register.series_and_phases(block)
+        forms = register.forms_of(block)
+        table = np.empty(len(block), ROW)
+        for name in _SAME:
+            table[name] = columns[name]
+        table["series"], table["phase"], table["form"] = series, phases, forms
+        table["attempt"] = self.attempt
+        table["order"] = self.order_base + columns["order"]
+        table["flags"] = columns["flags"] | np.where(block.kept, 0, NOT_KEPT).astype(np.uint32)
+        table["digest_high"], table["digest_low"] = block.digest.T
+        seeds = register.seeds(series, forms)
+        parts = [
+            _part(register.forms[int(forms[own[0]])], own, block, table, seeds)
+            for own in _grouped(forms)
+        ]
+        ends, mask = _histograms(block, table, pairs)
+        exponents, counts = block.exponents[mask].tobytes(), block.elements[mask].tobytes()
+        rows = table.tobytes()
+        checks = list(_checks(rows, exponents, counts, ends, seeds))
+        return Packed(rows, checks, exponents, counts, int(ends[-1]), parts)
+
+
+def without_values(block: RowBlock, left_out: Array) -> RowBlock:
+    """The same rows, where those that are left out keep their summaries alone."""
+    flags = block.columns["flags"] | np.where(left_out, Flag.VALUE_DROPPED, 0).astype(np.uint32)
+    columns = {**block.columns, "flags": flags}
+    return replace(block, columns=columns, kept=block.kept & ~left_out)
+
+
+def _grouped(forms: Array) -> list[Array]:
+    """The rows of each form, in order."""
+    if (forms == forms[0]).all():
+        return [np.arange(len(forms))]
+    order = np.argsort(forms, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(forms[order])) + 1)
+
+
+def _part(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Part:
+    """What these rows add to their form; says in `table` where it goes."""
+    kept = block.kept[own]
+    holding = own[kept]
+    values = block.buffers(holding) if len(holding) else []
+    if not form.entry.flat:
+        table["row"][own] = -1
+        table["row"][holding] = np.arange(form.rows, form.rows + len(holding))
+        return Part(form, values, len(holding))
+    table["row"][own] = np.arange(form.rows, form.rows + len(own))
+    counts = block.sizes[own] // form.nbytes
+    starts = np.where(kept, form.elements + np.cumsum(counts) - counts, -1)
+    shapes = np.full((len(own), form.entry.ndim), -1)
+    layouts = block.columns["layout"][own].tolist()
+    for at, layout in enumerate(layouts):
+        shape = block.tables.layouts[layout][1]
+        shapes[at, : len(shape)] = shape
+    places = zip(seeds[own].tolist(), starts.tolist(), shapes.tolist(), strict=True)
+    seeds[own] = [flat_seed(*place) for place in places]
+    return Part(form, values, len(own), int(counts.sum()), starts, shapes)
+
+
+def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
+    """Says in `table` where histograms go: those that are smaller than the values.
+
+    Returns where each row's pairs end among those that are stored, and which pairs these are.
+    """
+    sizes, bins = block.sizes, block.columns["bins"].astype(np.int64)
+    stored = (sizes == 0) | (PAIR_BYTES * bins < sizes)
+    lengths = np.where(stored, bins, 0)
+    ends = np.cumsum(lengths)
+    table["hist_length"] = np.where(stored, lengths, -1)
+    table["hist_offset"] = np.where(stored, pairs + ends - lengths, 0)
+    return ends, np.repeat(stored, bins)
+
+
+def _checks(
+    rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
+) -> Iterator[int]:
+    width, start = ROW.itemsize, 0
+    for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
+        told = rows[row * width : (row + 1) * width]
+        yield row_check(told + exponents[2 * start : 2 * end] + counts[8 * start : 8 * end], seed)
+        start = end

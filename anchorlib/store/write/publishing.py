@@ -1,0 +1,146 @@
+"""What foreign readers see: shapes in zarr.json, and the labels that stand beside the values.
+
+Our own readers need none of it. Data comes first, the shape that shows it after.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchorlib.store.disk import Tree
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    HIST_COLUMNS,
+    LABELS,
+    ROWS_PER_CHUNK,
+    ArrayShape,
+    Catalogue,
+    Growing,
+    SeriesEntry,
+    array_json,
+    attempt_line,
+    chunk_key,
+    group_json,
+    stamp,
+)
+from anchorlib.store.write.forms import OpenForm
+from anchorlib.store.write.slots import SlotArray
+from anchorlib.store.write.table import column_shape
+
+if TYPE_CHECKING:
+    from anchorlib.store.read import RankReader
+
+__all__ = ["Publisher", "catalogue_json", "rank_json", "tell_series"]
+
+Array = np.ndarray[Any, Any]
+INT64 = np.dtype("<i8")
+
+
+class Publisher:
+    """Brings the metadata of one rank up to its committed rows."""
+
+    def __init__(self, rank: Path, tree: Tree) -> None:
+        self._rank = rank
+        self._tree = tree
+        self._shown = b""
+        self._chunks: set[tuple[str, int]] = set()  # of labels, that are known to be there
+        self._columns = {
+            f"{rank}/records/{name}": (Growing(column_shape(dtype, name)), name in HIST_COLUMNS)
+            for name, dtype in (COLUMNS | HIST_COLUMNS).items()
+        }
+
+    def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
+        """Labels and shapes of every form that has rows from table row `start` on."""
+        touched: dict[OpenForm, bool] = {}
+        for first in range(start, reader.committed, ROWS_PER_CHUNK):
+            stop = min(first + ROWS_PER_CHUNK, reader.committed)
+            for form, labels in _labels(reader, forms, first, stop):
+                self._write_labels(form, *labels)
+                told = _tell(form, labels[1]["series"], reader.catalogue.series)
+                touched[form] = touched.get(form, False) or told
+        for form, told in touched.items():
+            if told:
+                self._tree.replace(form.path, form.about())
+            for name, document in form.shown().items():
+                self._tree.replace(f"{form.path}/{name}", document)
+
+    def publish_table(self, rows: int, pairs: int, catalogue_end: int) -> None:
+        """The shapes of the columns and of the catalogue."""
+        for path, (document, of_pairs) in self._columns.items():
+            self._tree.replace(path, document.at(pairs if of_pairs else rows))
+        self._tree.replace(self._rank / "catalog", catalogue_json(catalogue_end))
+
+    def publish_rank(self, catalogue: Catalogue) -> None:
+        """State and attempts, in the attributes of the rank's group."""
+        document = rank_json(catalogue)
+        if document != self._shown:  # it holds the run's header, which may be large
+            self._tree.replace(self._rank, document)
+            self._shown = document
+
+    def _write_labels(self, form: OpenForm, first: int, labels: dict[str, Array]) -> None:
+        for name, values in labels.items():
+            array, start = form.arrays[name], first
+            for part in _by_chunk(first, values):
+                if part.any() or self._is_there(array, start // ROWS_PER_CHUNK):
+                    array.write_packed(start, part.astype(INT64).tobytes())
+                start += len(part)
+
+    def _is_there(self, array: SlotArray, chunk: int) -> bool:
+        """Whether a chunk has a file: one that is full of zeros needs none."""
+        key = (array.path, chunk)
+        if key not in self._chunks and Path(array.path, chunk_key(chunk, 0)).exists():
+            self._chunks.add(key)
+        return key in self._chunks
+
+
+def _labels(
+    reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int
+) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
+    """For each form its first row among these, and the labels of all of them."""
+    form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
+    labels = {name: reader.span(name, start, stop) for name in LABELS}
+    with_row = np.flatnonzero(rows >= 0)
+    order = with_row[np.argsort(form_of[with_row], kind="stable")]
+    cuts = np.flatnonzero(np.diff(form_of[order])) + 1
+    for part in np.split(order, cuts) if len(order) else ():
+        own = {name: column[part] for name, column in labels.items()}
+        yield forms[form_of[part[0]]], (int(rows[part[0]]), own)
+
+
+def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
+    """Takes up what the attributes of forms say of the series in rows that were published."""
+    for form, (_, labels) in _labels(reader, forms, start, stop):
+        _tell(form, labels["series"], reader.catalogue.series)
+
+
+def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
+    """Adds series to what a form's attributes say; whether there were new ones."""
+    fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
+    for number in fresh:
+        one = series[number]
+        told = {"name": one.name, "kind": one.kind, "mode": one.mode}
+        form.series[number] = f'"{number}":{json.dumps(told)}'.encode()
+    return bool(fresh)
+
+
+def _by_chunk(first: int, values: Array) -> list[Array]:
+    begin = ROWS_PER_CHUNK - first % ROWS_PER_CHUNK
+    return np.split(values, range(begin, len(values), ROWS_PER_CHUNK))
+
+
+def catalogue_json(end: int) -> bytes:
+    """The zarr.json of the catalogue, `end` bytes long."""
+    return array_json(ArrayShape(np.dtype(np.uint8), (end,), (CATALOG_CHUNK,), ("byte",)))
+
+
+def rank_json(catalogue: Catalogue) -> bytes:
+    """The zarr.json of a rank's group."""
+    attempts = [attempt_line(attempt) for attempt in catalogue.attempts]
+    about = stamp(rank=catalogue.rank, state=catalogue.state, attempts=attempts)
+    return group_json(about)

@@ -1,0 +1,242 @@
+"""What rows speak of by number: the series, phases and forms of one rank, made as they appear.
+
+What is new gets its node in the hierarchy first and its catalogue line second, and only then rows
+that speak of it; a node without a line, left by a crash, is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from anchorlib.block import Layout, RowBlock, Series, Tables, layout_bytes
+from anchorlib.errors import AnchorError, InvalidNameError
+from anchorlib.names import MAX_NAME_BYTES, check_name, is_kind, quoted
+from anchorlib.store.disk import Budget, Tree
+from anchorlib.store.format import (
+    FORM_RECORDS,
+    FORMS_AT_ONCE,
+    Catalogue,
+    SeriesEntry,
+    encode,
+    flat_width,
+    new_form,
+)
+from anchorlib.store.write.forms import OpenForm
+from anchorlib.store.write.slots import ChunkFiles
+from anchorlib.store.write.table import CatalogFile
+
+__all__ = ["REFUSED", "Register", "Workshop", "check_series"]
+
+Array = np.ndarray[Any, Any]
+MAX_MODE_BYTES: Final = 256
+FORM_FILES: Final = 16  # that a new form makes, about: its group, arrays, the first chunk
+LABEL_FILES: Final = 4  # that `publish` makes for it
+UNKNOWN: Final = -1
+REFUSED: Final = -2
+"""The number of what has no place in a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where new forms are made, the files they are written to, and the room there is for them."""
+
+    tree: Tree
+    files: ChunkFiles
+    budget: Budget
+
+
+class Numbers:
+    """The rank's numbers of what the entries of one growing table stand for."""
+
+    def __init__(self, number_of: Callable[[Any], int]) -> None:
+        self._number_of = number_of
+        self._known: Array = np.empty(0, np.int64)
+
+    def of(self, codes: Array, entries: Sequence[Any]) -> Array:
+        """The number of each code's entry; those that are new get theirs as they come."""
+        if len(self._known) < len(entries):
+            more = np.full(len(entries) - len(self._known), UNKNOWN)
+            self._known = np.concatenate([self._known, more])
+        found: Array = self._known[codes]
+        unknown = codes[found == UNKNOWN]
+        if not len(unknown):
+            return found
+        for code in dict.fromkeys(unknown.tolist()):
+            self._known[code] = self._number_of(entries[code])
+        return self._known[codes]
+
+
+class Register:
+    """Numbers of series, phases and forms, and the forms themselves."""
+
+    def __init__(
+        self, rank: Path, catalogue: Catalogue, file: CatalogFile, workshop: Workshop
+    ) -> None:
+        self._rank = str(rank)
+        self._file = file
+        self._workshop = workshop
+        self._lines: list[bytes] = []
+        self.forms: list[OpenForm] = []
+        self.refusals: dict[Any, str] = {}
+        self._series = {(one.name, one.kind, one.mode): one.id for one in catalogue.series}
+        self._series_seeds = [one.seed for one in catalogue.series]
+        self._phases = {name: number for number, name in enumerate(catalogue.phases)}
+        self._own: dict[Layout, int] = {}
+        self._flat: dict[tuple[str, int], int] = {}
+        self._counts: dict[Layout, int] = {}  # records of shapes that share a flat form
+        self._tables: Tables | None = None
+        for entry in catalogue.forms:
+            form = OpenForm(entry, self._rank, workshop.files)
+            if entry.array is not None:
+                form.open(entry)
+            self._remember(form)
+
+    def series_and_phases(self, block: RowBlock) -> tuple[Array, Array]:
+        """The number of each row's series and phase; REFUSED for those that cannot be."""
+        tables = block.tables
+        if tables is not self._tables:
+            self._tables = tables
+            self._series_of = Numbers(self._series_number)
+            self._phases_of = Numbers(self._phase_number)
+        series = self._series_of.of(block.columns["series"], tables.series)
+        phases = self._phases_of.of(block.columns["phase"], tables.phases)
+        self._append()
+        return series, phases
+
+    def sound_layouts(self, tables: Tables, codes: Array) -> Array:
+        """Whether each row's dtype and shape can be a tensor's."""
+        sound = np.ones(len(tables.layouts), bool)
+        for code in np.flatnonzero(np.bincount(codes, minlength=len(sound))).tolist():
+            layout = tables.layouts[code]
+            if layout in self._own or layout in self._counts:
+                continue
+            try:
+                layout_bytes(*layout)
+            except AnchorError as error:
+                self.refusals[layout] = str(error)
+                sound[code] = False
+        return sound[codes]
+
+    def forms_of(self, block: RowBlock) -> Array:
+        """The number of each row's form; one with values has an array to take them."""
+        codes, kept = block.columns["layout"], block.kept
+        found = np.full(len(block.tables.layouts), UNKNOWN)
+        counts = np.bincount(codes, minlength=len(found))
+        holding = np.bincount(codes[kept], minlength=len(found))
+        # In order of appearance, which is what makes a form one of the first.
+        for code in dict.fromkeys(codes.tolist()) if counts.max() < len(codes) else codes[:1]:
+            number = self._form_number(block.tables.layouts[code], int(counts[code]))
+            found[code] = number
+            if holding[code] and self.forms[number].entry.array is None:
+                self._begin(self.forms[number])
+        self._append()
+        return found[codes]
+
+    def seeds(self, series: Array, forms: Array) -> Array:
+        """What seeds the checksum of each row, but for the places of those of flat forms."""
+        of_form = np.array([form.entry.seed for form in self.forms], np.uint64)
+        return np.array(self._series_seeds, np.uint64)[series] ^ of_form[forms]
+
+    def _series_number(self, key: Series) -> int:
+        known = self._series.get(key)
+        if known is not None:
+            return known
+        try:
+            check_series(key)
+        except AnchorError as error:
+            self.refusals[key] = str(error)
+            return REFUSED
+        number = len(self._series)
+        entry = SeriesEntry(number, *key)
+        line = {"series": number, "name": entry.name, "kind": entry.kind, "mode": entry.mode}
+        self._lines.append(encode(line))
+        self._series[key] = number
+        self._series_seeds.append(entry.seed)
+        return number
+
+    def _phase_number(self, name: str) -> int:
+        if name in self._phases:
+            return self._phases[name]
+        try:
+            check_name(name)
+        except AnchorError as error:
+            self.refusals[name] = str(error)
+            return REFUSED
+        number = len(self._phases)
+        self._lines.append(encode({"phase": number, "name": name}))
+        self._phases[name] = number
+        return number
+
+    def _form_number(self, layout: Layout, records: int) -> int:
+        known = self._own.get(layout)
+        if known is not None:
+            return known
+        dtype, shape = layout
+        count = self._counts.get(layout, 0) + records
+        if len(self._own) < FORMS_AT_ONCE or not shape or count >= FORM_RECORDS:
+            self._counts.pop(layout, None)
+            return self._new(dtype, shape)
+        self._counts[layout] = count
+        width = flat_width(len(shape))
+        number = self._flat.get((dtype, width))
+        return self._new(dtype, width) if number is None else number
+
+    def _new(self, dtype: str, shape: tuple[int, ...] | int) -> int:
+        form = OpenForm(new_form(len(self.forms), dtype, shape), self._rank, self._workshop.files)
+        entry = form.entry
+        line: dict[str, object] = {"form": entry.id, "dtype": dtype}
+        line |= {"width": shape} if entry.flat else {"shape": shape}
+        self._lines.append(encode(line))
+        self._remember(form)
+        if entry.flat:
+            self._begin(form)
+        return entry.id
+
+    def _begin(self, form: OpenForm) -> None:
+        before = form.entry
+        self._workshop.budget.made_files(FORM_FILES, LABEL_FILES)
+        form.open(form.entry.begun())
+        try:
+            form.make(self._workshop.tree)
+        except BaseException:
+            form.entry = before
+            raise
+        self._lines.append(encode({"array": before.id, "rows": form.entry.rows}))
+
+    def _remember(self, form: OpenForm) -> None:
+        entry = form.entry
+        if entry.shape is None:
+            self._flat[entry.dtype, entry.ndim] = entry.id
+        else:
+            self._own[entry.dtype, entry.shape] = entry.id
+        self.forms.append(form)
+
+    def _append(self) -> None:
+        if self._lines:
+            self._file.append(b"".join(self._lines))
+            self._lines.clear()
+
+
+def check_series(key: Series) -> None:
+    """Refuses a (name, kind, mode) that has no place in a store. Raises InvalidNameError."""
+    name, kind, mode = key
+    check_name(name)
+    if not is_kind(kind) or not _fits(kind, MAX_NAME_BYTES):
+        raise InvalidNameError(f"{quoted(kind)} is no kind of {quoted(name)}")
+    if not _fits(mode, MAX_MODE_BYTES):
+        raise InvalidNameError(
+            f"the mode of {quoted(name)} is no text of at most {MAX_MODE_BYTES} bytes"
+        )
+
+
+def _fits(text: str, most: int) -> bool:
+    """Whether UTF-8 can write `text`, in that many bytes."""
+    try:
+        return len(text.encode()) <= most
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,146 @@
+"""Rows written in place into the chunk files of a zarr array.
+
+An array here is rows of equal size, R rows a chunk, uncompressed. A chunk file is made outside the
+tree at its full size (sparse) and then put in place, because every reader refuses a short one; rows
+are written at their place: valid zarr at every moment, and nothing that was published is touched
+again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anchorlib.store.disk import Tree
+from anchorlib.store.format import chunk_key
+
+__all__ = ["ChunkFiles", "SlotArray"]
+
+Buffer = bytes | memoryview
+
+
+class ChunkFiles:
+    """Open chunk files; the one used longest ago is closed first.
+
+    limit: of those that are open at a time. tree: where they are made, and whose they are.
+    """
+
+    def __init__(self, limit: int, tree: Tree) -> None:
+        self.fsync = tree.fsync
+        self._tree = tree
+        self._limit = limit
+        self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
+
+    def descriptor(self, array: SlotArray, chunk: int) -> int:
+        """The file of one chunk, at its full size, to be written to."""
+        self._tree.owner.check()
+        key = (array, chunk)
+        descriptor = self._open.get(key)
+        if descriptor is not None:
+            self._open.move_to_end(key)
+            return descriptor
+        while len(self._open) >= self._limit:
+            os.close(self._open.popitem(last=False)[1])
+        descriptor = self._create(array, chunk)
+        self._open[key] = descriptor
+        return descriptor
+
+    def put(self, path: str, fill: Callable[[int], object]) -> int:
+        """See `Tree.put`; gives the others up where the process has too many open."""
+        return self._with_room(lambda: self._tree.put(path, fill))
+
+    def _create(self, array: SlotArray, chunk: int) -> int:
+        path, size = array.file(chunk), array.rows * array.nbytes
+        try:
+            descriptor = self._with_room(lambda: os.open(path, os.O_RDWR))
+        except FileNotFoundError:
+            return self.put(path, lambda made: os.ftruncate(made, size))
+        try:
+            if os.fstat(descriptor).st_size != size:  # cut short from outside, or by a version
+                os.ftruncate(descriptor, size)  # that sized files only once they had their names
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _with_room(self, work: Callable[[], int]) -> int:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+        self.close()
+        return work()
+
+    def sync(self, descriptor: int) -> None:
+        """Waits for the disk where the writer promised to survive power loss."""
+        if self.fsync:
+            os.fdatasync(descriptor)
+
+    def close(self) -> None:
+        """Closes them all; the next write opens what it needs."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+@dataclass(slots=True, eq=False)
+class SlotArray:
+    """One array's rows on disk.
+
+    path: the array's directory. nbytes: of one row. rows: a chunk holds. dims: further dimensions.
+    """
+
+    files: ChunkFiles
+    path: str
+    nbytes: int
+    rows: int
+    dims: int = 0
+
+    def file(self, chunk: int) -> str:
+        """The path of one chunk."""
+        return f"{self.path}/{chunk_key(chunk, self.dims)}"
+
+    def write_packed(self, start: int, packed: Buffer) -> None:
+        """Writes consecutive rows from row `start` on, which lie in one buffer end to end."""
+        if self.rows == 1:
+            for row, place in enumerate(range(0, len(packed), self.nbytes), start):
+                self._write_file(row, memoryview(packed)[place : place + self.nbytes])
+            return
+        chunk, slot = divmod(start, self.rows)
+        size = len(packed)
+        if slot + size // self.nbytes <= self.rows:  # as nearly always
+            descriptor = self.files.descriptor(self, chunk)
+            write_all(descriptor, (packed,), slot * self.nbytes, size)
+            self.files.sync(descriptor)
+            return
+        view = memoryview(packed)
+        while view:
+            chunk, slot = divmod(start, self.rows)
+            count = min(self.rows - slot, len(view) // self.nbytes)
+            size = count * self.nbytes
+            descriptor = self.files.descriptor(self, chunk)
+            write_all(descriptor, (view[:size],), slot * self.nbytes, size)
+            self.files.sync(descriptor)
+            view = view[size:]
+            start += count
+
+    def _write_file(self, chunk: int, row: Buffer) -> None:
+        # Large records: written once and closed, so they take no place among the open files.
+        whole = (row,), 0, self.nbytes
+        os.close(self.files.put(self.file(chunk), lambda made: write_all(made, *whole)))
+
+
+def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:
+    """pwritev, continued where the system wrote less than `size` bytes (2 GiB is its most)."""
+    written = os.pwritev(descriptor, buffers, offset)
+    if written == size:
+        return
+    flat = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+    whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
+    while written < size:
+        written += os.pwrite(descriptor, whole[written:].data, offset + written)

@@ -1,0 +1,119 @@
+"""What an attempt states beside its records, as lines of the catalogue, within bounds.
+
+Gaps, lineage, entries of the header: see `ledgers` for what becomes of those beyond the bounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from anchorlib.record import Edges, Gap
+from anchorlib.store.disk import Budget
+from anchorlib.store.format import (
+    Attempt,
+    Catalogue,
+    attempt_line,
+    edges_key,
+    edges_line,
+    encode,
+    gap_line,
+    header_line,
+)
+from anchorlib.store.write.ledgers import GAP_LINE_BYTES, BesideLedger, GapLedger
+from anchorlib.store.write.table import CatalogFile
+
+__all__ = ["Statements"]
+
+_BESIDE = ("edges", "header_of", "attempt")  # lines that one ledger counts
+
+
+class Statements:
+    """Writes the statements of one attempt at a time; `begin` or `go_on` says of which.
+
+    Raises OSError (ENOSPC) where there is no room and the writer's caller waits for some: it tells
+    the same again. For others a full disk costs lineage; gaps are what a full disk is told by.
+    """
+
+    def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
+        self._file = file
+        self._budget = budget
+        self._gap_bytes = catalogue.stated_bytes["gap"]
+        self._gaps = GapLedger((), self._gap_bytes)
+        self._beside = BesideLedger(sum(catalogue.stated_bytes[key] for key in _BESIDE), {})
+        self._edges = {hash(key) for key in catalogue.edges}
+        self._header: dict[str, Any] = {}
+        self._attempt = 0
+
+    def go_on(self, attempt: Attempt, stated: Iterable[Gap]) -> None:
+        """These are statements of an attempt that is there, and has stated these gaps."""
+        self._attempt = attempt.number
+        self._header = dict(attempt.header)
+        self._gaps = GapLedger(stated, self._gap_bytes)
+        self._beside = BesideLedger(self._beside.nbytes, attempt.header)
+
+    def begin(self, attempt: Attempt) -> None:
+        """These are statements of a new attempt, which is stated first."""
+        line = encode(attempt_line(attempt))
+        self._budget.claim(len(line))
+        if not self._beside.fitting(line):
+            attempt = replace(attempt, header={})
+            line = encode(attempt_line(attempt))
+        self.append(line)
+        self._attempt = attempt.number
+        self._header = dict(attempt.header)
+
+    def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
+        """State totals; how many observations were not known of, by reason."""
+        self._budget.claim(GAP_LINE_BYTES * len(gaps))
+        fresh = self._gaps.tell(gaps)
+        self.append_gaps(self._gaps.due(self._budget.used))
+        return fresh
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """State lineage that was not stated before."""
+        mine = [replace(one, attempt=self._attempt) for one in edges]
+        fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}
+        lines = {key: encode(edges_line(one)) for key, one in fresh.items()}
+        # What `max_bytes` leaves out is values.
+        refused = self._budget.refusal(sum(map(len, lines.values()))) not in (None, "max_bytes")
+        kept = {
+            key: one for key, one in lines.items() if self._beside.fitting(one, refused=refused)
+        }
+        self.append(b"".join(kept.values()))
+        self._edges |= kept.keys()
+        self._count_beside(growth=2)
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """State those entries that are new, or say something else than before."""
+        known = self._header
+        fresh = {k: v for k, v in entries.items() if k not in known or known[k] != v}
+        if not fresh:
+            return
+        line = encode(header_line(self._attempt, fresh))
+        self._budget.claim(len(line))
+        if self._beside.fitting(line):
+            self.append(line)
+            self._header |= fresh
+        self._count_beside(growth=2)
+
+    def rest(self) -> None:
+        """State what was told and is not stated, and what was left out."""
+        self.append_gaps(self._gaps.rest())
+        self._count_beside(growth=1)
+
+    def append_gaps(self, gaps: Iterable[Gap]) -> None:
+        """Write these totals as they are."""
+        self.append(b"".join(encode(gap_line(self._attempt, gap)) for gap in gaps))
+
+    def append(self, lines: bytes) -> None:
+        """Write whole lines of the catalogue, whatever they say."""
+        if lines:
+            self._file.append(lines)
+            self._budget.spend(len(lines))
+
+    def _count_beside(self, *, growth: int) -> None:
+        if entry := self._beside.due(growth=growth):
+            self.append(encode(header_line(self._attempt, entry)))

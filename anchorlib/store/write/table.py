@@ -1,0 +1,127 @@
+"""The table of one rank on disk: one row a record, one file a column and 65,536 rows.
+
+`append` writes every column of a batch with one call each; `commit` writes `seq`, after which the
+rows exist. A row that was appended and not committed is overwritten by the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anchorlib.store.disk import Tree
+from anchorlib.store.format import (
+    CATALOG_CHUNK,
+    COLUMNS,
+    HIST_COLUMNS,
+    ROW,
+    ROWS_PER_CHUNK,
+    ArrayShape,
+    array_json,
+    chunk_key,
+)
+from anchorlib.store.write.slots import ChunkFiles, SlotArray
+
+__all__ = ["CatalogFile", "RowTable"]
+
+
+class RowTable:
+    """Appends rows, and histograms beside them, to the columns below `records`."""
+
+    def __init__(self, records: Path, rows: int, pairs: int, tree: Tree) -> None:
+        self.rows = rows
+        self.pairs = pairs
+        self._files = ChunkFiles(len(COLUMNS) + len(HIST_COLUMNS), tree)
+        self._columns = {
+            name: SlotArray(self._files, f"{records}/{name}", dtype.itemsize, ROWS_PER_CHUNK)
+            for name, dtype in (COLUMNS | HIST_COLUMNS).items()
+        }
+
+    def append(self, packed: bytes, checks: list[int], exponents: bytes, counts: bytes) -> None:
+        """Writes packed rows and their histogram pairs behind the committed ones."""
+        if exponents:
+            self._columns["hist_exponent"].write_packed(self.pairs, exponents)
+            self._columns["hist_count"].write_packed(self.pairs, counts)
+        rows = np.frombuffer(packed, ROW)
+        for name in ROW.names or ():
+            self._columns[name].write_packed(self.rows, rows[name].tobytes())
+        told = np.array(checks, COLUMNS["check"])
+        self._columns["check"].write_packed(self.rows, told.tobytes())
+
+    def commit(self, rows: int, pairs: int) -> None:
+        """Makes that many appended rows exist, and counts their histogram pairs as used."""
+        seq = np.arange(self.rows + 1, self.rows + rows + 1, dtype=COLUMNS["seq"])
+        try:
+            self._columns["seq"].write_packed(self.rows, seq.tobytes())
+        except OSError:
+            # A sync that failed may not fail again, and what it was for is not on the disk: rows
+            # that were not committed come again, and are written anew.
+            with contextlib.suppress(OSError):
+                self._columns["seq"].write_packed(self.rows, bytes(seq.nbytes))
+            raise
+        self.rows += rows
+        self.pairs += pairs
+
+    def close(self) -> None:
+        """Closes the columns' files; a further append opens them again."""
+        self._files.close()
+
+
+class CatalogFile:
+    """Appends lines to the catalogue of a rank."""
+
+    def __init__(self, path: Path, end: int, tree: Tree) -> None:
+        self.end = end
+        self._files = ChunkFiles(1, tree)
+        self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
+
+    def append(self, lines: bytes) -> None:
+        """Writes whole lines; their end comes last, also where they reach into the next chunk."""
+        self._bytes.write_packed(self.end, lines)
+        self.end += len(lines)
+
+    def erase_rest(self) -> None:
+        """Blanks what a crash left behind the last whole line."""
+        size = CATALOG_CHUNK - self.end % CATALOG_CHUNK
+        self._bytes.write_packed(self.end, bytes(size))
+
+    def close(self) -> None:
+        """Closes its file; a further append opens it again."""
+        self._files.close()
+
+
+def make_columns(records: Path, tree: Tree) -> None:
+    """The arrays of an empty table."""
+    for name, dtype in (COLUMNS | HIST_COLUMNS).items():
+        tree.make(records / name, array_json(column_shape(dtype, name)))
+
+
+def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
+    """A column without an entry."""
+    dimension = "pair" if name in HIST_COLUMNS else "record"
+    return ArrayShape(dtype, (0,), (ROWS_PER_CHUNK,), (dimension,))
+
+
+def erase_rows_after(records: Path, rows: int) -> None:
+    """Blanks `seq` behind the last committed row.
+
+    After a power loss a later page of `seq` may have survived an earlier one: when new rows reach
+    it, it would say committed of rows that are not written yet.
+    """
+    chunk, slot = divmod(rows, ROWS_PER_CHUNK)
+    seq = records / "seq"
+    for path in seq.glob("c.*"):
+        if int(path.name[2:]) > chunk:
+            path.unlink()
+    path = seq / chunk_key(chunk, 0)
+    if path.exists():
+        with path.open("r+b") as file:  # in place: a file that is written anew is empty first
+            file.seek(slot * COLUMNS["seq"].itemsize)
+            rest = file.read()
+            if any(rest):
+                file.seek(-len(rest), os.SEEK_END)
+                file.write(bytes(len(rest)))

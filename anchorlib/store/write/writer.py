@@ -1,0 +1,408 @@
+"""The one writing hand of a store, the same in a training process and in the collector.
+
+    with Writer.open(Path("anchors"), "run1", rank=0) as writer:
+        writer.write_block(block_of(records))      # committed when it returns: survives kill -9
+
+A block is written in this order: values, columns, then `seq`, which makes the rows exist. Shapes in
+zarr.json follow at `publish`. A Writer belongs to the first thread that writes with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from anchorlib.block import RowBlock
+from anchorlib.claims import claim_of
+from anchorlib.errors import OptionError, StoreError
+from anchorlib.names import check_run_name
+from anchorlib.operations import Entry
+from anchorlib.record import Edges, Gap
+from anchorlib.store.disk import (
+    MISFIT,
+    Budget,
+    Ground,
+    LeftOut,
+    RankLock,
+    Room,
+    RunRoom,
+    Tree,
+    make_store,
+)
+from anchorlib.store.format import ANEW, ROW, Attempt, Begins, Part, encode, json_value
+from anchorlib.store.read import RankReader, stored_fingerprint
+from anchorlib.store.write.opening import Place, resume_counters, store_errors, take_up
+from anchorlib.store.write.packing import Packer, without_values
+from anchorlib.store.write.publishing import Publisher
+from anchorlib.store.write.register import Register, Workshop
+from anchorlib.store.write.slots import ChunkFiles
+from anchorlib.store.write.statements import Statements
+from anchorlib.store.write.table import RowTable
+from anchorlib.store.write.tracefile import OperationFile
+
+__all__ = ["Writer"]
+
+MAX_RANK = 1 << 31
+MOST_OPEN = 64  # chunk files of values and labels
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Writer:
+    """Writes one rank of one run; made by `Writer.open`.
+
+    replaced: whether it removed what the rank had recorded before.
+    """
+
+    replaced = False
+
+    @classmethod
+    def open(  # noqa: PLR0913 - each is a choice of its own, by keyword
+        cls,
+        store: Path,
+        run: str,
+        rank: int,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        header: Mapping[str, Any] | None = None,
+        writer_id: bytes = b"",
+        fsync: bool = False,
+        max_bytes: int | None = None,
+        wait_for_room: bool = False,
+        acknowledged: int = 0,
+        run_room: RunRoom | None = None,
+        lock: RankLock | None = None,
+        author: str = "",
+        part: Part | None = None,
+    ) -> Writer:
+        """Makes the rank, or takes it up again, and holds it until `close`.
+
+        resume: go on with a rank that exists, as its next attempt.
+        overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
+        header: what to keep about this attempt, as JSON can hold it.
+        writer_id: a secret, of which the store keeps the claim. The same as that of the last
+            attempt: that attempt goes on, whatever else is asked, and `committed` says how far it
+            had come.
+        fsync: wait for the disk before each batch is committed, so that it survives power loss.
+        max_bytes: of this rank on disk, beyond which values are left out and summaries kept;
+            None leaves a twentieth of the file system free.
+        wait_for_room: a file system that is full is a StoreError, not a reason to leave values
+            out: for callers that keep what was not written, and come again.
+        acknowledged: records that this writer has delivered before: where they are not there any
+            more, nothing is made in their place.
+        run_room: what all ranks of the run may take together, as `max_bytes`.
+        lock: of this rank, held already; None takes it.
+        author: who makes the run, if this makes it.
+        part: the piece of the rank that is written here, where others have the rest.
+
+        Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
+        """
+        check_run_name(run)
+        if not 0 <= rank < MAX_RANK:
+            raise OptionError(f"a rank is a number from 0 to {MAX_RANK - 1}, not {rank}")
+        document = _document(run, header or {})
+        store = store.absolute()  # a later chdir leaves it where it is
+        with store_errors(f"cannot open run {run!r} in {store}"):
+            make_store(store, fsync=fsync)
+            lock = lock or RankLock.take(store, run, rank, part.number if part else 0)
+            try:
+                place = Place(store, run, rank, Tree(store, fsync=fsync), author, part)
+                claim = claim_of(writer_id)
+                budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
+                existed = place.path.exists()
+                reader = place.take(
+                    claim, budget, resume=resume, overwrite=overwrite, acknowledged=acknowledged
+                )
+                writer = cls(place, lock, reader, budget)
+                writer.replaced = overwrite and existed and not reader.catalogue.attempts
+            except BaseException:
+                lock.release()
+                raise
+            try:
+                writer._begin(claim, document, _begins(part, resume=resume, anew=overwrite))
+            except BaseException:
+                writer.abandon()
+                raise
+        return writer
+
+    def __init__(self, place: Place, lock: RankLock, reader: RankReader, budget: Budget) -> None:
+        self._place = place
+        self._lock = lock
+        self._reader = reader
+        self._open = True
+        self._pid = os.getpid()
+        self._owner = place.tree.owner
+        self._files = ChunkFiles(MOST_OPEN, place.tree)
+        self._catalog = take_up(reader, place)
+        catalogue = reader.catalogue
+        self._budget = budget
+        self._register = Register(
+            place.path, catalogue, self._catalog, Workshop(place.tree, self._files, budget)
+        )
+        self._resumed = resume_counters(reader, self._register.forms)
+        self._budget.take_up(reader.catalogue_end + self._resumed.nbytes)
+        self._table = RowTable(
+            place.path / "records", reader.committed, self._resumed.pairs, place.tree
+        )
+        self._packer = Packer(self._register)
+        self._publisher = Publisher(place.path, place.tree)
+        self._published = (min(catalogue.published, reader.committed), -1)
+        self._left_out = LeftOut(())
+        self._statements = Statements(self._catalog, self._budget, catalogue)
+        self._operations = OperationFile(place.path, place.tree, budget)
+        self._first_row = self._first = 0
+        self._ground = Ground(place.path, place.run, place.rank)
+
+    def _begin(self, claim: bytes, header: Mapping[str, Any], begins: Begins) -> None:
+        attempts = self._reader.catalogue.attempts
+        if self._place.goes_on(self._reader, claim):
+            attempt = last = attempts[-1]
+            gaps = self._reader.catalogue.gaps.items()
+            stated = [gap for key, gap in gaps if key[0] == last.number]
+            self._left_out = LeftOut(stated)
+            self._statements.go_on(attempt, stated)
+        else:
+            rows, order = self._reader.committed, self._resumed.order
+            attempt = Attempt(len(attempts), claim, time.time_ns(), header, rows, order)
+            if (part := self._place.part) is not None:
+                attempt = replace(attempt, first=part.first, begins=begins, restart=part.restart)
+            self._statements.begin(attempt)
+        if self._reader.catalogue.state != "open":
+            self._statements.append(encode({"state": "open"}))
+        self._packer.attempt = attempt.number
+        self._packer.order_base = attempt.order_base
+        self._first_row, self._first = attempt.first_row, attempt.first
+        self._reader.catalogue.forget_statements()
+        self._reader.refresh()
+        self._publisher.publish_rank(self._reader.catalogue)
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this rank this is; the first is 0, each resume adds one."""
+        return self._packer.attempt
+
+    @property
+    def committed(self) -> int:
+        """The number of the next record of its stream: those before it are safe, here or, of a
+        part, elsewhere.
+        """
+        return self._first + self._table.rows - self._first_row
+
+    @property
+    def first(self) -> int:
+        """The number of the first record that this attempt has here."""
+        return self._first
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What this writer kept without its values, for want of room."""
+        return self._left_out
+
+    def fingerprint(self, attempt: int, first: int, end: int) -> bytes:
+        """What records first … end - 1 of an attempt are: to be compared before they are forgotten.
+
+        Raises OptionError where there are no such records, StoreError for a damaged store.
+        """
+        self._check_ready()
+        with store_errors(f"cannot read {self._place}"):
+            if self._reader.committed < self._table.rows:
+                self._reader.refresh()
+            return stored_fingerprint(self._reader, attempt, first, end)
+
+    def write_block(self, block: RowBlock) -> None:
+        """Writes a block; when it returns, all of it is committed, and if it raises, none is.
+
+        The attempt is the writer's own, and `order` goes on where the last attempt ended. Values
+        for which there is no room are left out, and records that cannot be stored as they are:
+        both are counted in `left_out` and stated as gaps. Nothing is compared with its digest.
+        Raises StoreError where the file system fails.
+        """
+        self._check_ready()
+        with store_errors(f"cannot write {self._place}"):
+            fit = self._packer.admit(block)
+            try:
+                self._write(fit)
+            except OSError as error:
+                if error.errno not in NO_ROOM or self._budget.waits:
+                    raise
+                self._budget.exhaust()
+                self._write(fit)
+        for one in fit.misfits:
+            key = (one.name, one.kind, one.mode, f"{MISFIT}{one.reason}")
+            self._left_out.add(key, np.array([one.step]), 0)
+        if self._left_out.due(self._budget.used):
+            self._statements.append_gaps(self._left_out.statements())
+
+    def _write(self, block: RowBlock) -> None:
+        if not len(block):
+            return
+        sizes = block.sizes
+        refused = self._budget.refusals(sizes)
+        written = without_values(block, np.isin(np.arange(len(block)), list(refused)))
+        packed = self._packer.pack(written if refused else block, self._table.pairs)
+        for part in packed.parts:
+            part.form.write(part)
+        self._table.append(packed.rows, packed.checks, packed.exponents, packed.counts)
+        self._table.commit(len(block), packed.pairs)
+        for part in packed.parts:
+            part.form.settle(part)
+        taken = int(sizes.sum()) - sum(int(sizes[row]) for row in refused)
+        self._budget.spend(taken + ROW.itemsize * len(block))
+        for row, reason in refused.items():
+            one = block.misfit(row, reason)
+            key = (one.name, one.kind, one.mode, reason)
+            self._left_out.add(key, np.array([one.step]), int(sizes[row]))
+
+    def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
+        """States what was not recorded: totals so far, of which the largest counts.
+
+        One total for each name, kind, mode and reason within this attempt; beyond a bound, one for
+        all others together. A total that grows may be written as late as by `publish`. Returns how
+        many observations were not known of, by reason.
+        """
+        if not self._stands():
+            return Counter()
+        with store_errors(f"cannot write {self._place}"):
+            return self._statements.gaps(gaps)
+
+    def edges(self, edges: Sequence[Edges]) -> None:
+        """Keeps what values were computed from; what was stated before is not stated again.
+
+        What there is no room for is left out, and counted in the header of this attempt.
+        """
+        if not self._stands():
+            return
+        with store_errors(f"cannot write {self._place}"):
+            self._statements.edges(edges)
+
+    def header(self, entries: Mapping[str, Any]) -> None:
+        """Adds entries to this attempt's header, or states them anew.
+
+        Raises OptionError for what JSON cannot hold, StoreError.
+        """
+        if not self._stands():
+            return
+        told = _document(self._place.run, entries)
+        with store_errors(f"cannot write {self._place}"):
+            self._statements.header(told)
+
+    def operations(self, entries: Sequence[Entry]) -> None:
+        """Adds entries to the log of operations; what was stated before is not stated again.
+
+        What there is no room for is left out, and counted in the log as a gap.
+        """
+        if not self._stands():
+            return
+        with store_errors(f"cannot write {self._place}"):
+            self._operations.add(entries, self.attempt)
+
+    def publish(self) -> None:
+        """Shows foreign readers all that is committed; ours see it anyway."""
+        self._check_ready()
+        with store_errors(f"cannot write {self._place}"):
+            self._statements.append_gaps(self._left_out.statements())
+            self._statements.rest()
+            self._operations.publish()
+            if self._published == (self._table.rows, self._catalog.end):
+                return
+            self._reader.refresh()
+            self._ground.check()  # what was read a moment ago was this rank's
+            self._publisher.publish_values(self._reader, self._register.forms, self._published[0])
+            self._statements.append(encode({"published": self._table.rows}))
+            self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
+            self._publisher.publish_rank(self._reader.catalogue)
+            self._published = (self._table.rows, self._catalog.end)
+            self._budget.published()
+
+    def revoke(self) -> None:
+        """Any thread may call it: the operation on a file that is under way is the last one.
+
+        What was committed stays whole. The owner then gives the rank back by `close`.
+        """
+        self._owner.revoke()
+
+    def close(self) -> None:
+        """Publishes, marks the rank closed and gives it back; a second call does nothing.
+
+        Raises StoreError where the rank is not there any more, unless that was said before.
+        """
+        if not self._open:
+            return
+        if os.getpid() != self._pid or self._owner.revoked:
+            self.abandon()
+            return
+        self._owner.enter()
+        try:
+            if self._stands():
+                with store_errors(f"cannot close {self._place}"):
+                    self._statements.append(encode({"state": "closed"}))
+                    self.publish()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Gives the rank back as it is, still marked open, as if the process had died."""
+        if self._open:
+            self.hand_over().release()
+
+    def hand_over(self) -> RankLock:
+        """Writes nothing more, and leaves the rank locked for a writer with the same secret."""
+        self._open = False
+        self._files.close()
+        self._table.close()
+        self._catalog.close()
+        self._operations.close()
+        self._ground.close()
+        return self._lock
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreError(f"{self._place} was closed: open it again to write more")
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self._place} is written by the process that forked this one")
+        self._owner.enter()
+
+    def _check_ready(self) -> None:
+        self._check_open()
+        self._ground.check()
+
+    def _stands(self) -> bool:
+        """Whether the rank is there; what is stated beside records is lost quietly with them."""
+        self._check_open()
+        if self._ground.is_known_gone():
+            return False
+        self._ground.check()
+        return True
+
+
+def _begins(part: Part | None, *, resume: bool, anew: bool) -> Begins:
+    if part is None:
+        return ""
+    return ANEW if anew else "resumed" if resume else "new"
+
+
+def _document(run: str, header: Mapping[str, Any]) -> Any:
+    try:
+        return json_value(header)
+    except TypeError as error:
+        raise OptionError(f"the header of run {run!r} does not fit into JSON: {error}") from error

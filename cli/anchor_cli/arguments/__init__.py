@@ -1,0 +1,41 @@
+"""What commands are told: options that several of them share, selections, amounts, completion."""
+
+from anchor_cli.arguments.amounts import parse_keep, parse_rate, parse_seconds, parse_size
+from anchor_cli.arguments.bash import asked_by_bash
+from anchor_cli.arguments.narrowing import narrowing
+from anchor_cli.arguments.options import (
+    DaskOption,
+    JsonOption,
+    RunArgument,
+    StoreOption,
+    TensorOption,
+    a_run,
+    examples,
+    not_empty,
+    several_runs,
+    without_slash,
+)
+from anchor_cli.arguments.selection import Selection, parse_steps
+from anchor_cli.arguments.spreading import spread_over
+
+__all__ = [
+    "DaskOption",
+    "JsonOption",
+    "RunArgument",
+    "Selection",
+    "StoreOption",
+    "TensorOption",
+    "a_run",
+    "asked_by_bash",
+    "examples",
+    "narrowing",
+    "not_empty",
+    "parse_keep",
+    "parse_rate",
+    "parse_seconds",
+    "parse_size",
+    "parse_steps",
+    "several_runs",
+    "spread_over",
+    "without_slash",
+]

@@ -1,0 +1,107 @@
+"""Options and arguments that several commands share: one meaning, one spelling, one help text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from anchor_cli.arguments import complete
+
+__all__ = [
+    "DaskOption",
+    "JsonOption",
+    "RunArgument",
+    "StoreOption",
+    "TensorOption",
+    "a_run",
+    "examples",
+    "not_empty",
+    "several_runs",
+    "without_slash",
+]
+
+
+def without_slash(run: str) -> str:
+    """A collector's URL without the slash that may end it: messages go on from there."""
+    return run.rstrip("/") if "://" in run else run
+
+
+def not_empty(text: str | None) -> str | None:
+    """The value of an option; an empty one, mostly a variable that is not set, says nothing."""
+    if text is not None and not text.strip():
+        raise typer.BadParameter("it is empty")
+    return text
+
+
+StoreOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="ANCHOR_STORE",
+        metavar="PLACE",
+        help="Where runs live: a directory, grpc://HOST:PORT of a collector "
+        "(grpc://A:50051,B:50051 of several), or s3://BUCKET/PREFIX.",
+        callback=not_empty,
+    ),
+]
+
+
+def a_run(metavar: str, text: str) -> Any:
+    """An argument that names a run."""
+    return typer.Argument(
+        metavar=metavar,
+        help=text,
+        show_default=False,
+        autocompletion=complete.run_names,
+        callback=without_slash,
+    )
+
+
+def several_runs(metavar: str, text: str) -> Any:
+    """An argument that names runs, as many as are given."""
+    return typer.Argument(
+        metavar=metavar,
+        help=text,
+        show_default=False,
+        autocompletion=complete.run_names,
+        callback=lambda runs: [without_slash(run) for run in runs],
+    )
+
+
+RunArgument: TypeAlias = Annotated[
+    str, a_run("RUN", "A run's name in the store, its path, or grpc://HOST:PORT/NAME.")
+]
+TensorOption: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--tensor",
+        "-t",
+        metavar="SEL",
+        help="Selector, as fc2.bias@grad, 'fc*@grad' or Gradient___fc2.bias; may be repeated.",
+        show_default=False,
+        autocompletion=complete.selectors,
+    ),
+]
+JsonOption: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="One JSON document on stdout; what is not finite is null.")
+]
+
+
+DaskOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Let the workers of a dask cluster read the values: tcp://HOST:PORT of its scheduler. "
+        "The answer is the same.",
+        callback=not_empty,
+        show_default=False,
+    ),
+]
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: example lines, which the help text must not wrap."""
+    head = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n".join(["\b", head, *(f"  {line}" for line in lines)])

@@ -1,0 +1,17 @@
+"""What `anchor doctor` looks at, and what it finds."""
+
+from anchor_cli.checkups.checkup import checkup
+from anchor_cli.checkups.destinations import spools, storage
+from anchor_cli.checkups.finding import Finding
+from anchor_cli.checkups.surroundings import environment, packages, summaries, without_password
+
+__all__ = [
+    "Finding",
+    "checkup",
+    "environment",
+    "packages",
+    "spools",
+    "storage",
+    "summaries",
+    "without_password",
+]

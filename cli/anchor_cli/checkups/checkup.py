@@ -1,0 +1,175 @@
+"""What `anchor doctor` looks at in a run: whole, alive, finite, and as it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anchor_cli.checkups.finding import Finding
+from anchor_cli.checkups.surroundings import EMULATE, TESTED_TORCH
+from anchor_cli.records import Gaps, told
+from anchor_cli.terminal import counted, steps_of
+from anchorlib.names import escape, join
+from anchorlib.record import Flag
+
+if TYPE_CHECKING:
+    from anchorlib import Run
+    from anchorlib.record import Gap
+
+__all__ = ["checkup"]
+
+LOW = ("float16", "bfloat16", "float8")
+OUTLIERS = 3  # ranks told of; the command that is named tells of all
+TODO = {
+    "queue full": "raise queue_bytes=, record less, or wait with on_full='block'",
+    "queue full: values dropped": "raise queue_bytes=, record less, or wait with on_full='block'",
+    "max_bytes": "raise max_bytes=, or record less",
+    "disk": "make room on the disk of the store",
+}
+
+
+def checkup(run: Run) -> Iterator[Finding]:
+    """A finding for each thing looked at, gaps among them."""
+    yield _state(run)
+    yield from _gaps(run)
+    yield from _silent(run)
+    yield from _nonfinite(run)
+    yield from _among_ranks(run)
+    yield from _precision(run)
+
+
+def _state(run: Run) -> Finding:
+    infos = run.tensors()
+    records = counted(sum(info.records for info in infos), "record")
+    held = f"{records} of {counted(len(infos), 'tensor')}, {counted(len(run.ranks), 'rank')}"
+    if run.state == "closed" and not any(info.records for info in infos):
+        return Finding(
+            "beware", run.name, f"closed, {held}",
+            "see what tensors= and ranks= choose, and whether the training came to its first step",
+        )  # fmt: skip
+    if run.state == "closed":
+        return Finding("ok", run.name, f"closed, {held}")
+    if run.live is False:
+        return Finding(
+            "beware", run.name, f"left open by a process that died, {held}; these are whole",
+            "go on with resume=True, or begin anew with overwrite=True",
+        )  # fmt: skip
+    return Finding("ok", run.name, f"{'being written' if run.live else 'open'}, {held}")
+
+
+def _gaps(run: Run) -> Iterator[Finding]:
+    reasons: dict[str, list[Gap]] = {}
+    for gap in run.gaps():
+        reasons.setdefault(gap.reason, []).append(gap)
+    for reason, those in reasons.items():
+        count = sum(gap.count for gap in those)
+        tensors = {(gap.name, gap.kind) for gap in those}
+        first, last = min(g.first_step for g in those), max(g.last_step for g in those)
+        some = ", ".join(escape(join(*pair)) for pair in list(tensors)[:3])
+        more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
+        yield Finding(
+            "beware",
+            "gaps",
+            f"{counted(count, 'record')} of {some}{more} missing or without values, "
+            f"{steps_of(first, last)} ({escape(reason)})",
+            TODO.get(reason, ""),
+        )
+    if not reasons:
+        yield Finding("ok", "gaps", "none")
+
+
+def _silent(run: Run) -> Iterator[Finding]:
+    """Tensors that were declared and of which nothing came."""
+    clauses = list(told(Gaps(run).unrecorded()))
+    clauses += [f"{name} has no record" for name in _empty(run)]
+    if clauses:
+        yield Finding(
+            "beware", "tensors", "; ".join(clauses), "see whether the code that makes them ran"
+        )
+
+
+def _empty(run: Run) -> Iterator[str]:
+    recorded = {(info.name, info.kind) for info in run.tensors()}
+    lost = {(gap.name, gap.kind) for gap in run.gaps()}
+    for reader, _ in run.all_rows():
+        entries = reader.catalogue.series
+        silent = {(entry.name, entry.kind): None for entry in entries}
+        yield from (escape(join(*pair)) for pair in silent if pair not in recorded | lost)
+
+
+def _nonfinite(run: Run) -> Iterator[Finding]:
+    count = skipped = 0
+    first: tuple[int, int, str] | None = None
+    for reader, rows in run.all_rows():
+        odd = rows[(reader.column("nan")[rows] + reader.column("inf")[rows]) > 0]
+        if not len(odd):
+            continue
+        count += len(odd)
+        flags = reader.column("flags")[odd]
+        skipped += int(np.count_nonzero(flags & int(Flag.STEP_SKIPPED)))
+        entry = reader.catalogue.series[int(reader.series_ids[odd[0]])]
+        place = (
+            int(reader.column("step")[odd[0]]),
+            reader.rank,
+            escape(join(entry.name, entry.kind)),
+        )
+        first = place if first is None else min(first, place)
+    if first is None:
+        yield Finding("ok", "values", "all finite")
+        return
+    at = f"{first[2]} at step {first[0]}" + (f", rank {first[1]}" if len(run.ranks) > 1 else "")
+    passed = f"; {skipped:,} of them in steps that GradScaler skipped" if skipped else ""
+    text = f"{counted(count, 'record')} with NaN or infinities, first {at}{passed}"
+    yield Finding("beware", "values", text, f"see `anchor report {run.name} -o report.html`")
+
+
+def _among_ranks(run: Run) -> Iterator[Finding]:
+    """Ranks that leave the others, by their columns."""
+    if len(run.ranks) < 2:
+        return
+    from anchorlib.peers import outlier_text, outliers
+
+    for one in outliers(run).outliers[:OUTLIERS]:
+        yield Finding("beware", "ranks", outlier_text(one), f"see `anchor ranks {run.name}`")
+
+
+def _precision(run: Run) -> Iterator[Finding]:
+    """What the header says of the numbers themselves."""
+    if not run.ranks:
+        return
+    header = run.header()
+    torch = str(header.get("torch", ""))
+    if torch and not torch.startswith(f"{TESTED_TORCH}."):
+        yield Finding(
+            "beware", "torch", f"recorded with {escape(torch)}, tested is {TESTED_TORCH}",
+            "compare an observed run with an unobserved one before relying on it",
+        )  # fmt: skip
+    if _low(run) and _compiled(run):
+        if header.get("torch.compile.emulate_precision_casts"):
+            yield Finding("ok", "precision", "compiled in low precision, precision casts emulated")
+        else:
+            yield Finding(
+                "beware",
+                "precision",
+                "compiled in low precision without emulated casts: what is observed is rounded, "
+                "so an observed run computes other bits than an unobserved one",
+                f"set {EMULATE}=1, or torch._inductor.config.emulate_precision_casts = True",
+            )
+
+
+def _low(run: Run) -> bool:
+    header = run.header()
+    dtypes = [part for info in run.tensors() for part in info.dtype.split("|")]
+    casts = [header.get(f"torch.autocast.{device}") for device in ("cpu", "cuda")]
+    return any(str(one).startswith(LOW) for one in [*dtypes, *casts])
+
+
+def _compiled(run: Run) -> bool:
+    return any(
+        op.startswith("CompiledFunction")
+        for rank in run.ranks
+        for edges in run.edges(rank)
+        for op in edges.ops
+    )

@@ -1,0 +1,1 @@
+"""The commands of `anchor`, a file each, named as people type them."""

@@ -1,0 +1,280 @@
+"""`anchor compare`: where two runs part, which operation did it, and whether it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli.arguments import (
+    DaskOption,
+    JsonOption,
+    StoreOption,
+    complete,
+    examples,
+    several_runs,
+    spread_over,
+    without_slash,
+)
+from anchor_cli.exits import ExitCode
+from anchor_cli.progress import progress
+from anchor_cli.terminal import counted, document, emit, note, this_screen
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Comparison
+
+__all__ = ["EXAMPLES", "compare_runs"]
+
+EXAMPLES = examples(
+    "anchor compare eager compiled",
+    "anchor compare eager compiled --noise eager-noise1 --noise eager-noise2 --noise eager-noise3",
+    "anchor compare a.zarr grpc://127.0.0.1:50051/b --tensor '*@grad' --csv pairs.csv",
+    "anchor compare float64 eager compiled",
+    "anchor compare eager compiled --github --junit compare.xml",
+)
+
+
+class FailOn(StrEnum):
+    """The verdict from which on the exit code is 1."""
+
+    SUSPECT = "suspect"
+    UNEXPECTED = "unexpected"
+
+
+_FAILING = {
+    FailOn.SUSPECT: ("suspect", "unexpected"),
+    FailOn.UNEXPECTED: ("unexpected",),
+}
+
+
+def compare_runs(  # noqa: PLR0913  # one parameter for each option
+    runs: Annotated[
+        list[str],
+        several_runs(
+            "[REF] A B",
+            "The run to compare with and the run that may differ from it: names, paths or URLs. "
+            "Before them a run that is nearer to the truth than either, where there is one.",
+        ),
+    ],
+    *,
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            metavar="RUN",
+            help="A rerun of A that says how far chance carries it, as `anchor noise` makes them; "
+            "may be repeated.",
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor",
+            "-t",
+            metavar="SEL",
+            help="Compare only these, as '*@grad'; may be repeated.",
+            autocompletion=complete.selectors,
+        ),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            metavar="FILE",
+            help="What is called differently: FILE.csv with a name of A and one of B in each row, "
+            "or FILE.json, an object.",
+        ),
+    ] = None,
+    replay: Annotated[
+        bool,
+        typer.Option(
+            "--replay",
+            help="Compute the first origins again from what was stored: which formula each run "
+            "computed, and which of them is nearer to the truth.",
+        ),
+    ] = False,
+    ops: Annotated[
+        bool | None,
+        typer.Option(
+            "--ops/--no-ops",
+            help="Compare the operations of the steps that both runs traced; without either "
+            "option that is done where both have any.",
+            show_default=False,
+        ),
+    ] = None,
+    fail_on: Annotated[
+        FailOn, typer.Option("--fail-on", help="From which verdict on the exit code is 1.")
+    ] = FailOn.SUSPECT,
+    csv: Annotated[
+        str | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE",
+            help="Write a row for each matched record, in the order A ran; - is stdout.",
+        ),
+    ] = None,
+    jsonl: Annotated[
+        str | None,
+        typer.Option(
+            "--jsonl", metavar="FILE", help="The same as JSON lines, and a summary as the last."
+        ),
+    ] = None,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Write one self-contained page."),
+    ] = None,
+    junit: Annotated[
+        str | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE",
+            help="Write JUnit XML for CI: the verdict and each tensor as a test case; - is stdout.",
+        ),
+    ] = None,
+    github: Annotated[
+        bool,
+        typer.Option(
+            "--github",
+            help="Annotate a run of GitHub Actions, and write the summary of its step.",
+        ),
+    ] = False,
+    dask: DaskOption = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Find where two runs part, which operation did it, and whether it matters.
+
+    Records are paired by identity and compared bit by bit. The first that differs although all
+    that it was computed from is equal is the origin. With --noise, what comes after it is judged
+    by how far reruns of A drift by themselves.
+
+    With a third run before the two (REF: the same training in float64, or on the CPU) a table says
+    of each origin which of A and B is nearer to it. The answer is that of A against B all the same.
+
+    Exit code 0 for identical and expected, 1 for unexpected and suspect, 2 where there is nothing
+    to compare, 3 where a run died, ended early or lost records that may hide a difference.
+    """
+    from anchor_cli.comparisons import next_commands, read_names, report
+    from anchorlib.diagnosis import compare
+
+    files = {"--csv": csv, "--jsonl": jsonl, "--html": html, "--junit": junit}
+    _one_stdout(files, json=as_json, github=github)
+    reference, a, b = _three(runs)
+    others = [without_slash(run) for run in noise or ()]
+    with spread_over(dask) as over, progress(f"comparing {a} and {b}") as tick:
+        found = compare(
+            a,
+            b,
+            store=store,
+            noise=others,
+            reference=reference,
+            tensors=tensor or "*",
+            names=read_names(names),
+            replay=replay,
+            ops=ops,
+            progress=tick,
+            over=over,
+        )
+    _write(found, csv=csv, jsonl=jsonl)
+    if html is not None:
+        _write_page(found, (a, b), store, html)
+    if as_json:
+        document(found.to_dict())
+    told = not as_json and "-" not in files.values()
+    commands = next_commands(found, (a, b), store)
+    if told:
+        _emit(report(found, commands, this_screen()), github=github)
+    code = _exit(found, fail_on, told=told)
+    _for_ci(found, code, commands, junit=junit, github=github)
+    return code
+
+
+def _three(runs: Sequence[str]) -> tuple[str | None, str, str]:
+    """The reference, which may be missing, A and B. Raises OptionError for another number."""
+    from anchorlib.errors import OptionError
+
+    if len(runs) not in (2, 3):
+        raise OptionError(
+            f"{counted(len(runs), 'run')} given: compare takes two, as `anchor compare A B`, or a "
+            "reference and two, as `anchor compare REF A B`"
+        )
+    *reference, a, b = runs
+    return (reference[0] if reference else None), a, b
+
+
+def _one_stdout(files: Mapping[str, str | None], *, json: bool, github: bool) -> None:
+    """Refuse two documents on one stdout. Raises OptionError."""
+    from anchorlib.errors import OptionError
+
+    asked = [f"{option} -" for option, place in files.items() if place == "-"]
+    asked += [option for option, on in (("--json", json), ("--github", github)) if on]
+    if len(asked) > 1:
+        raise OptionError(f"{' and '.join(asked)} both go to stdout: give one of them a file")
+
+
+def _write(found: Comparison, *, csv: str | None, jsonl: str | None) -> None:
+    from anchor_cli.comparisons import write_csv, write_jsonl
+    from anchor_cli.files import written_text
+
+    for place, write in ((csv, write_csv), (jsonl, write_jsonl)):
+        if place is not None:
+            with written_text(place) as file:
+                write(found, file)
+
+
+def _write_page(found: Comparison, runs: tuple[str, str], store: str, place: str) -> None:
+    from anchor_cli.files import written_text
+    from anchorlib.reading import open_run
+    from anchorlib.report import page
+
+    with progress("counting histograms") as tick:
+        text = page([open_run(run, store) for run in runs], [found], progress=tick)
+    with written_text(place) as file:
+        file.write(text)
+
+
+def _emit(lines: Sequence[str], *, github: bool) -> None:
+    from anchor_cli.comparisons import guarded
+
+    emit(guarded(lines) if github else lines)
+
+
+def _for_ci(
+    found: Comparison, code: ExitCode, commands: Sequence[str], *, junit: str | None, github: bool
+) -> None:
+    """What a CI system reads of the comparison, which ends with `code`."""
+    from anchor_cli.comparisons import annotated, summarise, write_junit
+    from anchor_cli.files import written_text
+
+    if junit is not None:
+        with written_text(junit) as file:
+            write_junit(found, code, file)
+    if github:
+        emit(annotated(found, code))
+        summarise(found, commands)
+
+
+def _more(lines: Sequence[str]) -> str:
+    return f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+
+
+def _exit(found: Comparison, fail_on: FailOn, *, told: bool) -> ExitCode:
+    """The exit code; what the report has not told stands on stderr."""
+    if found.verdict == "incomparable":
+        if not told:
+            note(f"nothing to compare: {found.sentence}")
+        return ExitCode.USAGE
+    if found.damaged:
+        note(f"damaged: {found.damaged[0]}{_more(found.damaged)}")
+        # What is suspected or expected rests on values that are no good.
+        if found.verdict != "unexpected":
+            return ExitCode.INCOMPLETE
+    if found.verdict in _FAILING[fail_on]:
+        return ExitCode.DIFFERENCE
+    if found.incomplete or not found.complete:
+        note(f"incomplete: {'; '.join(filter(None, (found.complete.why, *found.notes)))}")
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE

@@ -1,0 +1,137 @@
+"""`anchor doctor`: what would be recorded from here, and what to beware of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli.arguments import (
+    JsonOption,
+    StoreOption,
+    complete,
+    examples,
+    not_empty,
+    without_slash,
+)
+from anchor_cli.exits import ExitCode
+from anchor_cli.terminal import document, emit, this_screen
+
+if TYPE_CHECKING:
+    from anchor_cli.checkups import Finding
+
+__all__ = ["EXAMPLES", "examine"]
+
+EXAMPLES = examples(
+    "anchor doctor",
+    "anchor doctor run1",
+    "anchor doctor --json",
+    "anchor doctor --health grpc://127.0.0.1:50051",
+)
+
+
+def examine(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run to look at as well: its name in the store, its path, or its URL.",
+            show_default=False,
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    *,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            "--health",
+            metavar="ADDRESS",
+            help="Ask this collector alone whether it serves, as a probe does.",
+            show_default=False,
+            callback=not_empty,
+        ),
+    ] = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Look at what recording depends on: versions, environment, store, disk, collector, spools.
+
+    With RUN also at what it lacks, whether its process is alive, values that are not finite, and
+    precision. A line for each finding: ok, beware or broken, and what to do. Nothing is written.
+
+    Exit code 1 where something is broken, 3 where RUN has gaps. With --health nothing else is
+    looked at: 0 where the collector serves, 4 where it does not.
+    """
+    if health is not None:
+        return _health(health, run, as_json=as_json)
+    findings = list(_surroundings(store))
+    gaps = False
+    if run is not None:
+        told, gaps = _of_run(without_slash(run), store)
+        findings += told
+    broken = sum(one.level == "broken" for one in findings)
+    if as_json:
+        document(_document(run, store, findings))
+    else:
+        emit(one.line(this_screen()) for one in findings)
+    if broken:
+        return ExitCode.DIFFERENCE
+    return ExitCode.INCOMPLETE if gaps else ExitCode.DONE
+
+
+def _health(address: str, run: str | None, *, as_json: bool) -> int:
+    """What a collector says of itself; raises CollectorError where it does not serve."""
+    from anchorlib.errors import CollectorError, OptionError
+    from anchorlib.wire import ask_health, parse_address
+
+    if run is not None:
+        raise OptionError("--health asks a collector alone: leave RUN away")
+    where = parse_address(address)
+    state, seconds = ask_health(where)
+    if state != "SERVING":
+        raise CollectorError(f"{where} says {state}: it starts, or it stops; ask again")
+    if as_json:
+        document({"address": str(where), "state": state, "seconds": seconds})
+    else:
+        emit(f"{where} serves; it answered in {seconds * 1000:.1f} ms")
+    return ExitCode.DONE
+
+
+def _document(run: str | None, store: str, findings: Sequence[Finding]) -> dict[str, object]:
+    from anchor_cli.checkups import without_password
+
+    return {
+        "store": without_password(store),
+        "run": None if run is None else without_password(run),
+        "broken": sum(one.level == "broken" for one in findings),
+        "beware": sum(one.level == "beware" for one in findings),
+        "findings": [one.document() for one in findings],
+    }
+
+
+def _surroundings(store: str) -> Iterator[Finding]:
+    from anchor_cli.checkups import environment, packages, spools, storage, summaries
+
+    yield from packages()
+    yield from summaries()
+    yield from environment()
+    yield from storage(store)
+    yield from spools(store)
+
+
+def _of_run(run: str, store: str) -> tuple[list[Finding], bool]:
+    """What is to be said of a run, and whether it has gaps.
+
+    Raises RunNotFoundError, OptionError; a run that cannot be read is a finding.
+    """
+    from anchor_cli.checkups import Finding, checkup
+    from anchorlib.errors import CollectorError, StoreError
+    from anchorlib.names import escape
+    from anchorlib.reading import open_run
+
+    try:
+        opened = open_run(run, store=store)
+        return list(checkup(opened)), bool(opened.gaps())
+    except (CollectorError, StoreError) as error:
+        return [Finding("broken", escape(run), str(error))], False

@@ -1,0 +1,296 @@
+"""`anchor export`: a run for other tools: TensorBoard, W&B, MLflow, zarr, or a table of records."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchor_cli.arguments import (
+    JsonOption,
+    RunArgument,
+    Selection,
+    StoreOption,
+    complete,
+    examples,
+    narrowing,
+    without_slash,
+)
+from anchor_cli.exits import ExitCode
+from anchor_cli.progress import Tick, progress
+from anchor_cli.terminal import counted, document, emit
+
+if TYPE_CHECKING:
+    from anchor_cli.exports import Exported
+    from anchorlib import Run, Series
+    from anchorlib.diagnosis import Comparison
+
+__all__ = ["EXAMPLES", "export_run"]
+
+EXAMPLES = examples(
+    "anchor export run1 --tensorboard tb",
+    "anchor export compiled --against eager --tensorboard tb",
+    "anchor export run1 --zarr run1.tensors.zarr",
+    "anchor export run1 --tensor '*@grad' --step 0:100 --parquet gradients.parquet",
+)
+
+
+@narrowing
+def export_run(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            metavar="DIR",
+            help="Event files in DIR/RUN: numbers, norms, and histograms over exponents.",
+        ),
+    ] = None,
+    wandb: Annotated[
+        Path | None,
+        typer.Option(
+            "--wandb",
+            metavar="DIR",
+            help="The same as an offline run of Weights & Biases in DIR/wandb, for `wandb sync`.",
+        ),
+    ] = None,
+    mlflow: Annotated[
+        str | None,
+        typer.Option(
+            "--mlflow",
+            metavar="DIR_OR_URI",
+            help="The same as a run of MLflow, in a folder or at a tracking URI.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="RUN",
+            help="Compare with this run, and export the verdict and where differences grow: to "
+            "TensorBoard, W&B and MLflow.",
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            metavar="RUN",
+            help="A rerun of the run of --against, as for `anchor compare`; may be repeated.",
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    csv_file: Annotated[
+        str | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Coordinates and summaries, a row a record; - is stdout."
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", metavar="FILE", help="The same as a Parquet table.")
+    ] = None,
+    zarr: Annotated[
+        Path | None,
+        typer.Option(
+            "--zarr", metavar="DIR", help="Values as a zarr hierarchy in DIR, an array a tensor."
+        ),
+    ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor",
+            "-t",
+            metavar="SEL",
+            help="Only these tensors; may be repeated.",
+            autocompletion=complete.selectors,
+        ),
+    ] = None,
+    selection: Selection,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Write what is known of each record in the form of other tools.
+
+    Values of one tensor are taken out by `anchor pull`. A second export takes the first's place,
+    but in W&B and MLflow, where each is a run of its own.
+    """
+    from anchor_cli.exports import Exported
+    from anchorlib.reading import open_run
+
+    places = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow, "zarr": zarr,
+              "csv": csv_file, "parquet": parquet}  # fmt: skip
+    chosen = {name: place for name, place in places.items() if place is not None}
+    _check(chosen, against, noise, json=as_json)
+    opened = open_run(run, store=store)
+    found = _series(opened, tensor or (), selection)
+    compared = _compared(opened, against, noise or (), tensor, store)
+    exported = Exported(opened.name, found, compared)
+    said: dict[str, Any] = {"run": opened.name, "records": sum(map(len, found))}
+    said |= {} if compared is None else {"verdict": compared.verdict}
+    with progress(f"exporting {opened.name}") as tick:
+        for name, place in chosen.items():
+            said |= _WRITERS[name](exported, place, tick)
+    if as_json:
+        document(said)
+    elif csv_file != "-":
+        emit(_sentence(said))
+    return ExitCode.DONE
+
+
+def _check(
+    chosen: Mapping[str, Any], against: str | None, noise: Sequence[str] | None, *, json: bool
+) -> None:
+    """Refuse what makes no sense together. Raises OptionError."""
+    from anchorlib.errors import OptionError
+
+    if not chosen:
+        raise OptionError(
+            "say where to: --tensorboard DIR, --wandb DIR, --mlflow DIR, --zarr DIR, --csv FILE or "
+            "--parquet FILE"
+        )
+    if chosen.get("csv") == "-" and json:
+        raise OptionError("--csv - and --json both go to stdout: give one of them a file")
+    if against is not None and not chosen.keys() & _WITH_VERDICT:
+        raise OptionError(
+            "a verdict goes to TensorBoard, W&B and MLflow: give --against with --tensorboard, "
+            "--wandb or --mlflow"
+        )
+    if noise and against is None:
+        raise OptionError(
+            "--noise tells how far reruns drift: give --against, whose reruns they are"
+        )
+
+
+def _compared(
+    run: Run, against: str | None, noise: Sequence[str], tensor: Sequence[str] | None, store: str
+) -> Comparison | None:
+    """How the run compares with that of --against."""
+    from anchorlib.diagnosis import compare
+
+    if against is None:
+        return None
+    with progress(f"comparing {against} and {run.name}") as tick:
+        return compare(
+            without_slash(against),
+            run,
+            store=store,
+            noise=[without_slash(one) for one in noise],
+            tensors=tensor or "*",
+            progress=tick,
+        )
+
+
+def _series(run: Run, selectors: Sequence[str], selection: Selection) -> list[Series]:
+    """All that is selected, of every mode. Raises UnknownTensorError where that is nothing."""
+    from anchor_cli.records import narrowed, settled
+    from anchorlib.errors import UnknownTensorError
+
+    selection = settled(run, selectors, selection)
+    infos = [i for i in run.tensors(*selectors) if selection.mode in (None, i.mode)]
+    found = [one for info in infos for one in narrowed(run, info, selection).series]
+    if not found:
+        raise UnknownTensorError(f"{run.name} has no record there {selection}".rstrip())
+    return found
+
+
+def _to_zarr(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.exports import write_zarr
+
+    return write_zarr(exported.run, exported.series, place, tick)
+
+
+def _to_tensorboard(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.exports import write_events
+
+    return write_events(exported, place, tick)
+
+
+def _to_wandb(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.exports import write_offline
+
+    return write_offline(exported, place, tick)
+
+
+def _to_mlflow(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
+    from anchor_cli.exports import write_tracking
+
+    return write_tracking(exported, place, tick)
+
+
+def _to_csv(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+    from anchor_cli.files import written_text
+    from anchor_cli.records import write_rows
+
+    with written_text(place) as file:
+        rows = _rows(exported.series)
+        first = next(rows)
+        write_rows(file, [first, first.values()])
+        write_rows(file, (row.values() for row in rows))
+    return {"csv": place}
+
+
+def _rows(found: Sequence[Series]) -> Iterator[dict[str, Any]]:
+    from anchor_cli.records import summarised
+
+    return (row for one in found for row in summarised(one))
+
+
+def _to_parquet(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:  # noqa: ARG001
+    from anchor_cli.files import written_whole
+    from anchorlib.errors import MissingExtraError
+
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtraError(
+            "--parquet needs pyarrow: pip install 'anchorlib[parquet]', or use --csv"
+        ) from None
+    tables = [arrow.table(_columns(one, arrow)) for one in exported.series]
+    with written_whole(place) as file:
+        parquet.write_table(arrow.concat_tables(tables), file)
+    return {"parquet": str(place)}
+
+
+def _columns(series: Series, arrow: Any) -> dict[str, Any]:
+    head = {"tensor": series.name, "kind": series.kind, "mode": series.mode, "rank": series.rank}
+    fixed = {name: arrow.repeat(value, len(series)) for name, value in head.items()}
+    return {**fixed, **dict(series.columns.checked())}
+
+
+_WITH_VERDICT = {"tensorboard", "wandb", "mlflow"}
+_WRITERS: dict[str, Callable[[Exported, Any, Tick], dict[str, Any]]] = {
+    "tensorboard": _to_tensorboard,
+    "wandb": _to_wandb,
+    "mlflow": _to_mlflow,
+    "zarr": _to_zarr,
+    "csv": _to_csv,
+    "parquet": _to_parquet,
+}
+
+
+def _sentence(said: dict[str, Any]) -> str:
+    from anchorlib.names import escape
+
+    where = " and ".join(escape(str(said[name])) for name in _WRITERS if name in said)
+    told = f" ({said['verdict']})" if "verdict" in said else ""
+    lines = " or ".join(map(escape, _looks(said)))
+    look = f"; see {lines}" if lines else ""
+    return f"{counted(said['records'], 'record')} of {said['run']}{told} in {where}{look}"
+
+
+def _looks(said: dict[str, Any]) -> Iterator[str]:
+    """The commands that show what was written."""
+    if "tensorboard" in said:
+        yield f"tensorboard --logdir {shlex.quote(str(Path(said['tensorboard']).parent))}"
+    if "wandb" in said:
+        yield f"wandb sync {shlex.join(said['wandb_runs'])}"
+    if "mlflow" in said:
+        place = said["mlflow"]
+        allowed = "" if "://" in place else "MLFLOW_ALLOW_FILE_STORE=true "
+        yield f"{allowed}mlflow ui --backend-store-uri {shlex.quote(place)}"

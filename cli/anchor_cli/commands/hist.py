@@ -1,0 +1,154 @@
+"""`anchor hist`: how many elements lie in each power of two, and which formats could hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli.arguments import (
+    DaskOption,
+    JsonOption,
+    RunArgument,
+    Selection,
+    StoreOption,
+    TensorOption,
+    complete,
+    examples,
+    narrowing,
+    spread_over,
+)
+from anchor_cli.terminal import document, emit, note, this_screen
+
+if TYPE_CHECKING:
+    from anchor_cli.histograms import Answer, Target
+    from anchor_cli.records import Selected
+    from anchorlib.reading import Run
+
+__all__ = ["EXAMPLES", "show_histogram"]
+
+EXAMPLES = examples(
+    "anchor hist run1 --tensor fc2.bias",
+    "anchor hist run1 --tensor 'fc*@grad' --step 0:100 -o gradients.png",
+    "anchor hist run1 --tensor fc2.weight --as fp16 --scale 1024 --json",
+)
+
+
+@narrowing
+def show_histogram(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensor: TensorOption,
+    as_format: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="FORMAT",
+            help="Shares that fp16, bf16, e4m3 or e5m2 would flush, denormalise or overflow.",
+            autocompletion=complete.formats,
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option("--scale", metavar="S", help="With --as: multiply by S first, as AMP does."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="FILE.png, .html, .csv or .json."),
+    ] = None,
+    selection: Selection,
+    dask: DaskOption = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Draw the log2 histogram of gradients, or of any other kind.
+
+    Without @kind a selector means the gradient: grad, else pass_grad. Several tensors are pooled,
+    and shown each by itself below.
+    """
+    from anchor_cli.files import by_suffix, written_whole
+    from anchor_cli.histograms import WRITERS
+    from anchor_cli.records import answered, lost, settled
+    from anchorlib.reading import open_run
+
+    target = _target(as_format, scale)
+    write = None if output is None else by_suffix(output, WRITERS)  # before anything is read
+    opened = open_run(run, store=store)
+    selection = settled(opened, tensor, selection)
+    answer, found = _answered(opened, tensor, selection, target, dask)
+    if output is not None and write is not None:
+        with written_whole(output) as file:
+            write(answer, file)
+    if as_json:
+        document(answer.document())
+    elif output is None:
+        emit(answer.lines(this_screen()))
+    if remark := _scales(found) or _carried(found, target):
+        note(remark)
+    return answered(lost(opened, tensor, found, selection) if found else "")
+
+
+def _answered(
+    opened: Run,
+    tensor: Sequence[str],
+    selection: Selection,
+    target: Target | None,
+    dask: str | None,
+) -> tuple[Answer, list[Selected]]:
+    """The answer, and what was read for it: nothing where the run's index has it."""
+    from anchor_cli.histograms import Answer, answer_of_index
+    from anchor_cli.records import selected
+
+    if target is None and dask is None:
+        answer = answer_of_index(opened, tensor, selection)
+        if answer is not None:
+            return answer, []
+    found = selected(opened, tensor, selection, gradients=True)
+    with spread_over(dask) as over:
+        return Answer.of(found, opened.name, tensor, target, over), found
+
+
+def _scales(found: Sequence[Selected]) -> str:
+    """That gradients of different loss scales were counted together; "" where none were."""
+    mixed = [one for one in found if len(one.scales) > 1]
+    scales = {scale for one in mixed or found for scale in one.scales}
+    if len(scales) < 2:
+        return ""
+    titles = ", ".join(one.title for one in mixed[:5]) or "what was pooled"
+    more = f" and {len(mixed) - 5} more" if len(mixed) > 5 else ""
+    return (
+        f"loss scales from {min(scales):.10g} to {max(scales):.10g} are counted together in "
+        f"{titles}{more}, so equal bins are not equal gradients: narrow it with --step, as "
+        "`anchor stats` shows the scales"
+    )
+
+
+def _carried(found: Sequence[Selected], target: Target | None) -> str:
+    """That what was counted carries a loss scale already, where one more is suggested."""
+    scales = {scale for one in found for scale in one.scales} - {1.0}
+    if target is None or not scales:
+        return ""
+    return (
+        f"what was counted carries a loss scale of {scales.pop():.10g} already: suggested scales "
+        "come on top of it"
+    )
+
+
+def _target(fmt: str | None, scale: str | None) -> Target | None:
+    """What --as and --scale ask. Raises OptionError."""
+    from anchor_cli.histograms import Target
+    from anchorlib.errors import OptionError
+    from anchorlib.summary import Log2Histogram, shares_as
+
+    if fmt is None:
+        if scale is not None:
+            raise OptionError("--scale says what values are multiplied by before --as; give both")
+        return None
+    try:
+        target = Target(fmt, 1.0 if scale is None else float(scale))
+    except ValueError:
+        raise OptionError(f"--scale {scale!r}: give a number, as in --scale 1024") from None
+    shares_as(Log2Histogram(), target.fmt, target.scale)  # refuses what cannot be, with choices
+    return target

@@ -1,0 +1,109 @@
+"""`anchor import`: a folder of tensors that somebody dumped becomes a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anchor_cli.arguments import JsonOption, StoreOption, examples
+from anchor_cli.exits import ExitCode
+from anchor_cli.progress import progress
+from anchor_cli.terminal import counted, document, emit, note
+
+__all__ = ["EXAMPLES", "import_dumps"]
+
+EXAMPLES = examples(
+    "anchor import dumps/eager",
+    r"anchor import dumps --run a --step-pattern '(?P<name>.*)-s(?P<step>\d+)'",
+)
+
+
+def import_dumps(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="A folder of .pt, .pth, .npy or .npz files, looked through to the bottom.",
+            show_default=False,
+        ),
+    ],
+    *,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="NAME", help="The run's name. Default: the folder's."),
+    ] = None,
+    step_pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--step-pattern",
+            metavar="REGEX",
+            help="Searched in each path without suffix; its groups step, name, kind, pass and rank "
+            "say which tensor it is.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Take the place of a run of that name.")
+    ] = False,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Make a run of a folder of tensor dumps, so that every command works on them.
+
+    The step is the number after step, iter or iteration, else epoch, in a path (step_12/fc1.pt),
+    else one at the start of a folder's or file's name (00012.fc1.pt), else one at the end of the
+    file's (fc1_12.pt), else 0. A word grad makes it a gradient; pass_1 and rank_1 are pass and
+    rank. The rest of the path, and keys inside the file, are the name, joined by dots.
+
+    Nothing in the files is run. Order is that of names within a step, values before gradients.
+    A file whose tensors take more than 256 MiB and more than sixteen times its own size is
+    skipped: save them contiguous and without compression.
+    Exit code 3 where files were skipped, each with a line; 2 where nothing was found.
+    """
+    from anchor_cli.imports import Import, Placing
+    from anchorlib.errors import OptionError, RunExistsError
+    from anchorlib.names import check_run_name, escape
+    from anchorlib.reading import open_run
+
+    root, place = Path(folder), _local(store)
+    if not root.is_dir():
+        raise OptionError(f"{escape(folder)} is no folder: give one that holds .pt or .npy files")
+    name = check_run_name(_named(root) if run is None else run)
+    work = Import(root, place, name, overwrite=overwrite)
+    placing = Placing(step_pattern)
+    try:
+        with progress(f"importing {folder}") as tick:
+            work.all(placing, tick)
+    except RunExistsError:
+        raise RunExistsError(
+            f"run {name!r} exists in {escape(store)}: give --overwrite, or another --run NAME"
+        ) from None
+    if not work.records:
+        raise OptionError(
+            f"{escape(folder)} holds no dump that can be read: no .pt, .pth, .npy or .npz of "
+            "tensors"
+        )
+    document(work.told()) if as_json else emit(work.sentence())
+    if stale := set(open_run(name, place).ranks) - work.ranks:
+        ranks = ", ".join(map(str, sorted(stale)))
+        note(f"{name} keeps what it had of rank {ranks}: these dumps have nothing of it")
+    if work.left_out:
+        note(f"the disk is nearly full: {counted(work.left_out, 'record')} have summaries alone")
+    return ExitCode.INCOMPLETE if work.skipped or work.left_out else ExitCode.DONE
+
+
+def _local(store: str) -> Path:
+    from anchorlib.errors import OptionError
+
+    if "://" in store:
+        raise OptionError(
+            "dumps are imported into a directory: give --store DIR, then "
+            f"`anchor push RUN --store DIR --to {store}`"
+        )
+    return Path(store)
+
+
+def _named(root: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).lstrip(".-")[:64] or "imported"

@@ -1,0 +1,259 @@
+"""`anchor repair`: a damaged run made whole where that can be verified, else what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anchor_cli.arguments import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.commands.rm import note_unfinished
+from anchor_cli.commands.verify import verified
+from anchor_cli.progress import progress
+from anchor_cli.terminal import counted, document, emit, this_screen
+
+if TYPE_CHECKING:
+    from anchorlib.store import FoundRun
+    from anchorlib.upkeep import Examined
+
+__all__ = ["EXAMPLES", "repair_run"]
+
+EXAMPLES = examples(
+    "anchor repair run1 --dry-run",
+    "anchor repair run1",
+    "anchor repair run1 --as run1-sound",
+    "anchor repair run1 --drop-rank 3",
+)
+
+
+def repair_run(
+    run: RunArgument,
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="Record all sound rows once more, as a new run; the run itself stays as it is.",
+            show_default=False,
+        ),
+    ] = None,
+    drop_rank: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--drop-rank",
+            metavar="N",
+            min=0,
+            help="Remove this rank (with --as: leave it out); may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+    ] = False,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Make metadata and labels again from sound rows, or salvage the sound rows of a damaged run.
+
+    Nothing is written into a rank of which a row or a value is damaged. Interrupted removals are
+    ended. Exit codes as of `anchor verify`, of the run as it is afterwards.
+    """
+    from anchorlib.names import check_run_name
+    from anchorlib.store import find_run
+    from anchorlib.upkeep import local_run
+
+    found = find_run(run, store)
+    place, known = local_run(found)
+    _check_whole(found)
+    if name is not None:
+        check_run_name(name)
+    work = _Work(found, place, known, name, dry_run, sorted(set(drop_rank or ())))
+    work.finish()
+    work.drop()
+    with progress(f"looking at {known}") as tick:
+        work.mend(tick)
+    if not as_json:
+        emit(work.lines())
+    result = find_run(name, place) if name is not None and work.made else found
+    with progress(f"verifying {result.name}") as tick:
+        report = verified(result, tick)
+    if as_json:
+        document({**work.as_json(), "verify": report.as_json()})
+    else:
+        emit(report.lines(this_screen()))
+    return report.code
+
+
+def _check_whole(found: FoundRun) -> None:
+    """Raises OptionError for a run of several collectors: its parts would not fit any more."""
+    from anchorlib.errors import OptionError
+    from anchorlib.store import listed_parts
+
+    if any(part for _, part in listed_parts(found.location)):
+        raise OptionError(
+            f"{found.name} has ranks in parts, of several collectors: make one run of them first "
+            f"(anchor push {found.name} --to DIR) and repair that"
+        )
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What became of one rank.
+
+    lost, bare: rows that are lost, and that keep their summary alone. remade: files made again.
+    """
+
+    rank: int
+    rows: int = 0
+    lost: int = 0
+    bare: int = 0
+    remade: int = 0
+    problems: list[str] = field(default_factory=list)
+    damaged: bool = False
+
+    def line(self, work: _Work) -> str:
+        """As a person reads it."""
+        from anchorlib.names import escape
+
+        about = f"rank {self.rank}: "
+        if self.damaged:
+            told = [*map(escape, self.problems)]
+            if self.lost:
+                told.append(f"{self.lost} of {counted(self.rows, 'row')} are lost")
+            if self.bare:
+                told.append(f"{counted(self.bare, 'record')} lost the values, not the summary")
+            return f"{about}{'; '.join(told)}{work.advice(self)}"
+        if self.remade and work.name is None:
+            done = "would be made again" if work.dry else "made again"
+            what = "of its metadata and labels"
+            return f"{about}all rows are sound; {counted(self.remade, 'file')} {what} {done}"
+        return f"{about}{counted(self.rows, 'row')}, all sound"
+
+
+@dataclass(slots=True)
+class _Work:
+    """One repair: what is asked for, and what was done."""
+
+    found: FoundRun
+    store: Path
+    run: str
+    name: str | None
+    dry: bool
+    dropped: Sequence[int]
+    ended: int = 0
+    ranks: list[_Rank] = field(default_factory=list)
+    made: bool = False
+
+    def finish(self) -> None:
+        """Ends interrupted removals."""
+        from anchorlib.store import finish_removals, waiting_removals
+
+        if self.dry:
+            self.ended = len(waiting_removals(self.store))
+            return
+        finished = finish_removals(self.store)
+        self.ended = finished[0]
+        note_unfinished(finished)
+
+    def drop(self) -> None:
+        """Removes the ranks that are to go. Raises RunNotFoundError, OptionError."""
+        from anchorlib.errors import OptionError, RunNotFoundError
+        from anchorlib.store import remove_rank
+
+        there = self._listed()
+        for rank in self.dropped:
+            if rank not in there:
+                raise RunNotFoundError(f"run {self.run!r} has no rank {rank}")
+        if self.dropped and not set(there) - set(self.dropped):
+            raise OptionError(f"that is all of it: remove the run (anchor rm {self.run})")
+        for rank in () if self.dry or self.name else self.dropped:
+            remove_rank(self.store, self.run, rank)
+
+    def mend(self, tick: Any) -> None:
+        """Looks at each rank, and does what can be done for it."""
+        from anchorlib.errors import AnchorError, RunBusyError
+        from anchorlib.upkeep import Examined, salvage
+
+        sound: list[Examined] = []
+        for rank in [one for one in self._listed() if one not in self.dropped]:
+            told = _Rank(rank)
+            self.ranks.append(told)
+            try:
+                with self._held(rank):
+                    one = Examined.of(self.found.location, self.run, rank, tick)
+                    sound.append(one)
+                    self._tell(told, one)
+            except RunBusyError:
+                raise
+            except AnchorError as error:
+                told.damaged = True
+                told.problems.append(str(error))
+        if self.name is not None and not self.dry:
+            self.made = salvage(self.store, sound, self.name)
+
+    @contextmanager
+    def _held(self, rank: int) -> Iterator[None]:
+        """The rank's lock, where something of it may be written."""
+        from anchorlib.store import RankLock
+
+        if self.name is not None or self.dry:
+            yield
+            return
+        lock = RankLock.take(self.store, self.run, rank)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _tell(self, told: _Rank, one: Examined) -> None:
+        from anchorlib.store import republish, unpublished
+
+        told.rows = len(one.sound)
+        told.lost, told.bare = one.lost
+        told.problems = one.problems
+        told.damaged = not one.is_sound
+        if told.damaged or one.reader.is_sealed or one.reader.catalogue.version == 1:
+            return
+        if self.dry or self.name is not None:
+            told.remade = len(list(unpublished(self.found.location, one.reader)))
+        else:
+            told.remade = republish(self.store, self.run, one.reader)
+
+    def _listed(self) -> list[int]:
+        from anchorlib.store import listed_ranks
+
+        return listed_ranks(self.found.location)
+
+    def advice(self, rank: _Rank) -> str:
+        """What to do about a damaged rank, or what was done."""
+        if self.name is not None:
+            done = "would be" if self.dry else "are"
+            return f"; the sound rows {done} in {self.name}" if rank.rows > rank.lost else ""
+        return f"; `anchor repair {self.run} --as NAME` records its sound rows once more"
+
+    def lines(self) -> Iterator[str]:
+        """As a terminal or a pipe shows it."""
+        if self.ended and self.dry:
+            yield f"{counted(self.ended, 'interrupted removal')} would be ended"
+        for rank in self.dropped:
+            done = "left out" if self.name is not None else "removed"
+            yield f"rank {rank}: {f'would be {done}' if self.dry else done}"
+        yield from (one.line(self) for one in self.ranks)
+        if self.name is not None and not (self.made or self.dry):
+            yield f"nothing is left of it: no run {self.name} was made"
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "run": self.run,
+            "as": self.name,
+            "dry_run": self.dry,
+            "removals_ended": self.ended,
+            "dropped": list(self.dropped),
+            "ranks": [asdict(one) for one in self.ranks],
+        }

@@ -1,0 +1,99 @@
+"""`anchor report`: one self-contained page about one run, or about several against the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from anchor_cli.arguments import JsonOption, StoreOption, complete, examples, without_slash
+from anchor_cli.exits import ExitCode
+from anchor_cli.progress import progress
+from anchor_cli.terminal import document, note
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Comparison
+    from anchorlib.reading import Run
+
+__all__ = ["EXAMPLES", "write_report"]
+
+EXAMPLES = examples(
+    "anchor report run1 -o run1.html",
+    "anchor report eager compiled -o eager-compiled.html",
+    "anchor report eager compiled --noise noise0 --noise noise1 -o report.html",
+)
+
+
+def _without_slashes(runs: list[str]) -> list[str]:
+    return [without_slash(run) for run in runs]
+
+
+def write_report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Runs as names in the store, paths or URLs; the first is the reference.",
+            show_default=False,
+            autocompletion=complete.run_names,
+            callback=_without_slashes,
+        ),
+    ],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page, FILE.html.")
+    ],
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            metavar="RUN",
+            help="A rerun of the first that says how far chance carries it; may be repeated.",
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Write one page that opens from disk: what deserves attention, pictures, tables.
+
+    Of several runs each is compared with the first. Nothing is fetched by the page.
+    """
+    from anchor_cli.files import by_suffix, written_whole
+    from anchorlib.reading import open_run
+    from anchorlib.report import page
+
+    by_suffix(output, {".html": None, ".htm": None})  # before anything is read
+    opened = [open_run(run, store=store) for run in runs]
+    with written_whole(output) as file:  # opened first: a long answer must have a place to go
+        compared = comparisons(opened, _without_slashes(noise or []), store)
+        with progress("counting histograms") as tick:
+            file.write(page(opened, compared, progress=tick).encode())
+    note(f"wrote {output}")
+    if as_json:
+        document(_told(output, opened, compared))
+    if hidden := [one for one in compared if one.incomplete]:
+        note(f"incomplete: {'; '.join(remark for one in hidden for remark in one.notes)}")
+        return ExitCode.INCOMPLETE
+    return ExitCode.DONE
+
+
+def comparisons(runs: Sequence[Run], noise: Sequence[str], store: str) -> list[Comparison]:
+    """Each run but the first, compared with the first."""
+    found = []
+    for other in runs[1:]:
+        with progress(f"comparing {runs[0].name} and {other.name}") as tick:
+            # The door is looked up late: `anchor --help` must not load what compares.
+            compare = import_module("anchorlib.diagnosis").compare
+            found.append(compare(runs[0], other, store=store, noise=noise, progress=tick))
+    return found
+
+
+def _told(output: Path, runs: Sequence[Run], compared: Sequence[Comparison]) -> dict[str, object]:
+    verdicts = [
+        {"run": one.b, "verdict": one.verdict, "sentence": one.sentence} for one in compared
+    ]
+    return {"file": str(output), "runs": [run.name for run in runs], "comparisons": verdicts}

@@ -1,0 +1,141 @@
+"""`anchor run`: a training command, recorded without an edit."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anchor_cli.arguments import StoreOption, examples, not_empty
+from anchor_cli.exits import ExitCode
+from anchor_cli.terminal import note
+
+__all__ = ["EXAMPLES", "SETTINGS", "run_command"]
+
+EXAMPLES = examples(
+    "anchor run -- python train.py --lr 0.1",
+    "anchor run --name before --watch 'fc*@grad' -- python train.py",
+    "anchor run --watch '*' --steps 0:3 --phases train -- torchrun --nproc-per-node 2 train.py",
+)
+
+SETTINGS = {"allow_interspersed_args": False}  # what follows COMMAND's first word is its own
+
+
+def run_command(  # noqa: PLR0913  # one parameter for each option
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND", help="What trains, with its own options."),
+    ],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="RUN",
+            help="The run's name. Default: ANCHOR_RUN, the job's, else the script's with the time.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--watch",
+            metavar="SEL",
+            help="Selector of tensors to record, as 'fc*@grad' or '*' for all there are; may be "
+            "repeated. Default: ANCHOR_WATCH (comma-separated), else every module's output with "
+            "its gradient and the gradients that the optimizer consumes.",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            metavar="M",
+            help="What to keep of each tensor: all, sum, final, summary, every_n:10. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            "--steps",
+            metavar="A:B",
+            help="Which steps to record, as Python's range: 0:3, :100:10, or 0:3,50. Default: all.",
+            show_default=False,
+            callback=not_empty,
+        ),
+    ] = None,
+    phases: Annotated[
+        str | None,
+        typer.Option(
+            "--phases",
+            metavar="PHASE",
+            help="Which phases to record, comma-separated: train,eval. Default: all.",
+            show_default=False,
+            callback=not_empty,
+        ),
+    ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="A:B",
+            help="Steps of which to trace each operation, for `anchor ops`. Default: ANCHOR_TRACE, "
+            "else none.",
+            show_default=False,
+            callback=not_empty,
+        ),
+    ] = None,
+    store: StoreOption = "anchors",
+) -> int:
+    """Run a training command and record it; the program is not edited.
+
+    Every Python that the command starts is looked after: where an optimizer is constructed, the
+    models whose parameters it holds are watched. Output, bits and exit code are the command's own.
+    """
+    from anchorlib.launch import Request, launch, selectors_of_environment
+
+    selectors = tuple(watch or ()) or selectors_of_environment()
+    request = Request(
+        name=name,
+        watch=selectors,
+        mode=mode,
+        command=(*_program(), *_again(selectors, mode, steps, phases, trace), "--", *command),
+    )
+    settings = {
+        "ANCHOR_STORE": store,
+        "ANCHOR_STEPS": steps,
+        "ANCHOR_PHASES": phases,
+        "ANCHOR_TRACE": trace,
+    }
+    begun = launch(command, request, {key: text for key, text in settings.items() if text})
+    if begun.unseen:
+        note(begun.unseen)
+    begun.begin()
+    return ExitCode.DONE
+
+
+def _program() -> list[str]:
+    """What runs this again: `anchor` where the shell would find this one."""
+    program = shutil.which("anchor")
+    if program is not None and Path(program).resolve() == Path(sys.argv[0]).resolve():
+        return ["anchor", "run"]
+    return [sys.executable, "-m", "anchor_cli", "run"]
+
+
+def _again(
+    watch: tuple[str, ...],
+    mode: str | None,
+    steps: str | None,
+    phases: str | None,
+    trace: str | None,
+) -> list[str]:
+    """The options that record the same again, under another name and perhaps elsewhere."""
+    options = [("--watch", text) for text in watch]
+    options += [("--mode", mode or ""), ("--steps", steps or ""), ("--phases", phases or "")]
+    options += [("--trace", trace or "")]
+    return [word for option, text in options if text for word in (option, text)]

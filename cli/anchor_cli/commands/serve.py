@@ -1,0 +1,327 @@
+"""`anchor serve`: the collector, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from anchor_cli.arguments import JsonOption, examples, not_empty
+from anchor_cli.collector import Plan, Shown, Signals, say_exports
+from anchor_cli.exits import ExitCode
+from anchor_cli.terminal import document, emit, note
+
+if TYPE_CHECKING:
+    from anchor_server import Collector, Identity
+
+__all__ = ["EXAMPLES", "run_collector"]
+
+EXAMPLES = examples(
+    "anchor serve --store anchors",
+    "anchor serve --bind 0.0.0.0:50051 --self-signed",
+    "anchor serve --bind 0.0.0.0:50051 --token-file token --tls-cert c.pem --tls-key k.pem",
+    "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --bind 0.0.0.0:50051",
+    "anchor serve --metrics-bind 127.0.0.1:9464 --log-format json --durability power",
+    "anchor serve --archive s3://bucket/prefix --keep-local 500GB",
+    "anchor serve --max-streams 64 --idle-timeout 10m --max-run-size 500GB",
+    "anchor serve --access access.toml --tls-cert c.pem --tls-key k.pem --check",
+    "anchor serve --read-only",
+)
+
+_GRACE = 30.0  # seconds that streams have to end once a signal came
+
+
+def run_collector(  # noqa: PLR0913  # one parameter for each option
+    *,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            envvar="ANCHOR_STORE",
+            metavar="DIR",
+            help="The directory runs go to.",
+            callback=not_empty,
+        ),
+    ] = "anchors",
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
+    ] = "127.0.0.1:50051",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="F",
+            help="Holds the token that clients must show.",
+        ),
+    ] = None,
+    access: Annotated[
+        Path | None,
+        typer.Option(
+            "--access",
+            metavar="F",
+            help="Names tokens and what each may, in place of one token that may all: see `anchor "
+            "token`. Read again when it changes.",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="F", help="Certificate, PEM.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="F", help="Its private key, PEM.")
+    ] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option(
+            "--self-signed", help="Make certificate and token, and say what clients have to set."
+        ),
+    ] = False,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--client-ca", metavar="F", help="Clients need a certificate signed by it."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without protection.")
+    ] = False,
+    durability: Annotated[
+        Literal["process", "power"],
+        typer.Option("--durability", help="What acknowledged records survive: kill -9, or more."),
+    ] = "process",
+    max_streams: Annotated[
+        int,
+        typer.Option("--max-streams", metavar="N", min=1, help="Training processes at once."),
+    ] = 512,
+    idle_timeout: Annotated[
+        str,
+        typer.Option(
+            "--idle-timeout",
+            metavar="TIME",
+            help="A stream that says nothing for so long is ended; its trainer comes back when it "
+            "has something to say.",
+        ),
+    ] = "30m",
+    max_run_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-run-size",
+            metavar="SIZE",
+            help="All ranks of a run together; beyond it values are left out, summaries are kept.",
+        ),
+    ] = None,
+    max_run_inodes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-run-inodes",
+            metavar="N",
+            min=1,
+            help="Files and folders of a run; beyond it the run waits in its trainers' spools.",
+        ),
+    ] = None,
+    max_runs: Annotated[
+        int | None,
+        typer.Option(
+            "--max-runs", metavar="N", min=1, help="Runs in the store; a further one waits."
+        ),
+    ] = None,
+    max_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--max-rate",
+            metavar="SIZE",
+            help="Bytes a second from all trainers together, as 50MB; what is more comes later.",
+        ),
+    ] = None,
+    metrics_bind: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-bind", metavar="HOST:PORT", help="Answer Prometheus at /metrics there."
+        ),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            metavar="URL|DIR",
+            help="Archive runs there when they are closed: s3://, gs:// or az://BUCKET/PREFIX.",
+            callback=not_empty,
+        ),
+    ] = None,
+    archive_after: Annotated[
+        str,
+        typer.Option(
+            "--archive-after", metavar="TIME", help="With --archive: how long after the last write."
+        ),
+    ] = "60s",
+    keep_local: Annotated[
+        str,
+        typer.Option(
+            "--keep-local",
+            metavar="all|none|SIZE|AGE",
+            help="With --archive: what of archived runs stays here; others are read from there.",
+        ),
+    ] = "all",
+    without_conditions: Annotated[
+        bool,
+        typer.Option(
+            "--without-conditional-writes",
+            help="With --archive: use a store that cannot refuse to overwrite.",
+        ),
+    ] = False,
+    log_format: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option("--log-format", help="Log every stream on stderr; without it, trouble only."),
+    ] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="Give runs out and change nothing on disk; trainers keep what they have to say, "
+            "and come back.",
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what would keep it from starting, and start nothing."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Collect what training processes send, into a directory.
+
+    Prints one line when it is ready. SIGTERM and Ctrl-C write what has arrived, answer readers that
+    are in the middle of something for 30 seconds at most, then end it; a second one ends it at
+    once. SIGHUP reads certificates, token and access file again. With --check the exit code is 0,
+    or 2 with a line for all that is wrong.
+    """
+    from anchor_server import allow_files, log_to_stderr
+
+    plan = Plan(
+        store=store,
+        bind=bind,
+        token_file=token_file,
+        access=access,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        self_signed=self_signed,
+        client_ca=client_ca,
+        insecure=insecure,
+        power=durability == "power",
+        read_only=read_only,
+        max_streams=max_streams,
+        idle_timeout=idle_timeout,
+        max_run_size=max_run_size,
+        max_run_inodes=max_run_inodes,
+        max_runs=max_runs,
+        max_rate=max_rate,
+        metrics_bind=metrics_bind,
+        archive=archive,
+        archive_after=archive_after,
+        keep_local=keep_local,
+        without_conditions=without_conditions,
+    )
+    log_to_stderr(log_format)
+    if check:
+        allow_files(max_streams)
+        return _say_problems(plan, as_json=as_json)
+    return _collect(plan, Signals(), as_json=as_json)
+
+
+def _say_problems(plan: Plan, *, as_json: bool) -> ExitCode:
+    found = plan.problems()
+    if as_json:
+        document({"starts": not found, "problems": found})
+    for said in found or plan.remarks():
+        note(said)
+    if not (found or as_json):
+        emit(f"anchor: would collect on {plan.bind} into {plan.store}")
+    return ExitCode.USAGE if found else ExitCode.DONE
+
+
+def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
+    from anchor_server import allow_files
+
+    shown = plan.shown
+    settings, identity = plan.settings()
+    allow_files(plan.max_streams)
+    collector = _listening(plan.directory, plan.bind, **settings)
+    if collector is None:
+        return ExitCode.USAGE
+    try:
+        with _metrics(collector, plan.metrics_bind, insecure=plan.insecure):
+            _begin(collector, identity, shown, as_json=as_json)
+            signals.wait(lambda: _read_again(collector, shown))
+            collector.stop(_GRACE, readers=True)
+    finally:
+        collector.stop(_GRACE)  # where it did not come so far
+    return _ended(collector)
+
+
+def _begin(collector: Collector, identity: Identity | None, shown: Shown, *, as_json: bool) -> None:
+    collector.start()
+    if identity is not None:
+        say_exports(collector.address, identity, shown)
+    _say_ready(collector, as_json=as_json)
+
+
+def _ended(collector: Collector) -> ExitCode:
+    """The exit code; where a call hangs, whose thread Python would wait for, this is the end."""
+    if not collector.has_ended:
+        note("a call did not end, and is left; what was acknowledged is stored")
+        sys.stdout.flush()
+        os._exit(ExitCode.DONE)
+    return ExitCode.DONE
+
+
+def _listening(store: Path, bind: str, **settings: Any) -> Collector | None:
+    """A collector that has its port; None where it cannot have it, which was then said."""
+    from anchor_server import Collector
+    from anchorlib.errors import CollectorError
+
+    try:
+        return Collector(store, bind, **settings)
+    except CollectorError as error:
+        # A port in use is a wrong --bind, not a collector that could not be reached.
+        note(str(error))
+        return None
+
+
+@contextmanager
+def _metrics(collector: Collector, bind: str | None, *, insecure: bool) -> Iterator[None]:
+    """The metrics' port, if one was asked for."""
+    if bind is None:
+        yield
+        return
+    from anchor_server import MetricsPort
+
+    port = MetricsPort(bind, collector.tally, collector.store, insecure=insecure)
+    try:
+        note(f"metrics on http://{port.address}/metrics")
+        yield
+    finally:
+        port.close()
+
+
+def _read_again(collector: Collector, shown: Shown) -> None:
+    """Certificates and access, as their files are now; those that cannot be used stay as before."""
+    from anchorlib.errors import AnchorError
+
+    # The log, not stderr: SIGHUP may mean that the terminal is gone.
+    log = logging.getLogger("anchor_server")
+    try:
+        collector.renew(shown.now()[0])
+    except AnchorError as error:
+        log.warning("certificates and token stay as they were: %s", error)
+    else:
+        log.info("certificates and token were read again")
+
+
+def _say_ready(collector: Collector, *, as_json: bool) -> None:
+    if as_json:
+        document({"address": collector.address, "store": str(collector.store)})
+    else:
+        emit(f"anchor: collecting on {collector.address} into {collector.store}")
+    sys.stdout.flush()  # whoever started this waits for the line

@@ -1,0 +1,157 @@
+"""`anchor stats`: the summary columns of tensors, one row a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from anchor_cli.arguments import (
+    DaskOption,
+    JsonOption,
+    RunArgument,
+    Selection,
+    StoreOption,
+    TensorOption,
+    examples,
+    narrowing,
+    spread_over,
+)
+from anchor_cli.commands.names import spans
+from anchor_cli.records import summaries
+from anchor_cli.terminal import Column, Screen, document, emit, this_screen, written
+
+__all__ = ["EXAMPLES", "show_stats"]
+
+EXAMPLES = examples(
+    "anchor stats run1 --tensor fc2.bias@grad",
+    "anchor stats run1 --tensor 'fc*@grad' --step 0:10 --json",
+)
+
+_COLUMNS = [
+    Column("tensor", cut=True, main=True),
+    Column("step", right=True),
+    Column("pass", right=True, spare=3),
+    Column("call", right=True, spare=2),
+    Column("rank", right=True, spare=2),
+    Column("phase", cut=True, spare=2),
+    Column("min", right=True),
+    Column("max", right=True),
+    Column("sum", right=True),
+    Column("l2", right=True),
+    Column("zero", right=True, spare=3),
+    Column("nan", right=True),
+    Column("inf", right=True),
+    Column("subnormal", right=True, spare=1),
+    Column("count", right=True, spare=1),
+    Column("attempt", right=True, spare=1),
+    Column("order", right=True),
+    Column("time_ns", right=True),
+    Column("digest"),
+    Column("flags", spare=3),
+    Column("scale", right=True, spare=2),
+]
+_STORED = {"pass": "pass_index"}
+_FLOATS = {"min": ".4g", "max": ".4g", "sum": ".4g", "l2": ".4g", "scale": ".10g"}
+"""How people see them; programs get every digit."""
+_USUAL = {
+    "pass": "0",
+    "call": "0",
+    "rank": "0",
+    "phase": "train",
+    "attempt": "0",
+    "subnormal": "0",
+    "flags": "-",
+    "scale": "1",
+}
+"""Columns that people see only where some record is not so."""
+_FOR_PROGRAMS = ("sum", "order", "time_ns", "digest")
+"""Columns that people see with --all alone."""
+
+
+@narrowing
+def show_stats(  # noqa: PLR0913  # one parameter for each option
+    run: RunArgument,
+    *,
+    tensor: TensorOption,
+    selection: Selection,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every column, however wide the lines become.")
+    ] = False,
+    dask: DaskOption = None,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Show count, extremes, sums and digest of every record.
+
+    A terminal shows the columns that people read, as many as fit, and a line for all ranks that
+    recorded the same bits; --all shows the others too. A pipe and --json have them all.
+    """
+    from anchor_cli.records import answered, lost, selected, settled
+    from anchorlib.reading import open_run
+
+    opened = open_run(run, store=store)
+    selection = settled(opened, tensor, selection)
+    found = selected(opened, tensor, selection)
+    with spread_over(dask) as over:
+        entries = summaries([one for part in found for one in part.series], over)
+    if as_json:
+        document(entries)
+    else:
+        screen = this_screen()
+        rows = [_cells(row, screen) for row in entries]
+        if screen.human and not whole:
+            rows = _folded(rows)
+        emit(_table(rows, screen, several=len(found) > 1, whole=whole))
+    return answered(lost(opened, tensor, found, selection))
+
+
+def _cells(entry: dict[str, Any], screen: Screen) -> list[str]:
+    from anchorlib.names import escape, join
+
+    entry = {**entry, "tensor": join(entry["tensor"], entry["kind"])}
+    cells = []
+    for column in _COLUMNS:
+        value = entry[_STORED.get(column.title, column.title)]
+        if column.title in _FLOATS:
+            cells.append(format(value, _FLOATS[column.title]) if screen.human else repr(value))
+        else:
+            cells.append(escape(str(value)) or "-")
+    return cells
+
+
+def _folded(rows: Sequence[list[str]]) -> list[list[str]]:
+    """One row for records that differ in their rank alone, and in when it made them."""
+    titles = [column.title for column in _COLUMNS]
+    rank = titles.index("rank")
+    apart = {rank, titles.index("order"), titles.index("time_ns")}
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
+    for row in rows:
+        key = tuple(cell for at, cell in enumerate(row) if at not in apart)
+        groups.setdefault(key, []).append(row)
+    found = []
+    for alike in groups.values():
+        ranks = spans(tuple(sorted({int(row[rank]) for row in alike})))
+        found.append([*alike[0][:rank], ranks, *alike[0][rank + 1 :]])
+    return found
+
+
+def _table(
+    rows: Sequence[Sequence[str]], screen: Screen, *, several: bool, whole: bool
+) -> Iterator[str]:
+    shown = [
+        i
+        for i, column in enumerate(_COLUMNS)
+        if not (column.title == "tensor" and not several)  # one need not be named in every row
+        and (whole or not screen.human or _is_read(column.title, {row[i] for row in rows}))
+    ]
+    if whole:
+        screen = replace(screen, width=None)
+    return written([_COLUMNS[i] for i in shown], [[row[i] for i in shown] for row in rows], screen)
+
+
+def _is_read(title: str, cells: Set[str]) -> bool:
+    """Whether people read a column with these cells."""
+    return title not in _FOR_PROGRAMS and not cells <= {_USUAL.get(title)}

@@ -1,0 +1,136 @@
+"""`anchor ui`: the page of runs, served to a browser on this machine and kept fresh."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+from functools import cache
+from typing import Annotated
+
+import typer
+
+from anchor_cli.arguments import JsonOption, StoreOption, complete, examples, without_slash
+from anchor_cli.exits import ExitCode
+from anchor_cli.terminal import document, emit
+
+__all__ = ["EXAMPLES", "serve_page"]
+
+EXAMPLES = examples(
+    "anchor ui",
+    "anchor ui run1",
+    "anchor ui eager compiled --store grpc://127.0.0.1:50051 --bind 127.0.0.1:0",
+)
+
+
+def serve_page(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN",
+            help="What to show at once; without, a list of the store's runs.",
+            show_default=False,
+            autocompletion=complete.run_names,
+        ),
+    ] = None,
+    *,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen; port 0 picks one.")
+    ] = "127.0.0.1:8787",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="Another name under which a browser may ask; may be repeated.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine: anyone may look.")
+    ] = False,
+    store: StoreOption = "anchors",
+    as_json: JsonOption = False,
+) -> int:
+    """Show runs in a browser, live ones too: the page asks for what is new by itself.
+
+    Prints its address when it is ready. Ctrl-C ends it. For a machine far away, keep it on
+    loopback there and use ssh -L.
+    """
+    from anchor_cli.commands.report import comparisons
+    from anchorlib.errors import MissingExtraError
+    from anchorlib.reading import open_run
+    from anchorlib.report import application
+    from anchorlib.store import list_runs, locate_store
+    from anchorlib.upkeep import keeper_at
+
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError(
+            "anchor ui needs starlette and uvicorn: pip install 'anchorlib[report]'"
+        ) from error
+    shown = [without_slash(run) for run in runs or ()]
+    for run in shown:
+        open_run(run, store=store)  # an unknown one is told here, not in the browser
+    keeper = cache(lambda: keeper_at(store))  # one connection for as long as the page is served
+    listener = _listening(bind, insecure=insecure)
+    host, port = listener.getsockname()[:2]
+    site = application(
+        lambda: list_runs(locate_store(store)),
+        lambda run: open_run(run, store=store),
+        lambda opened: comparisons(opened, (), store),
+        lambda: keeper().writings(),
+        hosts=_hosts(bind, host, port, allow_host or ()),
+        shown=shown,
+    )
+    address = f"http://{_bracketed(host)}:{port}/"
+    if as_json:
+        document({"address": address})
+    else:
+        emit(f"anchor: showing {store} on {address}")
+    sys.stdout.flush()  # whoever started us waits for this line
+    config = uvicorn.Config(site, log_level="error", lifespan="off", server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])
+    return ExitCode.DONE
+
+
+def _listening(bind: str, *, insecure: bool) -> socket.socket:
+    """A socket that has its port. Raises OptionError."""
+    from anchorlib.errors import OptionError
+
+    host, colon, port = bind.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not host or not port.isdecimal():
+        raise OptionError(f"--bind {bind!r}: give HOST:PORT, as 127.0.0.1:8787")
+    if not insecure and not _loopback(host):
+        raise OptionError(
+            f"--bind {bind}: anyone who reaches it could look at the runs; use ssh -L, or say "
+            "--insecure"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, int(port)), family=family)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"cannot listen on {bind}: {reason}; port 0 picks one that is free"
+        ) from error
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _hosts(bind: str, host: str, port: int, more: list[str] | tuple[str, ...]) -> list[str]:
+    """What a browser that asks for us says in its Host header."""
+    names = [_bracketed(host), bind.rpartition(":")[0], "localhost", *more]
+    return [f"{name}:{port}" for name in names]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

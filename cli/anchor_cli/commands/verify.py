@@ -1,0 +1,307 @@
+"""`anchor verify`: every stored value against the digest that was made where it was captured, and
+all that a run says beside its values against its checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.arguments import JsonOption, RunArgument, StoreOption, examples
+from anchor_cli.exits import ExitCode
+from anchor_cli.progress import Tick, progress
+from anchor_cli.terminal import Screen, counted, document, emit, size, this_screen
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from anchorlib.record import Gap
+    from anchorlib.store import FoundRun, RankAudit, RankReader
+
+__all__ = ["EXAMPLES", "Report", "verified", "verify_run"]
+
+EXAMPLES = examples("anchor verify run1", "anchor verify grpc://127.0.0.1:50051/run1 --json")
+
+_BLOCK_BYTES = 16 << 20
+_FIGURES = ("run", "records", "values", "bytes", "unchecked")
+_SHOWN = 20  # damaged values named one by one; --json names all
+
+
+def verify_run(
+    run: RunArgument, *, store: StoreOption = "anchors", as_json: JsonOption = False
+) -> int:
+    """Read every stored value and row again and compare it with its checksum.
+
+    Exit code 1 where one does not fit, else 3 where observations were not recorded, else 0.
+    """
+    from anchorlib.store import find_run
+
+    found = find_run(run, store)
+    with progress(f"verifying {found.name}") as tick:
+        report = verified(found, tick)
+    if as_json:
+        document(report.as_json())
+    else:
+        emit(report.lines(this_screen()))
+    return report.code
+
+
+_ROW = "the row does not fit its checksum"
+_VALUES = "the values do not fit their digest"
+_LABEL = "its step, pass or call beside the values are not those of its row"
+
+
+@dataclass(frozen=True, slots=True)
+class _Damage:
+    """What does not fit: one value, or a rank as a whole (then without a name)."""
+
+    rank: int
+    reason: str
+    name: str | None = None
+    kind: str | None = None
+    mode: str | None = None
+    step: int | None = None
+    pass_index: int | None = None
+    call: int | None = None
+    phase: str | None = None
+    attempt: int | None = None
+
+    def line(self) -> str:
+        """Which value, and what is wrong with it."""
+        from anchorlib.names import escape, join
+
+        if self.name is None or self.kind is None:
+            return f"rank {self.rank}: {escape(self.reason)}"
+        mode = escape(self.mode or "")
+        return (
+            f"{escape(join(self.name, self.kind))} ({mode}) rank {self.rank} step {self.step} "
+            f"pass {self.pass_index} call {self.call}: {escape(self.reason)}"
+        )
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what was found.
+
+    records: committed rows. values: of them, those whose values are kept. bytes: of those values.
+    unchecked: rows that have no checksum: an older version made them.
+    copied: of each rank that was copied while it was written, the rows left out.
+    """
+
+    run: str
+    records: int
+    values: int
+    bytes: int
+    unchecked: int
+    damaged: list[_Damage]
+    gaps: list[Gap]
+    copied: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def code(self) -> ExitCode:
+        """What a command that found this ends with."""
+        if self.damaged:
+            return ExitCode.DIFFERENCE
+        return ExitCode.INCOMPLETE if self.gaps else ExitCode.DONE
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of --json."""
+        return {
+            **{name: getattr(self, name) for name in _FIGURES},
+            "damaged": [asdict(one) for one in self.damaged],
+            "gaps": [asdict(gap) for gap in self.gaps],
+            "copied": [{"rank": rank, "left_out": rows} for rank, rows in self.copied.items()],
+        }
+
+    def lines(self, screen: Screen) -> Iterator[str]:
+        """The same for people: what is wrong first, the sum last."""
+        from anchorlib.names import escape, join
+
+        yield from (one.line() for one in self.damaged[:_SHOWN])
+        if len(self.damaged) > _SHOWN:
+            yield f"and {len(self.damaged) - _SHOWN} more: --json names them all"
+        for gap in self.gaps[:_SHOWN]:
+            steps = f"steps {gap.first_step}-{gap.last_step}"
+            what = escape(join(gap.name, gap.kind))
+            yield f"{what} lacks {gap.count} of {steps}: {escape(gap.reason)}"
+        for rank, rows in self.copied.items():
+            yield (
+                f"rank {rank}: a copy of a run that was being written, up to its last commit; "
+                f"{counted(rows, 'row')} that came while it was copied left out"
+            )
+        if self.unchecked:
+            yield f"{self.unchecked} rows were made without checksums: only their values were read"
+        verdict = f"{len(self.damaged)} damaged" if self.damaged else "all fit their digests"
+        missing = f"; {sum(gap.count for gap in self.gaps)} not recorded" if self.gaps else ""
+        yield (
+            f"{self.run}: {self.values} values ({size(self.bytes, screen)}) of {self.records} "
+            f"records: {verdict}{missing}"
+        )
+
+
+def verified(found: FoundRun, tick: Tick) -> Report:
+    from anchorlib.errors import RunNotFoundError, StoreError
+    from anchorlib.store import (
+        RankAudit,
+        RankReader,
+        end_copy,
+        is_unfinished,
+        listed_parts,
+        run_faults,
+    )
+
+    report = Report(found.name, 0, 0, 0, 0, [], [])
+    # Not through a Run: of that, one rank that cannot be read would hide the others.
+    parts = listed_parts(found.location)
+    report.damaged += (
+        _Damage(parts[0][0], f"of the run: {one}") for one in run_faults(found.location)
+    )
+    for rank, part in parts:
+        try:
+            reader = RankReader(found.location, rank, part=part)
+            audit = RankAudit(found.location, reader)
+        except (StoreError, RunNotFoundError) as error:
+            if not is_unfinished(found.location, rank):
+                report.damaged.append(_Damage(rank, str(error)))
+            continue
+        copied = end_copy(found.location, found.name, reader)
+        if copied:
+            report.copied[rank] = reader.left_out
+        _verify_rank(reader, audit, report, tick)
+    report.damaged += _unjoined(found, [rank for rank, part in parts if part])
+    return report
+
+
+def _unjoined(found: FoundRun, ranks: list[int]) -> list[_Damage]:
+    """What is missing between the parts of ranks that several collectors took."""
+    from anchorlib.errors import StoreError
+    from anchorlib.store import RunReader
+
+    if not ranks:
+        return []
+    try:
+        RunReader(found.location, found.name).refresh()
+    except StoreError as error:
+        return [_Damage(ranks[0], str(error))]
+    return []
+
+
+def _verify_rank(reader: RankReader, audit: RankAudit, report: Report, tick: Tick) -> None:
+    from anchorlib.errors import StoreError
+
+    report.records += reader.committed
+    report.gaps += reader.gaps()
+    # Documents and labels of a copy are of another moment than its rows.
+    copied = reader.rank in report.copied
+    report.damaged += (_Damage(reader.rank, one) for one in (() if copied else audit.faults()))
+    told: set[str] = set()
+    bad = _verify_rows(reader, audit, report, told)
+    try:
+        _verify_values(reader, bad, report, tick)
+    except StoreError as error:  # a column without which no value can be looked at
+        if str(error) not in told:
+            report.damaged.append(_Damage(reader.rank, str(error)))
+
+
+def _verify_values(reader: RankReader, bad: list[int], report: Report, tick: Tick) -> None:
+    import numpy as np
+
+    # Where a row's values are, and whether there are any, is what a bad row says.
+    every = np.setdiff1d(np.arange(reader.committed), bad)
+    rows = every[reader.kept(every)]
+    report.values += len(rows)
+    done = 0
+    for part in _parts(reader, rows):
+        report.bytes += _verify_part(reader, part, report)
+        done += len(part)
+        tick(done, len(rows))
+
+
+def _verify_rows(reader: RankReader, audit: RankAudit, report: Report, told: set[str]) -> list[int]:
+    """The rows that are not what was written; `told` gets what could not be read."""
+    from anchorlib.errors import StoreError
+
+    bad: list[int] = []
+    for start, stop in audit.parts():
+        try:
+            found = audit.rows(start, stop)
+        except StoreError as error:
+            if str(error) not in told:  # the same file is missing from the next part
+                told.add(str(error))
+                report.damaged.append(_Damage(reader.rank, str(error)))
+            continue
+        report.unchecked += found.unchecked
+        report.damaged += (_damage(reader, row, _ROW) for row in found.bad)
+        if reader.rank not in report.copied:
+            report.damaged += (_damage(reader, row, _LABEL) for row in found.labels)
+        bad += found.bad
+    return bad
+
+
+def _parts(reader: RankReader, rows: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """The rows, form by form, in parts whose values are read in one go."""
+    import numpy as np
+
+    numbers = reader.column("form")[rows]
+    for number in np.unique(numbers):
+        own = rows[numbers == number]
+        form = reader.catalogue.forms[int(number)]
+        count = 1
+        if form.shape is not None:
+            one = int(np.prod(form.shape, dtype=np.int64)) * _itemsize(form.dtype)
+            count = max(_BLOCK_BYTES // max(one, 1), 1)
+        yield from (own[start : start + count] for start in range(0, len(own), count))
+
+
+def _itemsize(dtype: str) -> int:
+    from anchorlib.dtypes import dtype as named
+
+    return named(dtype).storage.itemsize
+
+
+def _verify_part(reader: RankReader, rows: np.ndarray[Any, Any], report: Report) -> int:
+    """Bytes that were read; what does not fit goes into the report."""
+    from anchorlib.errors import StoreError
+
+    try:
+        if len(rows) == 1:
+            stack = reader.unchecked(int(rows[0]))[None]
+        else:
+            stack = reader.unchecked_stack(rows)
+    # Where a shape or a place was damaged, numpy is asked for what cannot be.
+    except (StoreError, ValueError, OverflowError, MemoryError) as error:
+        if len(rows) > 1:  # one of them: look at each by itself
+            return sum(_verify_part(reader, rows[[at]], report) for at in range(len(rows)))
+        report.damaged.append(_damage(reader, int(rows[0]), str(error)))
+        return 0
+    unfit = rows[reader.unfit(rows, stack)].tolist()
+    report.damaged += (_damage(reader, row, _VALUES) for row in unfit)
+    return int(stack.nbytes)
+
+
+def _damage(reader: RankReader, row: int, reason: str) -> _Damage:
+    catalogue = reader.catalogue
+    series = catalogue.series[int(reader.series_ids[row])]
+    where = {name: _cell(reader, name, row) for name in ("step", "pass_index", "call", "attempt")}
+    # Not as a column, which is refused as a whole where a row is of no phase.
+    phase = int(reader.span("phase", row, row + 1)[0])
+    return _Damage(
+        rank=reader.rank,
+        reason=reason,
+        name=series.name,
+        kind=series.kind,
+        mode=series.mode,
+        phase=catalogue.phases[phase] if phase < len(catalogue.phases) else None,
+        **where,
+    )
+
+
+def _cell(reader: RankReader, name: str, row: int) -> int | None:
+    """What a column says of a row; None where the column itself cannot be read."""
+    from anchorlib.errors import StoreError
+
+    try:
+        return int(reader.cell(name, row))
+    except StoreError:
+        return None

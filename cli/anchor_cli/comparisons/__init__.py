@@ -1,0 +1,20 @@
+"""A comparison as `anchor compare` shows it: on a terminal, for CI, as rows."""
+
+from anchor_cli.comparisons.compared import report
+from anchor_cli.comparisons.github import annotated, guarded, summarise
+from anchor_cli.comparisons.junit import write_junit
+from anchor_cli.comparisons.onward import next_commands
+from anchor_cli.comparisons.paired import write_csv, write_jsonl
+from anchor_cli.comparisons.renamed import read_names
+
+__all__ = [
+    "annotated",
+    "guarded",
+    "next_commands",
+    "read_names",
+    "report",
+    "summarise",
+    "write_csv",
+    "write_jsonl",
+    "write_junit",
+]

@@ -1,0 +1,198 @@
+"""What `compare` says on a terminal: the sections of a comparison, the answer near the top.
+
+At most 25 lines of 80 columns, or of as many as COLUMNS says where nobody's terminal is at the end
+of a pipe. The sentence of the verdict is never cut: what it has beyond five lines comes on top of
+these. A command under NEXT is one line to be copied, however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anchor_cli.comparisons.grown import growth
+from anchor_cli.comparisons.referred import reference
+from anchor_cli.terminal import (
+    MORE,
+    Block,
+    Screen,
+    cut,
+    cut_name,
+    fitted,
+    listed,
+    titled,
+    width_of,
+    wrapped,
+)
+from anchorlib.diagnosis import sections
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Comparison, Entry, Section
+
+__all__ = ["DOUBTED", "report"]
+
+DOUBTED = ("suspect", "unexpected")
+"""The verdicts that blame origins."""
+
+_LINES, _COLUMNS, _NARROW = 25, 80, 40
+_SENTENCE = 5  # lines of it for which there is room
+_GREEN, _YELLOW, _RED = 32, 33, 31
+_COLOUR = {"IDENTICAL": _GREEN, "EXPECTED": _GREEN, "SUSPECT": _YELLOW}
+_LEAST = 8  # columns that a name has in any case
+_READABLE = 24  # columns that a name keeps before other things go to the next line
+
+
+def report(found: Comparison, commands: Sequence[str], screen: Screen) -> list[str]:
+    """The lines; `commands` are what to run next."""
+    width = screen.asked or min(screen.width or _COLUMNS, _COLUMNS)
+    width = max(width, _NARROW)
+    blocks = [_drawn(one, width, screen) for one in sections(found)]
+    sentence = wrapped(f"{found.verdict}  {found.sentence}", width, None)
+    height = _LINES + max(0, len(sentence) - _SENTENCE)
+    return fitted([*blocks, *_next(commands, width, screen)], height)
+
+
+def _drawn(section: Section, width: int, screen: Screen) -> Block:
+    draw = {
+        "config": _config,
+        "verdict": _verdict,
+        "first": _first,
+        "origins": _origins,
+        "reference": reference,
+        "ops": _operations,
+        "growth": growth,
+        "loss": _loss,
+        "note": _notes,
+    }[section.key]
+    return draw(section, width, screen)
+
+
+def _fixed(lines: list[str]) -> Block:
+    return Block(0, lambda _: lines)
+
+
+def _config(section: Section, width: int, screen: Screen) -> Block:
+    room = width - len(f"{section.title}  {section.head}")
+    text = f"{cut(section.subject, room, '...')}{section.head}"
+    entries = [_sides(one, width) for one in section.entries]
+    return listed(titled(screen, section.title, text), entries, MORE)
+
+
+def _sides(entry: Entry, width: int) -> list[str]:
+    a, b = entry.sides or ("", "")
+    room = width - 7
+    name = cut(entry.name, room // 3, "...")
+    # What the shorter one leaves is the longer one's.
+    room -= width_of(name)
+    left = max(room // 2, room - width_of(b))
+    right = max(room // 2, room - min(width_of(a), left))
+    return [f"  {name}  {cut(a, left, '...')} | {cut(b, right, '...')}"]
+
+
+def _verdict(section: Section, width: int, screen: Screen) -> Block:
+    first, *rest = wrapped(f"{section.title}  {section.head}", width, None)
+    shown = screen.style(section.title, 1, _COLOUR.get(section.title, _RED))
+    matched, others = (one.text for one in section.entries)
+    lines = [f"  {matched} {others}"]
+    if width_of(lines[0]) > width:
+        lines = [f"  {matched}", f"    {others}"]
+    counts = [part for line in lines for part in wrapped(line, width, 2, "    ")]
+    return _fixed([first.replace(section.title, shown, 1), *rest, *counts])
+
+
+def _first(section: Section, width: int, screen: Screen) -> Block:
+    (entry,) = section.entries
+    start = f"{section.title}  {entry.where}  "
+    after = f" {entry.text}" if entry.text else ""
+    fits = width - len(start) - len(after) >= min(width_of(entry.name), _READABLE)
+    line, *rest = _named(start, entry.name, after if fits else "", width)
+    line = line.replace(section.title, screen.style(section.title, 1), 1)
+    return _fixed([line, *rest, *([] if fits or not entry.text else [f"  {entry.text}"])])
+
+
+def _named(before: str, name: str, after: str, width: int) -> list[str]:
+    """A line with a name in it, which is cut where it is too long; two where no name fits."""
+    room = width - width_of(before) - width_of(after)
+    if room < min(width_of(name), _LEAST):
+        return [before.rstrip(), *_named("    ", name, after, max(width, 4 + _LEAST))]
+    return [f"{before}{cut_name(name, room, '...')}{after}"]
+
+
+def _origins(section: Section, width: int, screen: Screen) -> Block:
+    fits = len(f"{section.title}  {section.head}") <= width
+    head = section.head if fits else section.head.partition(" (")[0]
+    entries = [_origin(one, width, screen) for one in section.entries]
+    block = listed(titled(screen, section.title, head), entries, MORE, headed=True)
+    return block._replace(kept=1)
+
+
+def _origin(one: Entry, width: int, screen: Screen) -> list[str]:
+    *before, line = _named(f"  {one.where}  ", one.name, f": {one.kind}", width)
+    if one.alarming:
+        line = screen.style(one.kind, _RED).join(line.rsplit(one.kind, 1))
+    texts = [*_measured(one, width), one.text]
+    return [
+        *before,
+        line,
+        *(part for text in texts if text for part in wrapped(f"    {text}", width, 2, "      ")),
+    ]
+
+
+def _operations(section: Section, width: int, screen: Screen) -> Block:
+    entries = [_operation(one, width) for one in section.entries]
+    first, *rest = wrapped(f"{section.title}  {section.head}", width)
+    head = first.replace(section.title, screen.style(section.title, 1), 1)
+    block = listed(head, entries, MORE, headed=True)
+
+    def lines(count: int) -> list[str]:
+        return [head, *rest, *block.lines(count)[1:]]
+
+    return Block(block.most, lines)
+
+
+def _operation(one: Entry, width: int) -> list[str]:
+    """What ran: names of modules are cut to make room, those of operations are wrapped."""
+    a, b = one.sides or ("", "")
+    line = _named(f"  {one.where} of ", one.name, ":", width)[-1]
+    ran = f"{line} A {a} | B {b}" if a != b else f"{line} {a}"
+    texts = [ran, f"    {one.text}" * bool(one.text)]
+    return [part for text in texts if text for part in wrapped(text, width, 2, "      ")]
+
+
+def _measured(one: Entry, width: int) -> list[str]:
+    """How it was made and how far apart it is: names are cut to make room, figures never are."""
+    joined = ": ".join(filter(None, (one.made, one.far)))
+    fits = len(wrapped(f"    {joined}", width, 3, "      ")) <= 2
+    return [joined] if fits else [one.made, one.far]
+
+
+def _loss(section: Section, width: int, screen: Screen) -> Block:
+    text = f"{cut_name(section.subject, 16, '...')}{section.head}"
+    first, *rest = wrapped(f"{section.title}  {text}", width)
+    return _fixed([first.replace(section.title, screen.style(section.title, 1), 1), *rest])
+
+
+def _notes(section: Section, width: int, screen: Screen) -> Block:
+    start = f"{section.title}  "
+    indent = " " * len(start)
+    texts = [wrapped(f"{start}{one.text}", width, 2, indent) for one in section.entries]
+    (first, *rest), *others = texts
+    entries = [rest, *([f"{indent}{line[len(start) :]}" for line in one] for one in others)]
+    head = first.replace(section.title, screen.style(section.title, 1), 1)
+    return listed(head, entries, MORE)
+
+
+def _next(commands: Sequence[str], width: int, screen: Screen) -> list[Block]:
+    """Commands to be pasted, each one line however long it is, and advice as comments."""
+    if not commands:
+        return []
+    lines = [
+        line
+        for command in commands
+        for line in (
+            wrapped(command, width - len("NEXT  "), 3, "# ")
+            if command.startswith("# ")
+            else [command]
+        )
+    ]
+    return [_fixed([titled(screen, "NEXT", lines[0]), *(f"      {line}" for line in lines[1:])])]

@@ -1,0 +1,47 @@
+"""How differences grow: a table of steps by kinds, as high and as wide as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from anchor_cli.terminal import MORE, Block, Column, Screen, titled, written
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Section
+
+__all__ = ["growth", "spread"]
+
+Item = TypeVar("Item")
+
+_MOST_STEPS = 6
+_KEPT = ("step", "score")  # columns that stay whole however narrow it is
+
+
+def growth(section: Section, width: int, screen: Screen) -> Block:
+    """The section: of its rows as many as fit, the first and the last among them."""
+    head = titled(screen, section.title, section.head)
+    last = len(section.heads) - 1
+    columns = [
+        Column(title, right=True)
+        if place in (0, last) and title in _KEPT
+        else Column(title, right=True, cut=True, spare=1)
+        for place, title in enumerate(section.heads)
+    ]
+    inner = Screen(width - 2, glyphs=screen.glyphs)
+
+    def lines(count: int) -> list[str]:
+        if not count:
+            return [titled(screen, section.title, f"{len(section.rows):,} steps: {MORE}")]
+        rows = spread(section.rows, count)
+        return [head, *(f"  {line}" for line in written(columns, rows, inner))]
+
+    return Block(min(len(section.rows), _MOST_STEPS), lines, least=3)
+
+
+def spread(items: Sequence[Item], count: int) -> list[Item]:
+    """`count` of the items: the first, the last, and some between them, evenly."""
+    if count >= len(items):
+        return list(items)
+    last = max(count - 1, 1)
+    return [items[place * (len(items) - 1) // last] for place in range(count)]

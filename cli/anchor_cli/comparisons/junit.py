@@ -1,0 +1,141 @@
+"""A comparison as JUnit XML, which CI systems show as tests.
+
+One case is the verdict: it fails where the exit code is not 0. Every tensor and kind is a case too:
+
+    passed    every record of it is bit-identical, or the verdict allows what differs
+    failed    an origin stands in it, and the verdict fails
+    skipped   it differs, but as a consequence: something that it was computed from differs already
+
+The document has what both common schemas ask for (Ant's and Jenkins'). What `escape` leaves of a
+name is printable, and so XML can say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from anchor_cli.comparisons.compared import DOUBTED
+from anchor_cli.exits import ExitCode
+from anchor_cli.terminal import counted
+from anchorlib.diagnosis import described, where
+from anchorlib.names import escape, join
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Comparison, Origin
+
+__all__ = ["write_junit"]
+
+_NO_TIME = "0.000"  # a comparison has no times of its own; the schemas ask for one
+
+Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """How the records of one tensor and kind compare."""
+
+    records: int = 0
+    differing: int = 0
+    first: int = 0
+
+    def add(self, step: int, *, equal: bool) -> None:
+        self.records += 1
+        if not equal:
+            self.first = min(self.first, step) if self.differing else step
+            self.differing += 1
+
+
+def write_junit(found: Comparison, code: ExitCode, file: IO[str]) -> None:
+    """Write the document; `code` is the exit code that the comparison ends with."""
+    failing = code != ExitCode.DONE and found.verdict in DOUBTED
+    cases = [_verdict(found, code), *_tensors(found, failing=failing)]
+    suites = ET.Element("testsuites")
+    suite = ET.SubElement(suites, "testsuite", _counts(found, cases))
+    properties = ET.SubElement(suite, "properties")
+    for name, value in _told(found).items():
+        ET.SubElement(properties, "property", {"name": name, "value": value})
+    suite.extend(cases)
+    ET.SubElement(suite, "system-out").text = "\n".join(_said(found))
+    ET.SubElement(suite, "system-err")
+    ET.indent(suites)
+    file.write('<?xml version="1.0" encoding="utf-8"?>\n')
+    file.write(f"{ET.tostring(suites, encoding='unicode')}\n")
+
+
+def _counts(found: Comparison, cases: Sequence[ET.Element]) -> dict[str, str]:
+    outcomes = {kind: sum(one.find(kind) is not None for one in cases)
+                for kind in ("failure", "skipped")}  # fmt: skip
+    return {
+        "id": "0",
+        "package": "anchor",
+        "name": f"anchor compare {escape(found.a)} {escape(found.b)}",
+        "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+        "hostname": "localhost",
+        "tests": str(len(cases)),
+        "failures": str(outcomes["failure"]),
+        "errors": "0",
+        "skipped": str(outcomes["skipped"]),
+        "time": _NO_TIME,
+    }
+
+
+def _told(found: Comparison) -> dict[str, str]:
+    document = found.to_dict()
+    counts = {name: str(value) for name, value in document["counts"].items()}
+    return {"a": escape(found.a), "b": escape(found.b), "verdict": found.verdict, **counts}
+
+
+def _verdict(found: Comparison, code: ExitCode) -> ET.Element:
+    case = _case("anchor", "verdict")
+    if code != ExitCode.DONE:
+        kind = found.verdict if code != ExitCode.INCOMPLETE else "incomplete"
+        lines = _said(found)
+        _fail(case, kind, f"{found.verdict}: {lines[0]}", lines)
+    return case
+
+
+def _said(found: Comparison) -> list[str]:
+    return [escape(one) for one in (found.sentence, *found.notes)]
+
+
+def _tensors(found: Comparison, *, failing: bool) -> list[ET.Element]:
+    """A case for each tensor and kind, in the order in which A ran."""
+    origins: dict[Key, list[Origin]] = {}
+    for origin in found.origins if failing else ():
+        origins.setdefault((origin.place.name, origin.place.kind), []).append(origin)
+    cases = []
+    for key, tensor in _compared(found).items():
+        case = _case(f"anchor.{escape(key[1])}", escape(join(*key)))
+        differs = f"{tensor.differing:,} of {counted(tensor.records, 'record')} differ"
+        if own := origins.get(key):
+            lines = [f"{where(one.place)}: {described(one)}" for one in own]
+            message = f"{own[0].cls.replace('_', ' ')} at {lines[0]}"
+            _fail(case, own[0].cls, message, [*lines, differs])
+        elif tensor.differing and failing:
+            message = f"{differs}, from step {tensor.first} on; no origin is among them"
+            ET.SubElement(case, "skipped", {"message": message})
+        cases.append(case)
+    return cases
+
+
+def _compared(found: Comparison) -> dict[Key, _Tensor]:
+    tensors: dict[Key, _Tensor] = {}
+    for part in found.columns():
+        rows = zip(part["name"], part["kind"], part["step"], part["equal"], strict=True)
+        for name, kind, step, equal in rows:
+            tensors.setdefault((name, kind), _Tensor()).add(step, equal=equal)
+    return tensors
+
+
+def _case(group: str, name: str) -> ET.Element:
+    about = {"classname": group, "name": name, "time": _NO_TIME}
+    return ET.Element("testcase", about)
+
+
+def _fail(case: ET.Element, kind: str, message: str, lines: Sequence[str]) -> None:
+    told = ET.SubElement(case, "failure", {"type": kind, "message": message})
+    told.text = "\n".join(lines)

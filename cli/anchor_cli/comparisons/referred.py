@@ -1,0 +1,39 @@
+"""Which of two runs is nearer to a third: a row for each origin, as wide as there is room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anchor_cli.terminal import MORE, Block, Column, Screen, wrapped, written
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis import Section
+
+__all__ = ["reference"]
+
+
+def reference(section: Section, width: int, screen: Screen) -> Block:
+    """The section: the first of its rows, as many as fit."""
+    first, *rest = wrapped(f"{section.title}  {section.subject}{section.head}", width, 2)
+    head = [first.replace(section.title, screen.style(section.title, 1), 1), *rest]
+    if not section.rows:
+        return Block(0, lambda _: head)
+    inner = Screen(width - 2, glyphs=screen.glyphs)
+
+    def lines(count: int) -> list[str]:
+        table = written(_columns(section), section.rows[:count], inner) if count else ()
+        left = len(section.rows) - count
+        more = [f"  and {left:,} more: {MORE}"] if left else []
+        return [*head, *(f"  {line}" for line in table), *more]
+
+    return Block(len(section.rows), lines, kept=2)  # nothing else tells it
+
+
+def _columns(section: Section) -> list[Column]:
+    where, record, *figures, nearer = section.heads
+    return [
+        Column(where, cut=True, spare=2),
+        Column(record, cut=True, main=True),
+        *(Column(one, right=True, spare=int("rel" in one)) for one in figures),
+        Column(nearer, cut=True),
+    ]

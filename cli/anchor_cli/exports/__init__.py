@@ -1,0 +1,15 @@
+"""A run for other tools: TensorBoard, Weights & Biases, MLflow, zarr."""
+
+from anchor_cli.exports.exported import Exported
+from anchor_cli.exports.hierarchy import write_zarr
+from anchor_cli.exports.mlflow import write_tracking
+from anchor_cli.exports.tensorboard import write_events
+from anchor_cli.exports.wandb import write_offline
+
+__all__ = [
+    "Exported",
+    "write_events",
+    "write_offline",
+    "write_tracking",
+    "write_zarr",
+]

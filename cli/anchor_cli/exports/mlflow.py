@@ -1,0 +1,132 @@
+"""A run as runs of MLflow: scalars are metrics, histograms files beside them, the verdict tags.
+
+MLflow has no histograms: `histograms/grad log2/fc1.bias.jsonl` has a line a record, with its step,
+its time and its bins by exponent. MLflow takes few characters in the name of a metric: others
+become an underscore, and a hash at its end keeps such names apart.
+
+A folder is MLflow's file store, which MLflow opens where MLFLOW_ALLOW_FILE_STORE=true is set;
+whatever has `://` is a tracking URI, which MLflow has to understand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.exports.exported import Exported, Point, Written
+from anchor_cli.terminal import plain
+from anchorlib.errors import AnchorError, MissingExtraError, OptionError
+from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchor_cli.progress import Tick
+
+__all__ = ["write_tracking"]
+
+_EXPERIMENT = "anchorlib"
+_BATCH = 1000  # metrics that one call takes
+_LONGEST = 120
+_OTHER = re.compile(r"[^A-Za-z0-9_\-. ]")
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # else a server that is not there costs minutes
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def write_tracking(exported: Exported, place: str, tick: Tick) -> dict[str, Any]:
+    """Write a run for each rank into the experiment `anchorlib`.
+
+    Raises MissingExtraError without the package `mlflow`, OptionError where MLflow refuses.
+    """
+    for name, value in _SETTINGS.items():  # read when mlflow is imported, or later
+        os.environ.setdefault(name, value)
+    try:
+        mlflow: Any = import_module("mlflow")
+    except ImportError:
+        raise MissingExtraError(
+            "export --mlflow needs mlflow: pip install 'anchorlib[mlflow]', or use --csv"
+        ) from None
+    uri = place if "://" in place else str(Path(place).absolute())
+    total = Written()
+    runs: list[str] = []
+    try:
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        known = client.get_experiment_by_name(_EXPERIMENT)
+        experiment = known.experiment_id if known else client.create_experiment(_EXPERIMENT)
+        for rank in exported.ranks:
+            written, run = _write_rank(exported, rank, client, experiment, tick)
+            total, runs = total.add(written), [*runs, run]
+    except AnchorError:  # of the store that is read meanwhile, which may be an OSError too
+        raise
+    except (OSError, ImportError, mlflow.MlflowException) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise OptionError(f"cannot write {escape(place)}: {escape(reason)}") from None
+    return {"mlflow": place, "mlflow_runs": runs, **total._asdict()}
+
+
+def _write_rank(
+    exported: Exported, rank: int, client: Any, experiment: str, tick: Tick
+) -> tuple[Written, str]:
+    tags = {"anchor.run": exported.run, "anchor.rank": str(rank)}
+    if (told := exported.told(rank)) is not None:
+        tags |= {f"anchor.{name}": value for name, value in told.texts.items()}
+        tags |= {f"anchor.{name}": str(value) for name, value in told.numbers.items()}
+    run = client.create_run(experiment, tags=tags, run_name=exported.title(rank)).info.run_id
+    status = "FAILED"
+    try:
+        written = _fill(exported, rank, client, run, tick)
+        status = "FINISHED"
+    finally:
+        client.set_terminated(run, status)
+    return written, run
+
+
+def _fill(exported: Exported, rank: int, client: Any, run: str, tick: Tick) -> Written:
+    written = Written()
+    with tempfile.TemporaryDirectory() as folder:
+        points = exported.points(rank, tick)
+        while batch := list(islice(points, _BATCH)):
+            client.log_batch(run, metrics=list(_metrics(batch)))
+            for point in batch:
+                written = written.plus(point)
+                _add_histogram(Path(folder), point)
+        if exported.found is not None and exported.told(rank) is not None:
+            text = json.dumps(plain(exported.found.to_dict()), allow_nan=False)
+            (Path(folder) / "comparison.json").write_text(text, encoding="utf-8")
+        client.log_artifacts(run, folder)
+    return written
+
+
+def _metrics(points: list[Point]) -> Iterator[Any]:
+    metric: Any = import_module("mlflow.entities").Metric
+    for point in points:
+        if isinstance(point.value, float):
+            yield metric(_key(point), point.value, int(point.time * 1000), point.step)
+
+
+def _add_histogram(folder: Path, point: Point) -> None:
+    if isinstance(point.value, float):
+        return
+    file = folder / "histograms" / f"{_key(point)}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    line = {"step": point.step, "time": point.time, "tensor": point.name, **point.value.to_dict()}
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write(f"{json.dumps(line)}\n")
+
+
+def _key(point: Point) -> str:
+    """The tag in MLflow's characters, different for tags that differ; a path of two parts."""
+    parts = [_OTHER.sub("_", one).strip(". ")[:_LONGEST] or "_" for one in point[:2]]
+    if parts != [*point[:2]]:
+        parts[1] += f" {hashlib.sha256(point.tag.encode()).hexdigest()[:8]}"
+    return "/".join(parts)

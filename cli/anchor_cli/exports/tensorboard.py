@@ -1,0 +1,122 @@
+"""A run as TensorBoard's event files: what `exported` says, and the verdict as a text.
+
+One file a rank, whose name is always the same, so that a second export takes the first's place.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.exports.exported import Exported, Point, Told, Written
+from anchor_cli.files import written_whole
+from anchorlib.errors import MissingExtraError, OptionError
+from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchor_cli.progress import Tick
+    from anchorlib.summary import Log2Histogram
+
+__all__ = ["write_events"]
+
+_FILE = "events.out.tfevents.0.anchorlib"
+
+
+def write_events(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+    """Write into one folder, or one a rank where there are several: TensorBoard calls each a run.
+
+    Raises MissingExtraError without the package `tensorboard`, OptionError where a folder cannot be
+    made or written.
+    """
+    protos, ranks, total = _Protos(), exported.ranks, Written()
+    folder = place / exported.run
+    for rank in ranks:
+        events = folder / f"rank{rank}" if len(ranks) > 1 else folder
+        total = total.add(_write_rank(exported, rank, events, protos, tick))
+    return {"tensorboard": str(folder), **total._asdict()}
+
+
+def _write_rank(
+    exported: Exported, rank: int, folder: Path, protos: _Protos, tick: Tick
+) -> Written:
+    written = Written()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OptionError(f"cannot make {escape(str(folder))}: {reason}") from None
+    with written_whole(folder / _FILE) as file:
+        writer = protos.writer(file)
+        writer.write(protos.event(file_version="brain.Event:2").SerializeToString())
+        told = exported.told(rank)
+        for point in exported.points(rank, tick):
+            if told is not None:  # at the first point's step and time
+                writer.write(protos.text(told, point))
+                told = None
+            writer.write(protos.encoded(point))
+            written = written.plus(point)
+    return written
+
+
+class _Protos:
+    """The classes of the package."""
+
+    def __init__(self) -> None:
+        try:
+            self.event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
+            self._summaries: Any = import_module("tensorboard.compat.proto.summary_pb2")
+            self._tensors: Any = import_module("tensorboard.compat.proto.tensor_pb2")
+            self._types: Any = import_module("tensorboard.compat.proto.types_pb2")
+            self.writer: Any = import_module(
+                "tensorboard.summary.writer.record_writer"
+            ).RecordWriter
+        except ImportError:
+            raise MissingExtraError(
+                "export --tensorboard needs tensorboard: pip install 'anchorlib[tensorboard]', or "
+                "use --csv"
+            ) from None
+
+    def encoded(self, point: Point) -> bytes:
+        """One event with one value; its tag's part before the slash is TensorBoard's group."""
+        if isinstance(point.value, float):
+            return self._event(point.tag, point, simple_value=point.value)
+        bins = self._summaries.HistogramProto(**_bins(point.value))
+        return self._event(point.tag, point, histo=bins)
+
+    def text(self, told: Told, at: Point) -> bytes:
+        """One event with the verdict, for the dashboard of texts."""
+        lines = [told.texts["verdict"].upper(), told.texts["sentence"]]
+        lines += [f"{name}: {value:,}" for name, value in told.numbers.items()]
+        # An indented block is text as it stands: names in it are not Markdown.
+        tensor = self._tensors.TensorProto(
+            dtype=self._types.DT_STRING,
+            string_val=["\n".join(f"    {line}" for line in lines).encode()],
+        )
+        about = self._summaries.SummaryMetadata(
+            plugin_data=self._summaries.SummaryMetadata.PluginData(plugin_name="text")
+        )
+        tag = f"verdict/vs {told.texts['against']}"
+        return self._event(tag, at, tensor=tensor, metadata=about)
+
+    def _event(self, tag: str, at: Point, **value: Any) -> bytes:
+        summary = self._summaries.Summary(value=[self._summaries.Summary.Value(tag=tag, **value)])
+        event = self.event(wall_time=at.time, step=at.step, summary=summary)
+        encoded: bytes = event.SerializeToString()
+        return encoded
+
+
+def _bins(histogram: Log2Histogram) -> dict[str, Any]:
+    """Every exponent from the first to the last, those without elements too."""
+    exponents = range(min(histogram.bins), max(histogram.bins) + 1)
+    counts = [histogram.bins.get(exponent, 0) for exponent in exponents]
+    middle = [(exponent + 0.5, count) for exponent, count in zip(exponents, counts, strict=True)]
+    return {
+        "min": exponents[0],
+        "max": exponents[-1] + 1,
+        "num": sum(counts),
+        "sum": sum(at * count for at, count in middle),
+        "sum_squares": sum(at * at * count for at, count in middle),
+        "bucket_limit": [exponent + 1 for exponent in exponents],
+        "bucket": counts,
+    }

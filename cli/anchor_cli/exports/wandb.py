@@ -1,0 +1,119 @@
+"""A run as offline runs of Weights & Biases, which `wandb sync` takes to its server.
+
+A rank is a run there; a step of ours is a step there, and a histogram's axis is the exponent.
+Nothing is sent, and little is told of this machine: no code, no packages, no measurements.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anchor_cli.exports.exported import Exported, Point, Written
+from anchorlib.errors import AnchorError, MissingExtraError, OptionError
+from anchorlib.names import escape
+
+if TYPE_CHECKING:
+    from anchor_cli.progress import Tick
+    from anchorlib.summary import Log2Histogram
+
+__all__ = ["write_offline"]
+
+_PROJECT = "anchorlib"
+_MOST_BINS = 512  # that W&B takes
+_QUIET = {
+    "silent": True,
+    "console": "off",
+    "disable_git": True,
+    "save_code": False,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+}
+
+
+def write_offline(exported: Exported, place: Path, tick: Tick) -> dict[str, Any]:
+    """Write an offline run for each rank below `place`, which is made.
+
+    Raises MissingExtraError without the package `wandb`, OptionError where it cannot write there.
+    """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
+    try:
+        wandb: Any = import_module("wandb")
+    except ImportError:
+        raise MissingExtraError(
+            "export --wandb needs wandb: pip install 'anchorlib[wandb]', or use --csv"
+        ) from None
+    total = Written()
+    runs: list[str] = []
+    try:
+        # W&B would write elsewhere, where it cannot write here.
+        (place / "wandb").mkdir(parents=True, exist_ok=True)
+        for rank in exported.ranks:
+            written, folder = _write_rank(exported, rank, place, tick, wandb)
+            total, runs = total.add(written), [*runs, folder]
+    except AnchorError:  # of the store that is read meanwhile, which may be an OSError too
+        raise
+    except (OSError, wandb.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise OptionError(f"cannot write {escape(str(place))}: {escape(reason)}") from None
+    return {"wandb": str(place), "wandb_runs": runs, **total._asdict()}
+
+
+def _write_rank(
+    exported: Exported, rank: int, place: Path, tick: Tick, wandb: Any
+) -> tuple[Written, str]:
+    run = wandb.init(
+        mode="offline",
+        dir=str(place),
+        project=_PROJECT,
+        name=exported.title(rank),
+        group=exported.run,
+        config={"anchor_run": exported.run, "rank": rank},
+        settings=wandb.Settings(**_QUIET),
+    )
+    code = 1
+    try:  # a Run is a context manager, which prints tracebacks
+        written = _fill(exported, rank, run, tick, wandb)
+        code = 0
+    finally:
+        run.finish(exit_code=code)
+    return written, str(Path(run.dir).parent)
+
+
+def _fill(exported: Exported, rank: int, run: Any, tick: Tick, wandb: Any) -> Written:
+    written = Written()
+    for step, together in groupby(exported.points(rank, tick), key=lambda point: point.step):
+        row: dict[str, Any] = {}
+        for point in together:
+            row.setdefault("_timestamp", point.time)
+            row[point.tag] = _value(point, wandb)
+            written = written.plus(point)
+        run.log(row, step=step)
+    if (told := exported.told(rank)) is not None:
+        known = {**told.texts, **told.numbers}
+        run.summary.update({f"anchor/{name}": value for name, value in known.items()})
+    return written
+
+
+def _value(point: Point, wandb: Any) -> Any:
+    if isinstance(point.value, float):
+        return point.value
+    return wandb.Histogram(np_histogram=_bins(point.value))
+
+
+def _bins(histogram: Log2Histogram) -> tuple[list[int], list[int]]:
+    """Counts and edges: a bin is one exponent, or 2, 4, … of them where they are too many."""
+    first, stop = min(histogram.bins), max(histogram.bins) + 1
+    width = 1
+    while stop - first > width * _MOST_BINS:
+        width *= 2
+    edges = list(range(first, stop + width, width))[: -(-(stop - first) // width) + 1]
+    counts = [0] * (len(edges) - 1)
+    for exponent, count in histogram.bins.items():
+        counts[(exponent - first) // width] += count
+    return counts, edges

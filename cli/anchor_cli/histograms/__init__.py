@@ -1,0 +1,7 @@
+"""Histograms: measured or looked up, and drawn as text, PNG or HTML."""
+
+from anchor_cli.histograms.answer import WRITERS, Answer
+from anchor_cli.histograms.indexed import answer_of_index
+from anchor_cli.histograms.measured import Target
+
+__all__ = ["WRITERS", "Answer", "Target", "answer_of_index"]

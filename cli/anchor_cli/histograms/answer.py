@@ -1,0 +1,198 @@
+"""What `hist` answers, in each of its forms: text, JSON, CSV, and the picture for PNG and HTML."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from anchor_cli.histograms.bars import drawn, percent, strip
+from anchor_cli.histograms.measured import Measured, Target, measured, pooled
+from anchor_cli.histograms.panel import Panel, Picture
+from anchor_cli.histograms.png import write_png
+from anchor_cli.histograms.svg import write_html
+from anchor_cli.records import Selected, write_rows
+from anchor_cli.terminal import Column, Screen, counted, plain, steps_of, written
+from anchorlib.names import escape, join
+from anchorlib.reading import Over
+from anchorlib.summary import FORMATS, scales_for
+
+__all__ = ["WRITERS", "Answer"]
+
+_MOST_PANELS = 12
+_COLUMNS = [
+    Column("tensor", cut=True, main=True),
+    Column("elements", right=True),
+    Column("zero", right=True),
+    Column("nan", right=True),
+    Column("inf", right=True),
+]
+_STRIP = 24  # columns that the strips of a narrow terminal have at least
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One histogram of all that was selected, and those of the tensors in it.
+
+    dtypes: the tensors' own, in which subnormals were counted.
+    """
+
+    whole: Measured
+    parts: Sequence[Measured]
+    dtypes: Sequence[str]
+    target: Target | None
+
+    @classmethod
+    def of(
+        cls,
+        found: Sequence[Selected],
+        run: str,
+        selectors: Sequence[str],
+        target: Target | None,
+        over: Over = map,
+    ) -> Answer:
+        """Count everything; `over` asks for the blocks of it."""
+        parts = measured(found, run, target, over)
+        dtypes = list(dict.fromkeys(one.info.dtype for one in found))
+        return cls(pooled(parts, selectors), parts, dtypes, target)
+
+    @property
+    def formats(self) -> list[str]:
+        """The formats whose limits are marked."""
+        return list(FORMATS) if self.target is None else [self.target.fmt]
+
+    @property
+    def scale(self) -> float:
+        """What values are multiplied by before they meet those limits."""
+        return 1.0 if self.target is None else self.target.scale
+
+    def document(self) -> dict[str, object]:
+        """As JSON has it: the pooled figures, and `parts` where there are several."""
+        whole = self.whole.document(self.target)
+        if len(self.parts) == 1:
+            return whole
+        return {**whole, "parts": [part.document(self.target) for part in self.parts]}
+
+    def rows(self) -> Iterator[tuple[str, str, str, int]]:
+        """As CSV has it: tensor, kind, bin (an exponent, or zero, nan, inf), count."""
+        for part in self.parts:
+            histogram = part.histogram
+            apart = {"zero": histogram.zero, "nan": histogram.nan, "inf": histogram.inf}
+            for label, count in (*histogram.bins.items(), *apart.items()):
+                yield part.tensor, part.kind or "", str(label), count
+
+    def lines(self, screen: Screen) -> Iterator[str]:
+        """As a terminal or a pipe shows it."""
+        yield screen.style(f"{self.whole.run}  {self._title}", 1)
+        yield _figures(self.whole)
+        yield from self._remarks(self.whole)
+        yield from self._suggestion()
+        yield ""
+        yield from drawn(self.whole.histogram, self.formats, screen, scale=self.scale)
+        if len(self.parts) > 1:
+            yield ""
+            yield from self._each(screen)
+
+    def picture(self) -> Picture:
+        """A panel a tensor; too many of them are one, pooled."""
+        titled = [(_name(part), part) for part in self.parts]
+        if len(titled) > _MOST_PANELS:
+            titled = [(self._title, self.whole)]
+        panels = [
+            Panel(title, [_figures(part), *self._remarks(part)], part.histogram)
+            for title, part in titled
+        ]
+        when = steps_of(self.whole.first_step, self.whole.last_step)
+        heading = f"{self.whole.run}, {when}: elements in each power of two"
+        return Picture(heading, panels, self.formats, self.scale)
+
+    @property
+    def _title(self) -> str:
+        if len(self.parts) == 1:
+            return _name(self.whole)
+        return f"{escape(self.whole.tensor)} ({len(self.parts)} tensors pooled)"
+
+    def _remarks(self, part: Measured) -> Iterator[str]:
+        histogram, shares = part.histogram, part.shares
+        if histogram.subnormal:
+            share = percent(histogram.subnormal, histogram.numel)
+            dtypes = escape(" or ".join(self.dtypes))
+            yield f"{histogram.subnormal:,} ({share}) subnormal in {dtypes}"
+        if shares is not None:
+            about = "" if shares.exact else ", estimated where a limit falls inside a bin"
+            yield (
+                f"as {self.target}: {percent(shares.underflow)} underflow to zero, "
+                f"{percent(shares.subnormal_as)} subnormal, "
+                f"{percent(shares.overflow)} overflow{about}"
+            )
+
+    def _suggestion(self) -> Iterator[str]:
+        """With --as: the scales that lose least."""
+        if self.target is None:
+            return
+        found = scales_for(self.whole.histogram, self.target.fmt)
+        if found is None:
+            return
+        scales = f"scales 2^{found.low} to 2^{found.high}"
+        if found.low == found.high:
+            scales = f"scale 2^{found.high}"
+        overflow = "no overflow"
+        if infinite := self.whole.histogram.inf:
+            are = "element is" if infinite == 1 else "elements are"
+            overflow = f"no further overflow ({infinite:,} {are} infinite at any scale)"
+        yield f"suggested {scales}: {overflow}, least underflow ({percent(found.underflow)})"
+
+    def _each(self, screen: Screen) -> Iterator[str]:
+        """A line a tensor: its figures, and its histogram as a strip on a common axis."""
+        bins = self.whole.histogram.bins
+        lowest, highest = min(bins, default=0), max(bins, default=0)
+        cells = [_cells(part) for part in self.parts]
+        room = highest - lowest + 1
+        if screen.width is not None:
+            taken = sum(max(len(row[i]) for row in cells) + 2 for i in range(len(_COLUMNS)))
+            room = max(_STRIP, screen.width - taken)
+        strips = [strip(part.histogram, lowest, highest, room, screen) for part in self.parts]
+        columns = [*_COLUMNS, Column(f"2^{lowest}..2^{highest}")]
+        rows = [(*row, one) for row, one in zip(cells, strips, strict=True)]
+        yield from written(columns, rows, screen)
+
+
+def _cells(part: Measured) -> tuple[str, ...]:
+    histogram = part.histogram
+    counts = (histogram.numel, histogram.zero, histogram.nan, histogram.inf)
+    return (_name(part), *(f"{count:,}" for count in counts))
+
+
+def _name(part: Measured) -> str:
+    return escape(part.tensor if part.kind is None else join(part.tensor, part.kind))
+
+
+def _figures(part: Measured) -> str:
+    figures = (
+        steps_of(part.first_step, part.last_step),
+        counted(part.records, "record"),
+        counted(part.histogram.numel, "element"),
+        f"{percent(part.histogram.zero, part.histogram.numel)} zero",
+    )
+    return ", ".join(figures)
+
+
+def _write_json(answer: Answer, file: IO[bytes]) -> None:
+    file.write(json.dumps(plain(answer.document()), allow_nan=False).encode() + b"\n")
+
+
+def _write_csv(answer: Answer, file: IO[bytes]) -> None:
+    text = io.StringIO(newline="")
+    write_rows(text, [["tensor", "kind", "bin", "count"], *answer.rows()])
+    file.write(text.getvalue().encode())
+
+
+WRITERS: Mapping[str, Callable[[Answer, IO[bytes]], None]] = {
+    ".png": lambda answer, file: write_png(answer.picture(), file),
+    ".html": lambda answer, file: write_html(answer.picture(), file),
+    ".csv": _write_csv,
+    ".json": _write_json,
+}
+"""Suffix to writer."""

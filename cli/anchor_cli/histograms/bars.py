@@ -1,0 +1,141 @@
+"""A log2 histogram in text: one row an exponent, largest on top, zeros and non-finite apart.
+
+       2^-13       3   0.6 %  #
+    ------ fp16, e5m2 smallest normal 2^-14 ------
+       2^-15     240  48.0 %  #########################
+
+        zero      12   2.4 %  ##
+
+On a terminal the bars are blocks of an eighth of a column; elsewhere they are ASCII.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anchor_cli.histograms.limits import Limit, limits_within
+from anchor_cli.terminal import Screen
+
+if TYPE_CHECKING:
+    from anchorlib.summary import Log2Histogram
+
+__all__ = ["bar", "drawn", "percent", "strip"]
+
+_MOST_ROWS = 64
+_PLAIN_WIDTH = 80
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_CYAN, _RED, _DIM, _YELLOW = 36, 31, 2, 33
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    label: str
+    count: int
+    style: int
+    lowest: int | None = None  # the row's lowest exponent; None beside the axis of exponents
+
+
+def drawn(
+    histogram: Log2Histogram, formats: Sequence[str], screen: Screen, *, scale: float = 1.0
+) -> Iterator[str]:
+    """The lines of one histogram, with the limits of `formats` between its rows."""
+    axis = _axis(histogram)
+    apart = [
+        _Row("zero", histogram.zero, _YELLOW),
+        _Row("NaN", histogram.nan, _RED),
+        _Row("Inf", histogram.inf, _RED),
+    ]
+    layout = _Layout(axis, apart, histogram, screen)
+    for above, row in zip([None, *axis], axis, strict=False):
+        if above is not None and above.lowest is not None and row.lowest is not None:
+            between = limits_within(formats, row.lowest, above.lowest, scale)
+            yield from map(layout.limit, between)
+        yield layout.line(row)
+    if axis:
+        yield ""
+    yield from (layout.line(row) for row in apart)
+
+
+def _axis(histogram: Log2Histogram) -> list[_Row]:
+    """Rows from the largest exponent to the smallest; many exponents share rows evenly."""
+    if not histogram.bins:
+        return []
+    lowest, highest = min(histogram.bins), max(histogram.bins)
+    per_row = -(-(highest - lowest + 1) // _MOST_ROWS)
+    rows = []
+    for start in range(lowest, highest + 1, per_row):
+        covered = range(start, start + per_row)
+        label = f"2^{start}" if per_row == 1 else f"2^{start}..{covered[-1]}"
+        count = sum(histogram.bins.get(exponent, 0) for exponent in covered)
+        rows.append(_Row(label, count, _CYAN, start))
+    return rows[::-1]
+
+
+class _Layout:
+    """Column widths and the bars' scale, the same for all rows of one histogram."""
+
+    def __init__(
+        self, axis: list[_Row], apart: list[_Row], histogram: Log2Histogram, screen: Screen
+    ) -> None:
+        rows = [*axis, *apart]
+        self.screen = screen
+        self.numel = histogram.numel
+        self.label = max(7, *(len(row.label) for row in rows))
+        self.count = max(6, *(len(f"{row.count:,}") for row in rows))
+        # Bars are scaled to the tallest bin: many zeros must not flatten the shape of the rest.
+        self.tallest = max((row.count for row in axis), default=0) or max(row.count for row in rows)
+        self.width = screen.width or _PLAIN_WIDTH
+        self.bar = max(8, self.width - self.label - self.count - 14)
+
+    def line(self, row: _Row) -> str:
+        length = row.count / self.tallest if self.tallest else 0.0
+        drawing = self.screen.style(bar(length, self.bar, self.screen), row.style)
+        share = percent(row.count, self.numel) if row.count else ""
+        text = f"{row.label:>{self.label}}  {row.count:>{self.count},}  {share:>7}  {drawing}"
+        return text.rstrip()
+
+    def limit(self, limit: Limit) -> str:
+        """A limit as a line across the picture."""
+        dash = "─" if self.screen.glyphs else "-"
+        text = f"{dash * 4} {limit.label('2^{}'.format)} "
+        return self.screen.style(text + dash * max(4, self.width - len(text)), _DIM)
+
+
+def bar(length: float, width: int, screen: Screen) -> str:
+    """A bar of `length` (1: all of `width`); a longer one ends in an arrow, a tiny one shows."""
+    if length > 1:
+        return ("█" if screen.glyphs else "#") * (width - 1) + ("▶" if screen.glyphs else ">")
+    if not screen.glyphs:
+        return "#" * max(round(length * width), 1 if length else 0)
+    eighths = max(round(length * width * 8), 1 if length else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def percent(part: int | float, whole: int | float = 1) -> str:
+    """A share for people: one decimal, and never 0 % or 100 % where that is not so."""
+    if not whole or not part:
+        return "0 %"
+    share = 100 * part / whole
+    if share < 0.05:
+        return "<0.1 %"
+    if share > 99.95 and part != whole:
+        return ">99.9 %"
+    return f"{share:.1f} %"
+
+
+def strip(histogram: Log2Histogram, lowest: int, highest: int, room: int, screen: Screen) -> str:
+    """A histogram in one line of at most `room` marks: the higher a mark, the more elements.
+
+    Each mark stands for as many exponents of lowest … highest as are needed to fit.
+    """
+    ramp = " ▁▂▃▄▅▆▇█" if screen.glyphs else " .:-=+*#@"
+    each = -(-(highest - lowest + 1) // room)
+    counts = [
+        sum(histogram.bins.get(exponent, 0) for exponent in range(start, start + each))
+        for start in range(lowest, highest + 1, each)
+    ]
+    tallest = max(counts, default=0) or 1
+    heights = [max(round(n * (len(ramp) - 1) / tallest), 1 if n else 0) for n in counts]
+    return "".join(ramp[height] for height in heights)

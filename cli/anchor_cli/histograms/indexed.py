@@ -1,0 +1,47 @@
+"""Histograms of an archived run from its index: no rank is read, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anchor_cli.arguments import Selection
+from anchor_cli.histograms.answer import Answer
+from anchor_cli.histograms.measured import Measured, pooled
+from anchor_cli.records import named
+
+if TYPE_CHECKING:
+    from anchorlib import Run
+
+__all__ = ["answer_of_index"]
+
+
+def answer_of_index(run: Run, selectors: Sequence[str], selection: Selection) -> Answer | None:
+    """The answer for all that was recorded of the selected gradients; None where it takes more.
+
+    It takes the ranks themselves where records are chosen among those of a tensor, where some were
+    not recorded, and where they carry different loss scales, which is told.
+
+    Raises as `selected`.
+    """
+    if selection != Selection(mode=selection.mode) or run.gaps():
+        return None
+    infos = named(run, selectors, selection, gradients=True)
+    series = [run.whole_series(info) for info in infos]
+    parts = [
+        Measured(
+            run=run.name,
+            tensor=one.name,
+            kind=one.kind,
+            first_step=one.first_step,
+            last_step=one.last_step,
+            records=one.records,
+            histogram=one.histogram,
+        )
+        for one in series
+        if one is not None and one.scales == (1.0,)
+    ]
+    if len(parts) < len(infos):
+        return None
+    dtypes = list(dict.fromkeys(info.dtype for info in infos))
+    return Answer(pooled(parts, selectors), parts, dtypes, None)

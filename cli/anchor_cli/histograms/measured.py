@@ -1,0 +1,129 @@
+"""Histograms of what was selected, and what a narrower format would do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from anchor_cli.records import Selected
+from anchorlib import Series
+from anchorlib.reading import Over, spread
+from anchorlib.summary import Log2Histogram, Shares, scales_for, shares_as
+
+__all__ = ["Measured", "Target", "measured", "pooled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The format of --as, and what values are multiplied by before they are stored in it."""
+
+    fmt: str
+    scale: float = 1.0
+
+    def __str__(self) -> str:
+        return self.fmt if self.scale == 1 else f"{self.fmt}, times {self.scale:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One histogram: of one tensor, or pooled.
+
+    tensor, kind: its name and kind; pooled, the selectors, and the kind if all have the same.
+    shares: what --as asks, None without it.
+    """
+
+    run: str
+    tensor: str
+    kind: str | None
+    first_step: int
+    last_step: int
+    records: int
+    histogram: Log2Histogram
+    shares: Shares | None = None
+
+    def document(self, target: Target | None) -> dict[str, object]:
+        """As JSON has it."""
+        about: dict[str, object] = {
+            "run": self.run,
+            "tensor": self.tensor,
+            "kind": self.kind,
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            **self.histogram.to_dict(),
+        }
+        if target is None or self.shares is None:
+            return about
+        asked = {"as": target.fmt, "scale": target.scale, "shares_exact": self.shares.exact}
+        found = scales_for(self.histogram, target.fmt)
+        suggested = {"suggested_scale": None if found is None else found.to_dict()}
+        return {**about, **asked, **self.shares.to_dict(), **suggested}
+
+
+def measured(
+    parts: Sequence[Selected], run: str, target: Target | None, over: Over
+) -> list[Measured]:
+    """The histogram of each tensor, all its ranks together; `over` asks for their blocks."""
+    every = [one for part in parts for one in part.series]
+    histograms = [Log2Histogram.pooled(told) for told in spread(Series.histogram, every, over)]
+    shares = None if target is None else _shares(every, histograms, target, over)
+    found, at = [], 0
+    for part in parts:
+        own = slice(at, at + len(part.series))
+        at = own.stop
+        found.append(
+            Measured(
+                run=run,
+                tensor=part.info.name,
+                kind=part.info.kind,
+                first_step=part.first_step,
+                last_step=part.last_step,
+                records=part.records,
+                histogram=Log2Histogram.pooled(histograms[own]),
+                shares=None if shares is None else sum(shares[own], Shares()),
+            )
+        )
+    return found
+
+
+def pooled(parts: Sequence[Measured], selectors: Sequence[str]) -> Measured:
+    """All of them as one; a single one stays itself."""
+    if len(parts) == 1:
+        return parts[0]
+    kinds = {part.kind for part in parts}
+    shares = [part.shares for part in parts if part.shares is not None]
+    return Measured(
+        run=parts[0].run,
+        tensor=", ".join(selectors),
+        kind=kinds.pop() if len(kinds) == 1 else None,
+        first_step=min(part.first_step for part in parts),
+        last_step=max(part.last_step for part in parts),
+        records=sum(part.records for part in parts),
+        histogram=Log2Histogram.pooled(part.histogram for part in parts),
+        shares=sum(shares, Shares()) if shares else None,
+    )
+
+
+def _shares(
+    every: Sequence[Series], histograms: Sequence[Log2Histogram], target: Target, over: Over
+) -> list[Shares]:
+    """Of each series, from its histogram where that is exact, else from values that were kept."""
+    found = [shares_as(one, target.fmt, target.scale) for one in histograms]
+    inexact = [at for at, one in enumerate(found) if not one.exact]
+    asked = partial(_of_each, target)
+    for at, told in zip(inexact, spread(asked, [every[at] for at in inexact], over), strict=True):
+        # Record by record: fractions of split bins do not add up to the same in any order.
+        found[at] = sum((one for block in told for one in block), Shares())
+    return found
+
+
+def _of_each(target: Target, series: Series) -> list[Shares]:
+    return list(_of_records(target, series))
+
+
+def _of_records(target: Target, series: Series) -> Iterator[Shares]:
+    for record in series.records():
+        if record.raw is not None:
+            yield shares_as(record.raw, target.fmt, target.scale, dtype=record.dtype)
+        elif record.summary is not None:
+            yield shares_as(record.summary.histogram, target.fmt, target.scale)

@@ -1,0 +1,130 @@
+"""Histograms as a picture's geometry: what PNG and SVG both draw.
+
+x: exponents, one unit a bin, the same axis for every panel of a picture;
+   zeros stand apart on the left, NaN and Inf on the right
+y: counts, scaled to the tallest bin; a taller bar beside the axis is clipped and says so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anchor_cli.histograms.limits import Limit, limits_within
+
+if TYPE_CHECKING:
+    from anchorlib.summary import Log2Histogram
+
+__all__ = ["BAR", "Apart", "Panel", "Picture", "color_of", "ticks"]
+
+BAR = "#2b6cb0"
+_ZERO, _BAD = "#b7791f", "#c53030"
+_COLORS = {"fp16": "#c05621", "bf16": "#6b46c1", "e4m3": "#2f855a", "e5m2": "#97266d"}
+
+_MARGIN = 1  # empty bins shown beyond the data, so that a limit beside them is seen
+_NARROWEST = 14  # exponents shown at least: three fat bars are no picture
+_HEADROOM = 1.12
+_SEEN = 1 / 150  # of the panel's height: a bin of one element among thousands still shows
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A bar beside the axis: its label, where it stands (its middle), how wide, how many."""
+
+    label: str
+    x: float
+    width: float
+    count: int
+    color: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One histogram with its title and lines of figures."""
+
+    title: str
+    notes: Sequence[str]
+    histogram: Log2Histogram
+
+    @property
+    def top(self) -> float:
+        """The count at the panel's upper edge."""
+        histogram = self.histogram
+        tallest = max(histogram.bins.values(), default=0)
+        return _HEADROOM * (tallest or max(histogram.zero, histogram.nan, histogram.inf, 1))
+
+    def height(self, count: int) -> float:
+        """How high a bar of `count` is drawn: never out of the panel, never too low to see."""
+        return min(max(count, _SEEN * self.top), self.top) if count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Panels under one heading, and the formats whose limits are marked in each."""
+
+    heading: str
+    panels: Sequence[Panel]
+    formats: Sequence[str]
+    scale: float = 1.0
+
+    @property
+    def lowest(self) -> int:
+        """The first exponent of the axis."""
+        return self._span[0]
+
+    @property
+    def highest(self) -> int:
+        """The last exponent of the axis."""
+        return self._span[1]
+
+    @property
+    def _span(self) -> tuple[int, int]:
+        exponents = [e for panel in self.panels for e in panel.histogram.bins] or [0]
+        lowest, highest = min(exponents) - _MARGIN, max(exponents) + _MARGIN
+        more = max(0, _NARROWEST - (highest - lowest))
+        return lowest - more // 2, highest + more - more // 2
+
+    @property
+    def limits(self) -> list[Limit]:
+        """The limits that fall on the axis, largest first."""
+        return limits_within(self.formats, self.lowest, self.highest + 1, self.scale)
+
+    @property
+    def _gap(self) -> float:
+        """From the axis to what stands beside it, in bins."""
+        return max(2.0, (self.highest - self.lowest) / 14)
+
+    def apart(self, panel: Panel) -> list[Apart]:
+        """What stands beside the axis: zeros always; NaN and Inf where any panel has some."""
+        gap, histogram = self._gap, panel.histogram
+        bars = [Apart("zero", self.lowest - gap, gap / 2, histogram.zero, _ZERO)]
+        x = self.highest + 1 + gap
+        if any(p.histogram.nan for p in self.panels):
+            bars.append(Apart("NaN", x, gap / 2, histogram.nan, _BAD))
+            x += 1.5 * gap
+        if any(p.histogram.inf for p in self.panels):
+            bars.append(Apart("Inf", x, gap / 2, histogram.inf, _BAD))
+        return bars
+
+    @property
+    def left(self) -> float:
+        """The picture's left edge."""
+        return self.lowest - 2 * self._gap
+
+    @property
+    def right(self) -> float:
+        """The picture's right edge."""
+        return max(self.highest + 1.0, self.apart(self.panels[0])[-1].x + self._gap)
+
+
+def color_of(limit: Limit) -> str:
+    """The colour of a limit: its first format's."""
+    return _COLORS.get(limit.formats[0], "#c05621")
+
+
+def ticks(lowest: int, highest: int, most: int = 9) -> list[int]:
+    """At most `most` round exponents between these two."""
+    span = highest - lowest
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if span < most * step)
+    return [x for x in range(lowest, highest + 1) if x % step == 0]

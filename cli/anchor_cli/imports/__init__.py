@@ -1,0 +1,9 @@
+"""Dumps of other programs, read and placed as records of a run."""
+
+from anchor_cli.imports.imported import Import
+from anchor_cli.imports.placing import Placing
+
+__all__ = [
+    "Import",
+    "Placing",
+]

@@ -1,0 +1,192 @@
+"""A folder of dumps on its way into a run: each file read, placed and written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anchor_cli.imports.dumps import SUFFIXES, Dump, read
+from anchor_cli.imports.placing import Place, Placing, natural
+from anchor_cli.progress import Tick
+from anchor_cli.terminal import counted, note, steps_of
+from anchorlib.block import block_of
+from anchorlib.errors import InvalidNameError, OptionError, UnsupportedError
+from anchorlib.names import check_name, escape, join
+from anchorlib.record import Coordinates, Record
+from anchorlib.store import Writer
+from anchorlib.summary import summarise
+
+__all__ = ["Import"]
+
+
+@dataclass
+class Import:
+    """One folder on its way into one run.
+
+    skipped: files that are in no record, and why.
+    left_out: records that the disk had no room for the values of.
+    """
+
+    root: Path
+    store: Path
+    run: str
+    overwrite: bool
+    skipped: dict[str, str] = field(default_factory=dict)
+    tensors: set[tuple[str, str]] = field(default_factory=set)
+    steps: set[int] = field(default_factory=set)
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    left_out: int = 0
+    _writers: dict[int, Writer] = field(default_factory=dict)
+    _orders: dict[int, int] = field(default_factory=dict)
+    _calls: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def all(self, placing: Placing, tick: Tick) -> None:
+        """Read and write every file; a run that could not be finished is left open."""
+        found = self._placed(placing)
+        try:
+            for number, (file, place) in enumerate(found):
+                tick(number, len(found))
+                self._one(file, place)
+            for writer in self._writers.values():
+                self.left_out += writer.left_out.records
+                writer.close()
+        finally:
+            for writer in self._writers.values():
+                writer.abandon()
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that were written."""
+        return set(self._writers)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "run": self.run,
+            "store": str(self.store),
+            "files": self.files,
+            "tensors": len(self.tensors),
+            "records": self.records,
+            "bytes": self.bytes,
+            "first_step": min(self.steps),
+            "last_step": max(self.steps),
+            "skipped": [{"file": file, "why": why} for file, why in self.skipped.items()],
+        }
+
+    def sentence(self) -> str:
+        """As text has it."""
+        return (
+            f"{self.run}: {counted(self.records, 'record')} of "
+            f"{counted(len(self.tensors), 'tensor')}, {steps_of(min(self.steps), max(self.steps))},"
+            f" from {counted(self.files, 'file')}, in {escape(str(self.store))}"
+        )
+
+    def _placed(self, placing: Placing) -> list[tuple[Path, Place]]:
+        """The files that may be dumps, in the order in which they are to be recorded."""
+        found = [
+            (file, place) for file in _files(self.root) if (place := self._place(file, placing))
+        ]
+        found.sort(
+            key=lambda one: (
+                (one[1].step, one[1].pass_index, one[1].of(()).kind != "value"),
+                natural(one[0].relative_to(self.root).as_posix()),
+            )
+        )
+        return found
+
+    def _place(self, file: Path, placing: Placing) -> Place | None:
+        if file.suffix.lower() not in SUFFIXES:
+            self._skip(file, f"is none of {' '.join(SUFFIXES)}")
+            return None
+        try:
+            place = placing.of_path(file.relative_to(self.root).with_suffix("").as_posix())
+        except OptionError as error:
+            self._skip(file, str(error))
+            return None
+        if place is None:
+            self._skip(file, "does not match --step-pattern")
+        return place
+
+    def _skip(self, file: Path, why: str) -> None:
+        name = str(file.relative_to(self.root))
+        self.skipped[name] = why
+        note(f"skipped {escape(name)}: {why}")
+
+    def _one(self, file: Path, place: Place) -> None:
+        try:
+            time_ns = file.stat().st_mtime_ns
+            dumps, others = read(file)
+            # Values before gradients, where a file has both.
+            placed = sorted(
+                ((place.of(dump.keys), dump) for dump in dumps),
+                key=lambda one: one[0].kind != "value",
+            )
+            for at, _ in placed:
+                check_name(at.name)
+        except (InvalidNameError, UnsupportedError) as error:
+            self._skip(file, str(error))
+            return
+        except OSError as error:
+            self._skip(file, f"cannot be read: {error.strerror}")
+            return
+        if others:
+            names = ", ".join(map(escape, others[:5])) + (", ..." if len(others) > 5 else "")
+            what = escape(str(file.relative_to(self.root)))
+            note(f"{what}: {counted(len(others), 'value')} left out, no tensors: {names}")
+        self._write(placed, time_ns)
+        self.files += 1
+
+    def _write(self, placed: Sequence[tuple[Place, Dump]], time_ns: int) -> None:
+        records = [self._record(place, dump, time_ns) for place, dump in placed]
+        # A file is of one rank.
+        block = block_of(records)
+        self._writer(records[0].rank).write_block(block)
+        for one in block.misfits:
+            note(f"{escape(join(one.name, one.kind))} at step {one.step} left out: {one.reason}")
+        self.records += len(block)
+        self.bytes += sum(record.nbytes for record in records)
+        self.steps |= {record.step for record in records}
+        self.tensors |= {(record.name, record.kind) for record in records}
+
+    def _record(self, place: Place, dump: Dump, time_ns: int) -> Record:
+        call = self._calls.get(
+            key := (place.rank, place.step, place.pass_index, place.name, place.kind), 0
+        )
+        order = self._orders.get(place.rank, 0)
+        self._calls[key], self._orders[place.rank] = call + 1, order + 1
+        return Record(
+            name=place.name,
+            kind=place.kind,
+            mode="all",
+            coordinates=Coordinates(place.step, place.pass_index, call),
+            order=order,
+            time_ns=time_ns,
+            dtype=dump.dtype,
+            shape=dump.raw.shape,
+            raw=dump.raw,
+            summary=summarise(dump.raw, dump.dtype),
+            rank=place.rank,
+        )
+
+    def _writer(self, rank: int) -> Writer:
+        if rank not in self._writers:
+            self._writers[rank] = Writer.open(
+                self.store,
+                self.run,
+                rank,
+                overwrite=self.overwrite,
+                header={"imported.from": str(self.root.resolve())},
+            )
+        return self._writers[rank]
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Every file below, but hidden ones; a link to a folder is not followed."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [one for one in folders if not one.startswith(".")]
+        yield from (Path(folder, one) for one in sorted(files) if not one.startswith("."))

@@ -1,0 +1,69 @@
+"""What a run gained since one last looked: records in the order they arrived, and gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anchor_cli.records.summarised import summarised
+from anchorlib.reading import Series
+
+if TYPE_CHECKING:
+    from anchorlib import Run
+    from anchorlib.store import RankReader
+
+__all__ = ["Following"]
+
+Wanted = Callable[[str, str], bool]
+Array = np.ndarray[Any, Any]
+
+
+class Following:
+    """A run, and how far one has seen it.
+
+    wanted: which names and kinds to tell of.
+    """
+
+    def __init__(self, run: Run, wanted: Wanted) -> None:
+        self._run = run
+        self._wanted = wanted
+        self._seen: dict[int, int] = {}
+        self._lost: dict[tuple[str, ...], int] = {}
+
+    def skip(self, but: int) -> None:
+        """Pass over what is there, `but` for the last so many records of each rank."""
+        for rank in self._run.ranks:
+            _, rows = self._run.rows(rank)
+            if len(rows) > but:
+                self._seen[rank] = int(np.sort(rows)[len(rows) - but - 1]) + 1
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """What came since, a mapping each, as `anchor stats --json` has it."""
+        for rank in self._run.ranks:
+            reader, rows = self._run.rows(rank)
+            # Where a run was made anew under its name, there are fewer rows than were seen.
+            seen = self._seen.get(rank, 0) if self._seen.get(rank, 0) <= reader.committed else 0
+            self._seen[rank] = reader.committed
+            yield from self._told(reader, np.sort(rows[rows >= seen]))
+
+    def _told(self, reader: RankReader, rows: Array) -> Iterator[dict[str, Any]]:
+        owner = reader.series_ids[rows]
+        found: list[tuple[int, dict[str, Any]]] = []
+        for number in np.unique(owner).tolist():
+            entry = reader.catalogue.series[number]
+            if self._wanted(entry.name, entry.kind):
+                own = rows[owner == number]
+                told = summarised(Series(reader, entry, own))
+                found += zip(own.tolist(), told, strict=True)
+        yield from (told for _, told in sorted(found, key=lambda pair: pair[0]))
+
+    def gaps(self) -> Iterator[tuple[str, str, str, int]]:
+        """Name, kind, reason and number of what was newly counted as not recorded."""
+        for gap in self._run.gaps():
+            key = (gap.name, gap.kind, gap.mode, gap.reason)
+            known = self._lost.get(key, 0)
+            if gap.count > known and self._wanted(gap.name, gap.kind):
+                self._lost[key] = gap.count
+                yield gap.name, gap.kind, gap.reason, gap.count - known

@@ -1,0 +1,149 @@
+"""The file formats of `anchor pull`: each writes an Extract into an open binary file.
+
+PLACE is step, pass_index, call, rank, phase, count and attempt, one entry a record.
+
+    .npz          value (or value_0, value_1 … when ragged), and PLACE
+    .npy          the values alone
+    .csv          one row an element: PLACE, i0, i1 …, value
+    .pt           a dict of torch tensors with npz's names, in the dtype that was recorded;
+                  `phase` is a list of texts
+    .safetensors  the same tensors; it holds no text, so `phase` are numbers, and the metadata's
+                  `anchor.phases` is the JSON list whose entries they count from 0
+    .parquet      one row a record: PLACE, shape, and the values as a list
+
+npz, npy, csv and parquet hold bfloat16 and fp8 as float32, exactly.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import IO, Any
+
+import numpy as np
+
+from anchor_cli.records.extract import PLACE, Extract
+from anchor_cli.records.sheets import write_rows
+from anchorlib.errors import MissingExtraError, UnsupportedError
+
+__all__ = ["WRITERS", "csv_rows", "write_csv"]
+
+Array = np.ndarray[Any, Any]
+
+
+def _write_npz(extract: Extract, file: IO[bytes]) -> None:
+    arrays: dict[str, Any] = {**extract.named(), **extract.place}
+    np.savez(file, **arrays)
+
+
+def _write_npy(extract: Extract, file: IO[bytes]) -> None:
+    np.save(_Plain(file), extract.stacked(), allow_pickle=False)
+
+
+class _Plain:
+    """A file that numpy writes through Python, which says why where it cannot go on."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
+
+
+def write_csv(extract: Extract, file: IO[bytes]) -> None:
+    """Write the rows as UTF-8."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    write_rows(text, csv_rows(extract))
+    text.flush()
+    text.detach()
+
+
+def csv_rows(extract: Extract) -> Iterator[list[str]]:
+    """The head, then a row an element, in the shortest text that reads back exactly."""
+    ndim = max((len(record.shape) for record in extract.records), default=0)
+    yield [*PLACE, *(f"i{axis}" for axis in range(ndim)), "value"]
+    for number, record in enumerate(extract.records):
+        place = [str(extract.place[name][number]) for name in PLACE]
+        unused = [""] * (ndim - len(record.shape))
+        for index, value in zip(np.ndindex(record.shape), record.array.ravel(), strict=True):
+            yield [*place, *map(str, index), *unused, str(value)]
+
+
+def _write_pt(extract: Extract, file: IO[bytes]) -> None:
+    phases = extract.place["phase"].tolist()
+    # torch says nothing of use where a disk is full: the file is written by Python alone.
+    whole = io.BytesIO()
+    import_module("torch").save({**_tensors(extract), "phase": phases}, whole)
+    file.write(whole.getbuffer())
+
+
+def _write_safetensors(extract: Extract, file: IO[bytes]) -> None:
+    safetensors = _extra("safetensors.torch", "safetensors")
+    phases, codes = np.unique(extract.place["phase"], return_inverse=True)
+    about = {**_about(extract), "anchor.phases": json.dumps(phases.tolist())}
+    tensors = {**_tensors(extract), "phase": import_module("torch").from_numpy(codes)}
+    try:
+        file.write(safetensors.save(tensors, metadata=about))
+    except (KeyError, ValueError, import_module("safetensors").SafetensorError) as error:
+        raise UnsupportedError(
+            f"safetensors cannot hold {', '.join(extract.dtypes)} ({error}); write .pt or .npz"
+        ) from None
+
+
+def _tensors(extract: Extract) -> dict[str, Any]:
+    """npz's names with torch tensors of the dtypes that were recorded."""
+    # By name: the command line knows no torch, and only these two formats need it.
+    torch = import_module("torch")
+    values = extract.named(raw=True)
+    dtypes = [record.dtype for record in extract.records]
+    tensors = {
+        name: torch.from_numpy(np.require(raw, requirements=["C", "W"])).view(getattr(torch, dtype))
+        for (name, raw), dtype in zip(values.items(), dtypes, strict=False)
+    }
+    return tensors | {name: torch.from_numpy(column) for name, column in extract.numbers.items()}
+
+
+def _write_parquet(extract: Extract, file: IO[bytes]) -> None:
+    pyarrow = _extra("pyarrow", "parquet")
+    parquet = _extra("pyarrow.parquet", "parquet")
+    arrays = [record.array for record in extract.records]
+    common = np.result_type(*{array.dtype for array in arrays})
+    if common.kind == "c":
+        raise UnsupportedError("parquet has no complex numbers; write .npz or .pt")
+    values = [array.astype(common, copy=False).ravel() for array in arrays]
+    shapes = [list(array.shape) for array in arrays]
+    element = pyarrow.from_numpy_dtype(common)
+    columns = {
+        **extract.place,
+        "shape": pyarrow.array(shapes, pyarrow.list_(pyarrow.int64())),
+        "value": pyarrow.array(values, pyarrow.list_(element)),
+    }
+    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(_about(extract)), file)
+
+
+def _about(extract: Extract) -> Mapping[str, str]:
+    return {
+        "anchor.name": extract.name,
+        "anchor.kind": extract.kind,
+        "anchor.dtype": ",".join(extract.dtypes),
+    }
+
+
+def _extra(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtraError(
+            f".{extra} files need {module.partition('.')[0]}: pip install 'anchorlib[{extra}]', "
+            "or write .npz"
+        ) from None
+
+
+WRITERS: Mapping[str, Callable[[Extract, IO[bytes]], None]] = {
+    ".npz": _write_npz,
+    ".npy": _write_npy,
+    ".csv": write_csv,
+    ".pt": _write_pt,
+    ".safetensors": _write_safetensors,
+    ".parquet": _write_parquet,
+}
+"""Suffix to writer."""

@@ -1,0 +1,126 @@
+"""What an answer lacks: observations that the run counted as gaps instead of recording them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from anchor_cli.arguments import Selection
+from anchor_cli.exits import ExitCode
+from anchor_cli.terminal import counted, note, steps_of
+from anchorlib.errors import UnknownTensorError
+from anchorlib.names import escape, join, select
+from anchorlib.record import UNKNOWN
+
+if TYPE_CHECKING:
+    from anchor_cli.records.selected import Selected
+    from anchorlib import Run, TensorInfo
+    from anchorlib.record import Gap
+
+__all__ = ["Gaps", "answered", "lost", "told"]
+
+Pair = tuple[str, str]
+_MOST = 5  # tensors that one line names
+
+
+class Gaps:
+    """The gaps of a run, or of one rank of it, by tensor and kind."""
+
+    def __init__(self, run: Run, rank: int | None = None) -> None:
+        self._run = run
+        self._found: dict[Pair, list[Gap]] = {}
+        for gap in run.gaps(rank):
+            self._found.setdefault((gap.name, gap.kind), []).append(gap)
+
+    def of(self, info: TensorInfo) -> list[Gap]:
+        """Those of a tensor; one that was lost before its mode was known is of all its modes."""
+        those = self._found.get((info.name, info.kind), ())
+        return [gap for gap in those if gap.mode in ("", info.mode)]
+
+    def count(self, info: TensorInfo) -> int:
+        """How many observations of a tensor were not recorded, or not with their values."""
+        return sum(gap.count for gap in self.of(info))
+
+    @property
+    def of_unknown(self) -> list[Gap]:
+        """Those of which is not known what they were of."""
+        pair = (UNKNOWN, "value")
+        return [] if pair in _recorded(self._run) else self._found.get(pair, [])
+
+    @property
+    def total(self) -> int:
+        """The same, of all tensors."""
+        return sum(gap.count for those in self._found.values() for gap in those)
+
+    def unrecorded(self, selectors: Sequence[str] = ("*",)) -> dict[Pair, list[Gap]]:
+        """Tensors that the selectors name and that have gaps but no record at all."""
+        recorded = _recorded(self._run) if self._found else ()
+        found: dict[Pair, list[Gap]] = {}
+        for selector in selectors:
+            with contextlib.suppress(UnknownTensorError):
+                found |= {pair: self._found[pair] for pair in select([selector], self._found)}
+        return {pair: those for pair, those in found.items() if pair not in recorded}
+
+
+def _recorded(run: Run) -> set[Pair]:
+    return {(info.name, info.kind) for info in run.tensors()}
+
+
+def lost(
+    run: Run, selectors: Sequence[str], found: Sequence[Selected], selection: Selection
+) -> str:
+    """What was never recorded of the selected tensors and steps, as a sentence; "" for nothing.
+
+    A gap also counts records whose values alone were left out: those rows are there, with their
+    summaries, and are subtracted.
+    """
+    gaps = Gaps(run, selection.rank)
+    names = {part.info.name for part in found}
+    # Of a name that is answered for, the kinds that were not asked for are no gap.
+    names.add(UNKNOWN)  # of which `_of_any` speaks
+    others = {p: g for p, g in gaps.unrecorded(selectors).items() if p[0] not in names}
+    return "; ".join(
+        [*_of_tensors(gaps, found, selection), *told(others), *_of_any(gaps, selection)]
+    )
+
+
+def answered(problem: str) -> ExitCode:
+    """Tell what the answer lacks, "" for nothing; the exit code that goes with it."""
+    if not problem:
+        return ExitCode.DONE
+    note(f"incomplete: {problem}")
+    return ExitCode.INCOMPLETE
+
+
+def _of_tensors(gaps: Gaps, found: Iterable[Selected], selection: Selection) -> Iterator[str]:
+    """Tensors that have records, but not all."""
+    for part in found:
+        those = gaps.of(part.info)
+        missing = sum(gap.count for gap in those)
+        if part.info.mode != "summary":
+            missing -= sum(int((~one.kept).sum()) for one in part.whole)
+        if missing > 0 and any(selection.meets(g.first_step, g.last_step) for g in those):
+            yield f"{part.title} lacks {counted(missing, 'record')} of {_where(those)}"
+
+
+def _of_any(gaps: Gaps, selection: Selection) -> Iterator[str]:
+    """Records that were lost before anyone could read whose they were: any answer may lack them."""
+    those = [gap for gap in gaps.of_unknown if selection.meets(gap.first_step, gap.last_step)]
+    if those:
+        missing = counted(sum(gap.count for gap in those), "record")
+        yield f"{missing} of unknown tensors are lost at {_where(those)}"
+
+
+def told(unrecorded: dict[Pair, list[Gap]]) -> Iterator[str]:
+    """A clause for each tensor that has no record; many of them are counted."""
+    for pair in list(unrecorded)[:_MOST]:
+        yield f"{escape(join(*pair))} has no record: lost at {_where(unrecorded[pair])}"
+    if len(unrecorded) > _MOST:
+        yield f"{len(unrecorded) - _MOST:,} more have none"
+
+
+def _where(gaps: Sequence[Gap]) -> str:
+    first, last = min(gap.first_step for gap in gaps), max(gap.last_step for gap in gaps)
+    reasons = ", ".join(dict.fromkeys(escape(gap.reason) for gap in gaps))
+    return f"{steps_of(first, last)} ({reasons})"

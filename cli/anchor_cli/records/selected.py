@@ -1,0 +1,160 @@
+"""The records that a command is asked about."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from anchor_cli.arguments import Selection
+from anchor_cli.records.missing import lost
+from anchor_cli.terminal import steps_of
+from anchorlib.errors import AmbiguousTensorError, OptionError, UnknownTensorError
+from anchorlib.names import escape, join
+from anchorlib.reading import gradients_first
+
+if TYPE_CHECKING:
+    from anchorlib import Run, Series, TensorInfo
+
+__all__ = ["Selected", "named", "narrowed", "selected", "settled"]
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What the options select of one tensor, kind and mode.
+
+    series: one a rank, narrowed; none is empty.
+    whole: the same series as they were recorded, all attempts.
+    """
+
+    info: TensorInfo
+    series: tuple[Series, ...]
+    whole: tuple[Series, ...]
+
+    @property
+    def title(self) -> str:
+        """Its selector, as a terminal may show it."""
+        return escape(join(self.info.name, self.info.kind))
+
+    @property
+    def records(self) -> int:
+        """How many records were selected."""
+        return sum(map(len, self.series))
+
+    @property
+    def first_step(self) -> int:
+        """The first step with a selected record."""
+        return min(int(one.columns["step"].min()) for one in self.series)
+
+    @property
+    def last_step(self) -> int:
+        """The last step with a selected record."""
+        return max(int(one.columns["step"].max()) for one in self.series)
+
+    @property
+    def scales(self) -> list[float]:
+        """The loss scales that its selected records carry, ascending; 1.0 for none."""
+        return sorted({scale for one in self.series for scale in one.columns["scale"].tolist()})
+
+
+def selected(
+    run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
+) -> list[Selected]:
+    """What the selectors name, narrowed, in order of execution.
+
+    gradients: a selector without a kind means the gradient (`grad`, else `pass_grad`).
+    Raises UnknownTensorError, AmbiguousTensorError, OptionError; never returns an empty list.
+    """
+    try:
+        infos = _infos(run, selectors, gradients=gradients)
+    except UnknownTensorError:
+        if reason := lost(run, selectors, (), selection):
+            raise UnknownTensorError(reason) from None
+        raise
+    if selection.rank is not None and selection.rank not in run.ranks:
+        have = ", ".join(map(str, run.ranks))
+        raise OptionError(
+            f"rank {selection.rank} recorded nothing in {run.name}; there are: {have}"
+        )
+    found = [narrowed(run, info, selection) for info in _of_mode(infos, selection.mode)]
+    if kept := [one for one in found if one.series]:
+        return kept
+    first, last = min(i.first_step for i in infos), max(i.last_step for i in infos)
+    raise UnknownTensorError(
+        f"{escape(', '.join(selectors))} has no record at {selection} in {run.name}; "
+        f"its records are of {steps_of(first, last)}"
+    )
+
+
+def named(
+    run: Run, selectors: Sequence[str], selection: Selection, *, gradients: bool = False
+) -> list[TensorInfo]:
+    """The tensors that the selectors name, one mode of each; see `selected`."""
+    return _of_mode(_infos(run, selectors, gradients=gradients), selection.mode)
+
+
+def settled(run: Run, selectors: Sequence[str], selection: Selection) -> Selection:
+    """The selection with steps counted from 0: the last step is that of the tensors named.
+
+    Raises OptionError where no step is left.
+    """
+    if not selection.from_the_end:
+        return selection
+    try:
+        return selection.within(max(info.last_step for info in run.tensors(*selectors)))
+    except UnknownTensorError:  # `selected` says it, and why
+        return replace(selection, first=0, stop=None)
+
+
+def _infos(run: Run, selectors: Sequence[str], *, gradients: bool) -> list[TensorInfo]:
+    if not gradients:
+        return run.tensors(*selectors)
+    every = run.tensors()
+    kinds = list(dict.fromkeys((info.name, info.kind) for info in every))
+    chosen: set[Pair] = set()
+    for selector in selectors:
+        pairs = list(dict.fromkeys((i.name, i.kind) for i in run.tensors(selector)))
+        names = {name for name, _ in pairs}
+        asked_for_all = len(pairs) == sum(name in names for name, _ in kinds)
+        chosen.update(gradients_first(pairs) if asked_for_all else pairs)
+    return [info for info in every if (info.name, info.kind) in chosen]
+
+
+def _of_mode(infos: Sequence[TensorInfo], mode: str | None) -> list[TensorInfo]:
+    """One mode of each tensor: records of two modes are of the same observations."""
+    modes: dict[Pair, list[str]] = {}
+    for info in infos:
+        modes.setdefault((info.name, info.kind), []).append(info.mode)
+    if mode is None:
+        for pair, several in modes.items():
+            if len(several) > 1:
+                raise AmbiguousTensorError(
+                    f"{escape(join(*pair))} was recorded in {len(several)} modes; choose with "
+                    f"--mode {' or --mode '.join(map(escape, several))}"
+                )
+        return list(infos)
+    if found := [info for info in infos if info.mode == mode]:
+        return found
+    have = ", ".join(sorted({escape(info.mode) for info in infos}))
+    raise OptionError(f"nothing selected was recorded in mode {mode}; modes there: {have}")
+
+
+def narrowed(run: Run, info: TensorInfo, selection: Selection) -> Selected:
+    """What is selected of one tensor, kind and mode; perhaps nothing."""
+    ranks = [rank for rank in info.ranks if selection.rank in (None, rank)]
+    steps = range(selection.first, sys.maxsize if selection.stop is None else selection.stop)
+    kept, whole = [], []
+    for rank in ranks:
+        one = run.series(info.name, info.kind, rank=rank, mode=info.mode).where(
+            steps=steps,
+            pass_index=selection.pass_index,
+            call=selection.call,
+            phase=selection.phase,
+        )
+        if len(one):
+            kept.append(one)
+        whole.append(run.series(info.name, info.kind, rank=rank, mode=info.mode, attempts=True))
+    return Selected(info, tuple(kept), tuple(whole))

@@ -1,0 +1,46 @@
+"""What a person sees: the screen, tables, trees and sentences on it."""
+
+from anchor_cli.terminal.layout import MORE, Block, fitted, listed, titled, wrapped
+from anchor_cli.terminal.screen import (
+    Screen,
+    age,
+    document,
+    emit,
+    moment,
+    note,
+    plain,
+    size,
+    this_screen,
+)
+from anchor_cli.terminal.table import Column, cut, cut_name, width_of, written
+from anchor_cli.terminal.tree import lines
+from anchor_cli.terminal.words import counted, figure, shown_shape, spans_of, steps_of
+
+__all__ = [
+    "MORE",
+    "Block",
+    "Column",
+    "Screen",
+    "age",
+    "counted",
+    "cut",
+    "cut_name",
+    "document",
+    "emit",
+    "figure",
+    "fitted",
+    "lines",
+    "listed",
+    "moment",
+    "note",
+    "plain",
+    "shown_shape",
+    "size",
+    "spans_of",
+    "steps_of",
+    "this_screen",
+    "titled",
+    "width_of",
+    "wrapped",
+    "written",
+]

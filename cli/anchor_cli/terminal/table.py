@@ -1,0 +1,253 @@
+"""Aligned text: columns two spaces apart, cut or left out where a terminal ends.
+
+Names lose their start, since the end says which module and parameter it is; other texts their
+middle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from anchor_cli.terminal.screen import Screen
+
+__all__ = ["Column", "cut", "cut_apart", "cut_name", "width_of", "written"]
+
+_GAP = "  "
+_READABLE = 20  # columns that a cut text keeps as long as others can be left out instead
+_SHORTEST = 8
+_DIFFERENCES = 4  # times that names which look alike are given more of what they differ in
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    right: align right, as numbers are.
+    cut: its texts may be cut where the terminal is narrow.
+    main: names; it is cut after all others, and so that names that differ still do.
+    spare: may be left out where that is not enough: 1 before 2, and the last such column first.
+    """
+
+    title: str
+    right: bool = False
+    cut: bool = False
+    main: bool = False
+    spare: int = 0
+
+
+def written(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: Screen
+) -> Iterator[str]:
+    """The lines of a table, head first, none wider than the screen if columns can give way."""
+    widths = [
+        max([width_of(column.title), *(width_of(row[i]) for row in rows)])
+        for i, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    if screen.width is not None:
+        whole = list(widths)
+        _shrink(columns, widths, kept, screen.width, _READABLE)
+        kept = _leave_out(columns, widths, screen.width)
+        widths = whole  # what was left out leaves room
+        for shortest in (_READABLE, _SHORTEST):
+            _shrink(columns, widths, kept, screen.width, shortest)
+    mark = "…" if screen.glyphs else "..."
+    shown = [_fitted(columns[i], [row[i] for row in rows], widths[i], mark) for i in kept]
+    heads = [cut(columns[i].title, widths[i], mark) for i in kept]
+    layout = [(columns[i].right, widths[i]) for i in kept]
+    yield screen.style(_line(heads, layout), 1)
+    for cells in zip(*shown, strict=True):
+        yield _line(cells, layout)
+
+
+def _fitted(column: Column, texts: Sequence[str], width: int, mark: str) -> list[str]:
+    if column.main:
+        short = cut_apart(texts, width, mark)
+        return [short[text] for text in texts]
+    return [cut(text, width, mark) for text in texts]
+
+
+def _shrink(
+    columns: Sequence[Column], widths: list[int], kept: Sequence[int], limit: int, shortest: int
+) -> None:
+    """Take from the widest columns that may be cut, until all fit or none has more to give."""
+    while (excess := _total([widths[i] for i in kept]) - limit) > 0:
+        wide = [i for i in kept if columns[i].cut and widths[i] > shortest]
+        wide = [i for i in wide if not columns[i].main] or wide
+        if not wide:
+            return
+        widest = max(wide, key=widths.__getitem__)
+        next_widest = max((widths[i] for i in wide if i != widest), default=shortest)
+        widths[widest] -= min(excess, max(1, widths[widest] - next_widest))
+
+
+def _leave_out(columns: Sequence[Column], widths: list[int], limit: int) -> list[int]:
+    kept = list(range(len(columns)))
+    spare = [i for i in reversed(kept) if columns[i].spare]
+    for i in sorted(spare, key=lambda i: columns[i].spare):
+        if _total([widths[k] for k in kept]) <= limit:
+            break
+        kept.remove(i)
+    return kept
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _line(cells: Sequence[str], layout: Sequence[tuple[bool, int]]) -> str:
+    """One line; `layout` says of each cell whether it stands on the right, and its width."""
+    padded = []
+    for text, (right, width) in zip(cells, layout, strict=True):
+        space = " " * (width - width_of(text))
+        padded.append(space + text if right else text + space)
+    return _GAP.join(padded).rstrip()
+
+
+def cut(text: str, width: int, mark: str = "…", left: int | None = None) -> str:
+    """`text` in at most `width` columns: what is too long loses its middle to `mark`.
+
+    left: columns of its start that stay; None keeps as much of the start as of the end.
+    """
+    if width_of(text) <= width:
+        return text
+    room = width - len(mark)
+    left = (room + 1) // 2 if left is None else left
+    return _start(text, left) + mark + _end(text, room - left)
+
+
+def cut_name(name: str, width: int, mark: str = "…") -> str:
+    """`name` in at most `width` columns: its end, from where a module's name begins if it can."""
+    short = cut(name, width, mark, left=0)
+    if short == name:
+        return name
+    end = short.removeprefix(mark)
+    inside = end.find(".") + 1
+    begins = name[: len(name) - len(end)].endswith(".")
+    return mark + end[inside:] if not begins and 0 < inside <= len(end) // 2 else short
+
+
+def cut_apart(names: Iterable[str], width: int, mark: str = "…") -> dict[str, str]:
+    """Each name in at most `width` columns; names that differ still do, where that can be.
+
+    Those that would be the same without their start show what they differ in as well, or are cut
+    elsewhere.
+    """
+    several = list(dict.fromkeys(names))
+    ways = [_cut_apart(several, width, mark, first) for first in (_by_parts, _in_the_middle)]
+    return max(ways, key=lambda short: len(set(short.values())))
+
+
+def _in_the_middle(texts: Sequence[str], width: int, mark: str) -> dict[str, str]:
+    return {text: cut(text, width, mark) for text in texts}
+
+
+def _cut_apart(
+    texts: Sequence[str], width: int, mark: str, first: Callable[..., dict[str, str]]
+) -> dict[str, str]:
+    short = first(texts, width, mark)
+    left, taken = _same(short), set(short.values())
+    while left:
+        tried = [{text: way(text) for text in left} for way in _ways(left, width, mark)]
+        apart = max((_apart(one, taken) for one in tried), key=len)
+        if not apart:  # too narrow for all of them: as many as can be
+            return short | max(tried, key=lambda one: len(set(one.values())))
+        short |= apart
+        taken |= set(apart.values())
+        left = [text for text in left if text not in apart]
+    return short
+
+
+def _by_parts(names: Sequence[str], width: int, mark: str) -> dict[str, str]:
+    """Each name's end; of names that end alike also the modules in which they differ."""
+    parts = {name: name.split(".") for name in names}
+    at: dict[str, set[int]] = {name: set() for name in names}
+    short: dict[str, str] = {}
+    for _ in range(_DIFFERENCES):
+        short = {name: _parted(parts[name], sorted(at[name]), width, mark) for name in names}
+        alike: dict[str, list[str]] = {}
+        for name in _same(short):
+            alike.setdefault(short[name], []).append(name)
+        if not alike:
+            break
+        for several in alike.values():
+            depth = min(len(parts[name]) for name in several) - 1
+            differ = {i for i in range(depth) if len({parts[name][i] for name in several}) > 1}
+            for name in several:
+                at[name] |= differ
+    return short
+
+
+def _parted(parts: Sequence[str], at: Sequence[int], width: int, mark: str) -> str:
+    """The modules at these places, and as much of the end as fits."""
+    whole = ".".join(parts)
+    if not at or width_of(whole) <= width:
+        return cut_name(whole, width, mark)
+    head = ""
+    for i in at:
+        head += ("." if i - 1 in at else mark if i else "") + parts[i]
+    rest = ".".join(parts[at[-1] + 1 :])
+    if width_of(f"{head}.{rest}") <= width:
+        return f"{head}.{rest}"
+    room = width - width_of(head)
+    return head + cut_name(rest, room, mark) if room >= _SHORTEST else cut_name(whole, width, mark)
+
+
+def _same(short: Mapping[str, str]) -> list[str]:
+    """The texts that look like another."""
+    seen = Counter(short.values())
+    return [text for text, shown in short.items() if seen[shown] > 1]
+
+
+def _apart(tried: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+    """Those that look like no other, nor like what is there."""
+    same = set(_same(tried))
+    return {text: shown for text, shown in tried.items() if text not in same and shown not in taken}
+
+
+def _ways(texts: Sequence[str], width: int, mark: str) -> Iterator[Callable[[str], str]]:
+    """Other places to cut at: nearer to an end, or on both sides of where the texts part."""
+    room = width - len(mark)
+    for left in sorted(range(room + 1), key=lambda left: abs(2 * left - room)):
+        yield partial(cut, width=width, mark=mark, left=left)
+    ends = zip(min(texts), max(texts), strict=False)
+    parting = next((i for i, (one, other) in enumerate(ends) if one != other), 0)
+    if room - len(mark) >= _SHORTEST // 2:
+        for before in (2, 0):
+            yield partial(_around, begin=parting - before, width=width, mark=mark)
+
+
+def _around(text: str, begin: int, width: int, mark: str) -> str:
+    """What stands at `begin`, with a little of both ends."""
+    room = width - 2 * len(mark)
+    end = room // 4
+    inner = room - 2 * end
+    begin = max(end, min(begin, len(text) - end - inner))
+    parts = (text[:end], text[begin : begin + inner], text[len(text) - end :])
+    return cut(mark.join(parts), width, mark)
+
+
+def _start(text: str, width: int) -> str:
+    """The longest start of `text` in at most `width` columns."""
+    while width_of(text) > width:
+        text = text[: min(len(text) - 1, width)] if len(text) > width else text[:-1]
+    return text
+
+
+def _end(text: str, width: int) -> str:
+    """The longest end of `text` in at most `width` columns; backwards it may be less wide."""
+    while width_of(text) > width:
+        text = text[max(1, len(text) - width) :]
+    return text
+
+
+def width_of(text: str) -> int:
+    """Columns that `text` takes on a terminal: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -1,0 +1,153 @@
+"""What operations were told is read once a site, and nothing of the user's is touched for it."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import anchorlib
+from anchorlib.capture.ancestry import lineage, saved_arguments
+from tests.recording import recording
+from tests.waiting import until_collected
+
+anchor = anchorlib.anchor
+
+
+def leaf(*shape):
+    return torch.ones(*(shape or (4, 4))).requires_grad_()
+
+
+def told(y):
+    return saved_arguments.arguments(y.grad_fn)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda x: functional.gelu(x, approximate="tanh"), "approximate='tanh'"),
+        (lambda x: x.std(-1), "correction=1, dim=(-1), keepdim=False"),
+        (lambda x: x * 0.125, "other=0.125"),
+        (lambda x: x * 2.0, "other=2"),
+        (lambda x: x / -3, "other=-3"),
+        (lambda x: x.softmax(-1), "dim=-1"),
+        (lambda x: functional.elu(x, 0.5), "alpha=0.5, input_scale=1, scale=1"),
+        (lambda x: torch.add(x, x, alpha=2), "alpha=2"),
+        (lambda x: functional.mse_loss(x, torch.zeros(4, 4)), "reduction=mean"),
+        (
+            lambda x: functional.group_norm(x[..., None], 2, eps=0.5),
+            "eps=0.5, group=2",
+        ),
+        pytest.param(lambda x: x.mean(), "", id="shapes"),
+        pytest.param(lambda x: x.tanh(), "", id="nothing"),
+    ],
+)
+def test_scalars_are_told_and_shapes_are_not(made, said):
+    assert told(made(leaf())) == said
+
+
+def test_a_tensor_of_the_users_is_no_number():
+    assert told(leaf() * torch.tensor(3.0)) == ""
+    assert told(leaf() * torch.tensor(3.0, dtype=torch.float64, requires_grad=True)) == ""
+    assert told(leaf() * torch.ones(4, 4)) == ""
+
+
+def test_a_small_mask_is_told_by_its_digest():
+    mask = torch.ones(4, 4).triu(1).bool()
+    said = told(leaf().masked_fill(mask, 0.0))
+    assert said.startswith("mask=6 of 16 (")
+    assert said == told(leaf().masked_fill(mask.clone(), 0.0))
+    other = mask.roll(1, 0)
+    assert said != told(leaf().masked_fill(other, 0.0))
+    assert told(torch.where(mask, leaf(), 0.0)) == said.replace("mask", "condition")
+    assert told(leaf(300, 300).masked_fill(torch.ones(300, 300, dtype=torch.bool), 0.0)) == ""
+    assert told(leaf(4, 4).masked_fill(mask.T, 0.0)) == ""  # its memory is not in order
+
+
+def test_looking_at_a_mask_leaves_a_lazy_clone_lazy():
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    lazy = torch._lazy_clone(mask)
+    y = leaf().masked_fill(lazy, 0.0)
+    before = torch._C._is_cow_tensor(lazy)
+    told(y)
+    assert torch._C._is_cow_tensor(lazy) == before
+
+
+def test_no_hook_of_the_users_runs_and_no_operation_is_made():
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def unpack(x):
+        seen.append("unpack")
+        return x
+
+    seen = []
+    with saved_tensors_hooks(lambda x: x, unpack):
+        y = functional.gelu(leaf() * torch.ones(4, 4))
+        z = leaf() * 3
+    with Seen():
+        assert told(y) == "approximate='none'"
+        assert told(z) == "other=3"
+    assert seen == []
+
+
+def test_nothing_that_was_saved_is_kept_alive_and_backward_goes_on_as_before():
+    kept = torch.ones(4, 4)
+    gone = weakref.ref(kept)
+    y = leaf() * kept
+    assert told(y) == ""
+    y.sum().backward()
+    assert told(y) == ""  # freed by backward
+    del kept, y
+    until_collected([gone])
+
+
+def test_what_a_custom_function_keeps_is_no_argument_of_torchs():
+    class Rude(torch.autograd.Function):
+        _saved_of_the_class = property(lambda _: pytest.fail("asked"))
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx._saved_eps = 3
+            return x * 2
+
+    assert told(Rude.apply(leaf())) == ""
+
+
+def test_a_long_list_and_a_long_text_stay_short():
+    assert len(told(leaf(*[1] * 12).sum(tuple(range(12))))) < saved_arguments._MOST_TEXT
+
+
+def test_each_operation_has_its_own_and_sites_are_read_in_two_steps_alone(monkeypatch):
+    read = []
+
+    def counting(node):
+        read.append(node)
+        return saved_arguments.arguments(node)
+
+    monkeypatch.setattr(lineage, "arguments", counting)
+    model = nn.Linear(4, 4)
+    with recording() as run:
+        run.session.watch(model, tensors="*")
+        for _ in range(6):
+            anchor(functional.gelu(model(torch.ones(4, 4)) * 0.5), "h").sum().backward()
+            run.session.step()
+    edges = next(one for one in run.sink.lineage if one.name == "h")
+    assert edges.ops == ("GeluBackward0", "MulBackward0")
+    assert edges.arguments == ("approximate='none'", "other=0.5")
+    assert sum(one.name == "h" for one in run.sink.lineage) == 1
+    of_h = [node for node in read if type(node).__name__ == "GeluBackward0"]
+    assert len(of_h) == 2
+
+
+def test_operations_without_any_are_told_as_before():
+    with recording() as run:
+        anchor(leaf().tanh(), "h")
+    assert run.sink.lineage[-1].arguments == ()
