@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis judges time, where spools go, and that bytecode is kept.
+"""What all tests share: how many cases are drawn, where spools go, and that bytecode is kept.
 
 What takes long says so itself: a test or a file by the marker `slow`, a folder in its conftest.
 """
@@ -10,11 +10,9 @@ import signal
 import sys
 import tempfile
 
-from hypothesis import settings
+from tests.seeds import profiles
 
-# A slow example on a busy machine is no defect; figures belong into benchmarks/.
-settings.register_profile("anchorlib", deadline=None)
-settings.load_profile("anchorlib")
+profiles()
 
 # Without bytecode each run rewrites the assertions of 500 files anew, half of what collecting them
 # takes, and each program that a test starts compiles ours anew. Many containers forbid it.
