@@ -20,7 +20,7 @@ demo: .venv/.demo  ## train on real digits, print names and a histogram, write t
 	@echo "Look around: .venv/bin/anchor stats demo --tensor loss"
 
 check: check-style  ## what must pass before every commit
-	$(PYTEST) -m "not slow and not wide" --junit-xml .pytest_cache/$@.xml
+	$(PYTEST) -m "not slow and not wide" --hypothesis-profile check --junit-xml .pytest_cache/$@.xml
 
 check-style: .venv/.ready
 	$(BIN)/ruff format --check .
@@ -38,7 +38,7 @@ soak: .venv/.ready  ## 64 ranks that come, go, die and resume against one collec
 	$(BIN)/python -m tests.delivery.soak --minutes 15 --ranks 64
 
 diagnosis: .venv/.ready  ## what compare finds of planted faults, and its false alarms: the table
-	$(PYTEST) -m wide --junit-xml .pytest_cache/$@.xml
+	$(PYTEST) -m "wide or hypothesis" --hypothesis-profile wide --junit-xml .pytest_cache/$@.xml
 	$(BIN)/python -m tests.diagnosis
 
 bench: .venv/.ready  ## what observing costs, against targets: the table (BENCH=calls: a part of it)

@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis judges time, and where spools go.
+"""What all tests share: how many cases are drawn, where spools go, and that bytecode is kept.
 
 What takes long says so itself: a test or a file by the marker `slow`, a folder in its conftest.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 
-from hypothesis import settings
+from tests.seeds import profiles
 
-# A slow example on a busy machine is no defect; figures belong into benchmarks/.
-settings.register_profile("anchorlib", deadline=None)
-settings.load_profile("anchorlib")
+profiles()
+
+# Without bytecode each run rewrites the assertions of 500 files anew, half of what collecting them
+# takes, and each program that a test starts compiles ours anew. Many containers forbid it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Remote sessions spool below the user's cache: that of the tests is their own.
 _cache = tempfile.TemporaryDirectory(prefix="anchorlib-tests-")

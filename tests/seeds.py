@@ -1,8 +1,30 @@
-"""Seeds of laws whose cases are drawn: some in each run of the tests, many by `make diagnosis`."""
+"""How many cases of a law are drawn: few in `make check`, more in `make test`, most in `diagnosis`.
+
+Hypothesis has a profile for each, which pytest's option `--hypothesis-profile` chooses.
+"""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+SHARES = {"check": 20, "test": 100, "wide": 400}
+"""Of each profile, how many cases of a hundred are drawn."""
+
+
+def profiles() -> None:
+    """Register the profiles, and choose that of `make test` until an option chooses another.
+
+    No example has a deadline: a slow one on a busy machine is no defect.
+    """
+    for name, share in SHARES.items():
+        settings.register_profile(name, deadline=None, max_examples=share)
+    settings.load_profile("test")
+
+
+def examples(tested: int) -> int:
+    """How many hypothesis draws where `make test` draws `tested`: few where each one is dear."""
+    return max(3, tested * settings.default.max_examples // SHARES["test"])
 
 
 def seeds(checked: int, tested: int, wide: int) -> list[object]:

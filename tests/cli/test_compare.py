@@ -25,6 +25,7 @@ from anchorlib.diagnosis.judgement.completeness import Completeness
 from anchorlib.operations import OpAlignment, OpDifference
 from tests.cli.comparisons import IDENTICAL, MEASURE, ORIGIN, PLACE, SUSPECT, UNEXPECTED, pair
 from tests.cli.made import BIAS, HOSTILE, anchor, make_run, record
+from tests.seeds import examples
 
 PLAIN = Screen()
 COORDINATES = {
@@ -350,7 +351,7 @@ comparisons = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(comparisons, st.sampled_from([None, 80, 200]))
 def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
     lines = report(found, ["anchor stats eager --tensor fc1@grad"], Screen(width))
@@ -358,7 +359,7 @@ def test_the_report_is_at_most_25_printable_lines_of_80_columns(found, width):
     assert all(line.isprintable() and width_of(line) <= 80 for line in lines)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(comparisons, st.integers(70, 160))
 def test_columns_of_a_pipe_are_honoured(found, columns):
     lines = report(found, [], Screen(asked=columns))

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anchor_cli.commands import pull
@@ -274,7 +274,6 @@ def test_complex_numbers_come_whole_or_with_a_sentence(tmp_path, suffix):
     assert done.err.count("\n") == (done.code == 2)
 
 
-@settings(deadline=None)
 @given(
     st.data(), st.sampled_from(["float16", "bfloat16", "float8_e4m3fn", "int32", "bool", "float64"])
 )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import anchorlib
 from anchorlib import All, EveryN, Final, ModeError, Sum, Summary
 from tests.contract.runs import Net, listed, places, recorded
+from tests.seeds import examples
 
 Observation = tuple[int, float]
 Told = list[tuple[int, float, int]]
@@ -299,9 +300,7 @@ MODES = st.lists(
 STREAMS = st.lists(st.tuples(st.integers(0, 40), st.integers(-99, 99)), min_size=1, max_size=20)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(modes=MODES, observations=STREAMS)
 def test_window_k_is_the_steps_from_kw_to_k_plus_one_w_minus_one(tmp_path, modes, observations):
     stream = sorted(((step, float(value)) for step, value in observations), key=lambda one: one[0])

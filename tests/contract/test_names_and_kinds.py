@@ -22,6 +22,7 @@ from anchor_server import Collector
 from anchorlib import InvalidNameError, Sum, Summary, UnknownTensorError
 from tests.cli.made import anchor
 from tests.contract.runs import Net, batches, listed, places, recorded
+from tests.seeds import examples
 
 
 def equal(series: anchorlib.Series, expected: list[torch.Tensor]) -> bool:
@@ -763,9 +764,7 @@ def test_names_come_back_exactly_control_characters_included(store):
 NAMES = st.text("aA./\\_0@*?:%\x00\x1b\n é\u202e", min_size=1, max_size=20)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(those=st.lists(NAMES, min_size=1, max_size=8, unique=True))
 def test_any_names_come_back_exactly(tmp_path, those):
     run = recorded(tmp_path, anchor_each(those), overwrite=True)

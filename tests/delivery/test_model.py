@@ -16,6 +16,7 @@ from anchor_server import Collector
 from anchorlib.block import block_of
 from anchorlib.wire import Encoded, Encoder
 from tests.delivery.lines import numbered, told
+from tests.seeds import examples
 from tests.server.pushing import Pusher, stored
 
 
@@ -134,8 +135,7 @@ class PushMachine(RuleBasedStateMachine):
 
 TestPush = PushMachine.TestCase
 TestPush.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=12,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )

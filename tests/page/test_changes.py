@@ -13,6 +13,7 @@ from anchorlib.report.rendering import _asset
 from tests.anchorlib.report.compared import compared
 from tests.cli.made import HOSTILE, make_run, record
 from tests.page.runs import small_run
+from tests.seeds import examples
 
 WEIGHT = np.ones((16, 8), np.float32)
 
@@ -94,7 +95,7 @@ def axis(browser):
 
 LEVELS = st.floats(1e-30, 1e30)
 ONCE = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -17,6 +17,7 @@ from anchorlib.store import LocalLocation, list_runs
 from anchorlib.wire import PushRequest, sealed
 from anchorlib.wire.sealing import SEAL_BYTES, sealed_bytes
 from anchorlib.wire.v1 import collector_pb2 as wire
+from tests.seeds import examples
 from tests.server.pushing import Pusher, expected, record, stored
 
 UINT32 = st.sampled_from([0, 1, 2, 2**16, 2**31 - 1, 2**31, 2**32 - 1])
@@ -216,7 +217,7 @@ def house(tmp_path, caplog) -> Iterator[House]:
 
 
 FUZZ = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

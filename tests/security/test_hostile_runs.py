@@ -33,6 +33,7 @@ from tests.security.hostile import (
     write_catalogue,
 )
 from tests.security.limited import Limited
+from tests.seeds import examples
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +181,7 @@ def test_a_file_that_was_made_a_terabyte_is_read_as_far_as_the_run_goes(
     assert np.array_equal(found.json["value"][:3], sound.json["value"])
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_a_catalogue_says_with_a_good_checksum_each_command_answers_in_words(
     place: HostilePlace, data: st.DataObject

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from anchorlib.capture.own_hooks import OwnHook, hang, leave_out_of_copies
 from tests.recording import recording
+from tests.seeds import examples
 
 
 def doubles(_module, _args, output):
@@ -149,7 +150,7 @@ DRAWS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(DRAWS)
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
 def test_what_is_saved_of_a_watched_model_is_byte_for_byte_what_is_saved_of_its_twin(draw):

@@ -19,6 +19,7 @@ from anchorlib.reading import blocks, spread
 from anchorlib.record import Gap
 from tests.anchorlib.cluster.clusters import scheduler, worker_processes
 from tests.cli.made import anchor, make_run, record
+from tests.seeds import examples
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "int64", "bool")
 ASKED = (
@@ -90,7 +91,7 @@ def test_the_answer_of_a_cluster_is_that_of_one_process_to_the_byte(store, addre
     assert told(store, words, "--dask", address) == alone
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(block=st.integers(1, 4000), task=st.integers(100, 3000))
 def test_it_is_the_same_however_the_work_is_cut(store, address, block, task):
     words = ASKED[1], ASKED[3], ASKED[5]

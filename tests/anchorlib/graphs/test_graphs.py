@@ -12,6 +12,7 @@ from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from anchorlib.graphs import SUFFIXES, graph_of
 from tests.anchorlib.graphs.made import HARD, READERS, made, operand, shape_of, steps, written
+from tests.seeds import examples
 
 DIGEST = "ab" * 16
 STEP = [
@@ -82,7 +83,7 @@ def test_a_graph_holds_so_many_operations_and_says_how_many_it_left_out():
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(ops=steps())
 def test_whatever_modules_are_called_each_format_parses_again_with_the_same_nodes_and_edges(
     suffix, ops

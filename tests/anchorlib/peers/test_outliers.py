@@ -14,6 +14,7 @@ import anchorlib
 from anchorlib.errors import UnknownTensorError
 from tests.anchorlib.peers.jobs import as_drawn, drawn, flipped, job, of_rank, only, shards
 from tests.cli.made import make_run, record
+from tests.seeds import examples
 
 REPLICATED = ["w@value", "b@value", "w@grad"]
 
@@ -45,7 +46,7 @@ def again(store, rank, change, drawn_as=None):
     make_run(store, [replace(r, rank=rank) for r in of_rank(old, 4, change)], rank=rank)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_flipped_bit_of_any_replicated_record_is_named(nine, data):
     rank, step = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 3))
@@ -61,7 +62,7 @@ def test_any_flipped_bit_of_any_replicated_record_is_named(nine, data):
     ]
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
 @given(st.permutations(range(9)), st.integers(0, 8))
 def test_permuting_ranks_permutes_the_answer(nine, order, rank):
     bad = only(rank, 2, "w@value", 5)

@@ -23,6 +23,7 @@ from anchorlib.errors import (
 from anchorlib.reading import Run
 from anchorlib.store import RunReader, find_run
 from tests.cli.made import make_run, record
+from tests.seeds import examples
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ CHUNKS = st.one_of(
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chunks=CHUNKS)
 def test_whatever_the_chunks_the_values_are_those_that_are_read_at_once(store, chunks):
     series = anchorlib.open_run("run1", store)["w@grad"].where(steps=range(3, 28, 2))

@@ -19,6 +19,7 @@ from anchorlib.recorder.queue import RecordQueue
 from anchorlib.recorder.thread import RecorderThread
 from anchorlib.sinks import MemorySink
 from tests.devices import StandIn
+from tests.seeds import examples
 from tests.waiting import until
 
 NBYTES = 40
@@ -85,7 +86,7 @@ def test_nothing_is_taken_before_its_values_are_there(device):
     assert queue.close(5) == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60), st.randoms())
 def test_whatever_order_copies_run_in_records_keep_theirs(puts, chance):
     sink, device = MemorySink(), StandIn()

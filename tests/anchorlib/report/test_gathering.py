@@ -19,6 +19,7 @@ from anchorlib.report.values import Budget
 from anchorlib.store import Writer
 from anchorlib.summary import Log2Histogram
 from tests.cli.made import make_run, record
+from tests.seeds import examples
 from tests.writing import put
 
 ADDED = ("records", "numel", "zero", "nan", "inf", "subnormal", "sum")
@@ -53,7 +54,7 @@ def made(store, drawn, **changes):
 
 
 @pytest.mark.slow
-@settings(max_examples=15)  # each writes a run
+@settings(max_examples=examples(15))  # each writes a run
 @given(records, st.integers(1, 30), st.integers(1, 30))
 def test_figures_and_histograms_add_up_to_those_of_the_run(drawn, cells, bin_cells):
     with tempfile.TemporaryDirectory() as place:
@@ -80,7 +81,7 @@ def test_figures_and_histograms_add_up_to_those_of_the_run(drawn, cells, bin_cel
 
 
 @pytest.mark.slow
-@settings(max_examples=15)  # each writes a run
+@settings(max_examples=examples(15))  # each writes a run
 @given(records)
 def test_each_step_has_a_column_of_its_own_where_there_is_room(drawn):
     with tempfile.TemporaryDirectory() as place:

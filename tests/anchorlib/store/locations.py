@@ -17,6 +17,7 @@ from anchorlib.errors import AnchorError, StoreError
 from anchorlib.store import Location
 from anchorlib.store.locations.location import read_into
 from anchorlib.wire import READ_BYTES
+from tests.seeds import examples
 
 FILES = {
     "top": b"0123456789",
@@ -45,7 +46,7 @@ def fill(root: Path) -> None:
     os.mkfifo(odd / "pipe")
 
 
-FEW = settings(max_examples=50, deadline=None)
+FEW = settings(max_examples=examples(50))
 PLACES = st.integers(0, 12_000)
 KEYS = st.text(st.sampled_from("abtpor./\\\0 zarun1.jsc0\u202e~%"), max_size=30)
 

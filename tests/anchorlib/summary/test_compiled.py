@@ -20,6 +20,7 @@ from anchorlib.summary import compiled, compiling, layouts, log2_histogram, summ
 from anchorlib.summary.layouts import BLOCK, CHUNK, SINGLE
 from tests import oracle
 from tests.anchorlib.summary.conftest import LOADED, path
+from tests.seeds import examples
 from tests.strategies import from_patterns, patterns, stored
 
 pytestmark = [
@@ -49,7 +50,7 @@ def same(raw, name, flush=False):
     assert found == expected
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(stored(st.sampled_from(FLOATS)), st.booleans(), st.sampled_from([1, 3, 64, BLOCK]))
 def test_any_float_is_summarised_to_the_same_bits(array, flush, block):
     with patch.object(layouts, "BLOCK", block):
@@ -83,7 +84,7 @@ def test_what_is_rare_is_summarised_to_the_same_bits(rare, name, flush):
     same(raw, name, flush)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from(["float32", "float64"]), st.data(), st.booleans())
 def test_any_patterns_among_many_are_summarised_to_the_same_bits(name, data, flush):
     few = from_patterns(data.draw(st.lists(patterns(name), min_size=1, max_size=9)), name)

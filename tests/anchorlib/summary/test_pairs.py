@@ -13,6 +13,7 @@ from anchorlib.summary import log2_histogram, summarise, tally
 from anchorlib.summary.layouts import CHUNK
 from anchorlib.summary.pairs import PAIRED, counts_of_pairs
 from tests import oracle
+from tests.seeds import examples
 
 pytestmark = [
     pytest.mark.usefixtures("path_taken"),
@@ -62,7 +63,7 @@ def test_arrays_of_zeros_alone_have_no_exponents():
     assert log2_histogram(np.zeros(PAIRED, "<f4")).bins == {}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=40))
 def test_every_pattern_is_counted_by_its_exponent_field(patterns):
     raw = np.array(patterns, "<u4")

@@ -18,6 +18,7 @@ from anchorlib.dtypes import DTYPES, dtype
 from anchorlib.errors import UnknownDTypeError
 from anchorlib.summary import Log2Histogram, digest, layouts, summarise
 from tests import oracle
+from tests.seeds import examples
 from tests.strategies import PART, from_patterns, mantissa_bits, stored
 
 pytestmark = pytest.mark.usefixtures("path_taken")
@@ -54,7 +55,7 @@ def extremes(finite):
     return float(min(finite, key=key)), float(max(finite, key=key))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(stored(), st.booleans(), st.sampled_from([1, 3, 1 << 16]))
 def test_every_figure_is_that_of_the_oracle(array, flush, block):
     raw, name = array

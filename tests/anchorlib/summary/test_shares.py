@@ -16,6 +16,7 @@ from anchorlib.dtypes import DTYPES
 from anchorlib.errors import OptionError
 from anchorlib.summary import FORMATS, Log2Histogram, Shares, log2_histogram, shares_as
 from tests import oracle
+from tests.seeds import examples
 from tests.strategies import storage_arrays, stored
 
 TARGETS = [
@@ -76,7 +77,7 @@ def test_each_limit_is_where_the_rounding_turns(target):
 
 
 @given(storage_arrays("float32"), st.sampled_from(TARGETS))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_float32_lands_where_it_is_cast_to(raw, target):
     assert counts(shares_as(raw, target)) == cast(raw.reshape(-1), target)
 
@@ -126,7 +127,7 @@ scales = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(stored(), st.sampled_from([*TARGETS, "float32", "float64"]), scales, st.booleans())
 def test_any_type_and_scale_lands_where_fractions_say(array, target, scale, flush):
     raw, name = array

@@ -13,6 +13,7 @@ from anchorlib.block import block_of
 from anchorlib.store import Writer
 from anchorlib.wire import Encoder, Link, MemoryFrames, doubts
 from tests.anchorlib.wire.strategies import records
+from tests.seeds import examples
 from tests.writing import put
 
 
@@ -24,7 +25,7 @@ def questions(found, frame_bytes, links):
     return list(doubts(frames.held(0), links))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(records(), min_size=1, max_size=8), st.sampled_from([64, 300, 1 << 20]), st.data())
 def test_a_store_that_has_the_records_confirms_every_frame_of_them(found, frame_bytes, data):
     """Of any dtype and shape, in fragments or not, behind another attempt or not."""

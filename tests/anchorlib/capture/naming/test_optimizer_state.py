@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.recording import recording
+from tests.seeds import examples
 
 
 class Keeping(torch.optim.SGD):
@@ -104,7 +105,7 @@ def test_state_that_holds_no_numbers_is_counted_and_takes_nothing_else_with_it()
 
 
 @given(st.floats() | st.integers() | st.booleans() | st.complex_numbers())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_any_number_in_optimizer_state_comes_back_as_it_was(number):
     found, session = kept_state({"it": [number]})
     if isinstance(number, int) and not -(2**63) <= number < 2**64:

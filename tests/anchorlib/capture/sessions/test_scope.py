@@ -15,6 +15,7 @@ from anchorlib import All, EveryN, Final, OptionError, Sum, Summary
 from anchorlib.capture.recording.recorder import Recorder
 from anchorlib.scope import Scope, scope
 from tests.recording import recording
+from tests.seeds import examples
 
 ONLY = [
     {"steps": 2},
@@ -246,7 +247,7 @@ def test_the_environment_names_phases_and_an_argument_beats_it(monkeypatch):
 RANGES = st.builds(range, st.integers(0, 12), st.integers(0, 12), st.integers(1, 3)).filter(bool)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(RANGES, min_size=1, max_size=3), st.lists(RANGES, min_size=1, max_size=3))
 def test_a_scope_within_another_has_what_both_have(some, others):
     both = Scope(steps=scope(steps=some).steps).within(scope(steps=others))

@@ -27,6 +27,7 @@ from anchorlib.store.stored import rows as stored_rows
 from tests.anchorlib.diagnosis.strategies import records
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import filled, floats, record
+from tests.seeds import examples
 from tests.strategies import dtype_names
 from tests.writing import put
 
@@ -63,7 +64,7 @@ def rows(of: Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)  # each makes a run on disk
+@settings(max_examples=examples(25))  # each makes a run on disk
 @given(records(), st.data())
 def test_a_stored_run_becomes_the_table_of_its_records(made: list[Record], data: Any) -> None:
     made = [varied(one, data) for one in made]

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -38,7 +38,6 @@ ARRAYS = npst.arrays(
 )
 
 
-@settings(deadline=None)
 @given(ARRAYS, st.data())
 def test_exactly_the_elements_with_other_bits_differ(values, data):
     other = values.copy()
@@ -49,7 +48,6 @@ def test_exactly_the_elements_with_other_bits_differ(values, data):
     assert ((apart(values, other) != EQUAL) == expected).all()
 
 
-@settings(deadline=None)
 @given(npst.arrays(bool, st.tuples(st.integers(1, 70))))
 def test_the_first_and_the_last_index_that_differ_are_always_said_or_counted(differs):
     places = np.flatnonzero(differs)

@@ -19,6 +19,7 @@ from anchorlib.reading import open_run
 from anchorlib.record import Gap
 from anchorlib.store import Part, Pin, Writer, pin_of
 from tests.delivery.lines import numbered
+from tests.seeds import examples
 
 WRITER, OTHER = b"w" * 16, b"o" * 16
 
@@ -53,7 +54,7 @@ def lives(draw):
     return found
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(lives())
 def test_whichever_way_a_session_went_it_is_read_whole(life):
     with tempfile.TemporaryDirectory() as folder:

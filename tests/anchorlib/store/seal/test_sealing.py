@@ -14,6 +14,7 @@ from anchorlib.record import Record
 from anchorlib.store import Writer
 from tests.anchorlib.store.records import record
 from tests.anchorlib.store.sealing import assert_same_run, damages, sealed_run
+from tests.seeds import examples
 from tests.strategies import dtype_names, storage_arrays
 from tests.writing import put
 
@@ -46,7 +47,7 @@ def records(draw: st.DrawFn, order: int) -> Record:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(attempts())
 def test_a_sealed_rank_answers_as_the_live_one(parts: list[list[Record]]) -> None:
     with TemporaryDirectory() as folder:

@@ -20,6 +20,7 @@ from anchorlib.store.disk import budget as budget_module
 from anchorlib.store.write import ledgers
 from tests.anchorlib.store.disk.test_budget import Free
 from tests.anchorlib.store.records import reader
+from tests.seeds import examples
 
 
 def lost(number: int, count: int, name: str = "") -> Gap:
@@ -44,7 +45,7 @@ TOLD = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(TOLD, st.sampled_from([(4, 1 << 20), (8, 0), (8, 700), (8, 1500)]))
 def test_the_totals_that_are_stored_add_up_to_those_that_were_told(told, bounds):
     """Whether each has its own statement or not, through any number of streams of the writer."""

@@ -17,11 +17,12 @@ from anchorlib.record import Flag, Record
 from anchorlib.store import Writer
 from anchorlib.summary import summarise
 from tests.anchorlib.store.records import assert_holds, filled, floats, reader, record, written
+from tests.seeds import examples
 from tests.strategies import storage_arrays
 from tests.writing import put
 
 FEW = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
