@@ -9,18 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-try:
-    from torch._C._dynamo.eval_frame import (
-        _FrameAction,
-        _FrameExecStrategy,
-        set_code_exec_strategy,
-    )
-except ImportError:  # torch before 2.8
-    set_code_exec_strategy = None  # type: ignore[assignment]
+from anchorlib.torch_private import CAN_SKIP, mark_constant, mark_disabled, skip_frames_of
 
 __all__ = ["IS_TOLD", "constant", "natively", "never_traced"]
 
-IS_TOLD = set_code_exec_strategy is not None
+IS_TOLD = CAN_SKIP
 """Whether dynamo can be told so: if not, `natively` does nothing."""
 
 P = ParamSpec("P")
@@ -29,22 +22,17 @@ R = TypeVar("R")
 
 def natively(function: Callable[P, R]) -> Callable[P, R]:
     """Let dynamo run `function`, and what it calls, as plain Python where it is a frame's own."""
-    if set_code_exec_strategy is not None:
-        skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-        set_code_exec_strategy(function.__code__, skip)
+    skip_frames_of(function)
     return function
 
 
 def never_traced(function: Callable[P, R]) -> Callable[P, R]:
     """The same, and code that would inline `function` breaks its graph there."""
-    vars(function)["_torchdynamo_disable"] = True  # as torch.compiler.disable does
+    mark_disabled(function)
     return natively(function)
 
 
 def constant(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` while code is traced: what it returns stands in that code as a constant.
-
-    `torch.compiler.assume_constant_result` does the same, and imports dynamo for a second.
-    """
-    vars(function)["_dynamo_marked_constant"] = True
+    """Run `function` while code is traced: what it returns stands in that code as a constant."""
+    mark_constant(function)
     return function

@@ -24,7 +24,20 @@ from weakref import ref
 
 import torch
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from anchorlib.torch_private import (
+    forward_hook_dicts,
+    forward_pre_hook_dicts,
+    global_step_hooks,
+    hooks_are_known,
+    hooks_of_new,
+    step_pre_hooks,
+)
 
 __all__ = [
     "Hung",
@@ -33,6 +46,7 @@ __all__ = [
     "hang_after_forward",
     "hang_after_steps",
     "hang_before_forward",
+    "hang_before_step",
     "hang_before_steps",
     "hang_on_leaf",
     "hang_on_sharded",
@@ -94,48 +108,65 @@ def hang(hooks: Any, hook: Callable[..., Any], *marks: Any, first: bool = False)
     return Hung(number, (hooks, *marks))
 
 
+def _held(handle: Any) -> Hung:
+    """What torch has hung by its public way, which counts it among the user's hooks."""
+    return Hung(handle.id, (handle.hooks_dict_ref(),))
+
+
 def hang_before_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False
 ) -> Hung:
     """Let `hook` be called before the forward of `module`, and before other hooks are."""
-    marks = [module._forward_pre_hooks_with_kwargs] if kwargs else []  # noqa: SLF001  # as torch
-    return hang(module._forward_pre_hooks, hook, *marks, first=True)  # noqa: SLF001
+    dicts = forward_pre_hook_dicts(module)
+    if dicts is None:
+        return _held(module.register_forward_pre_hook(hook, prepend=True, with_kwargs=kwargs))
+    hooks, with_kwargs = dicts
+    return hang(hooks, hook, *([with_kwargs] if kwargs else []), first=True)
 
 
 def hang_after_forward(
     module: nn.Module, hook: Callable[..., Any], *, kwargs: bool = False, always: bool = False
 ) -> Hung:
     """Let `hook` be called after the forward of `module`; always: an exception ended it, too."""
-    marks = [module._forward_hooks_with_kwargs] if kwargs else []  # noqa: SLF001  # as torch
+    dicts = forward_hook_dicts(module)
+    if dicts is None:
+        return _held(module.register_forward_hook(hook, with_kwargs=kwargs, always_call=always))
+    hooks, with_kwargs, always_called = dicts
+    marks = [with_kwargs] if kwargs else []
     if always:
-        marks.append(module._forward_hooks_always_called)  # noqa: SLF001
-    return hang(module._forward_hooks, hook, *marks)  # noqa: SLF001
+        marks.append(always_called)
+    return hang(hooks, hook, *marks)
 
 
 def hang_on_leaf(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
     """Let `hook` be called with each gradient of `leaf`, which no operation made."""
-    if type(leaf) not in {torch.Tensor, nn.Parameter}:  # a subclass may have its own way
-        handle = leaf.register_hook(hook)
-        return Hung(handle.id, (handle.hooks_dict_ref(),))
-    if leaf._backward_hooks is None:  # noqa: SLF001  # the only list there is
-        leaf._backward_hooks = OrderedDict()  # noqa: SLF001
-    return hang(leaf._backward_hooks, hook)  # noqa: SLF001
+    own_way = type(leaf) not in {torch.Tensor, nn.Parameter}  # a subclass may have it
+    if own_way or not hooks_are_known:
+        return _held(leaf.register_hook(hook))
+    return hang(hooks_of_new(leaf), hook)
 
 
 def hang_on_sharded(leaf: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> Hung:
     """Let `hook` be called with `leaf`, a DTensor, once a gradient was added to its own."""
-    handle = leaf.register_post_accumulate_grad_hook(hook)
-    return Hung(handle.id, (handle.hooks_dict_ref(),))
+    return _held(leaf.register_post_accumulate_grad_hook(hook))
+
+
+def hang_before_step(optimizer: Optimizer, hook: Callable[..., Any]) -> Hung:
+    """Let `hook` be called before each step of `optimizer`, after hooks that are there."""
+    hooks = step_pre_hooks(optimizer)
+    return _held(optimizer.register_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 def hang_after_steps(hook: Callable[..., Any]) -> Hung:
     """Let `hook` be called after each step of any optimizer in this process."""
-    return hang(_global_optimizer_post_hooks, hook)
+    hooks = global_step_hooks(before=False)
+    return _held(register_optimizer_step_post_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 def hang_before_steps(hook: Callable[..., Any]) -> Hung:
     """Let `hook` be called before each step of any optimizer in this process."""
-    return hang(_global_optimizer_pre_hooks, hook)
+    hooks = global_step_hooks(before=True)
+    return _held(register_optimizer_step_pre_hook(hook)) if hooks is None else hang(hooks, hook)
 
 
 class _Reduction:

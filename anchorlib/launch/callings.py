@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from anchorlib.capture import unwrapped
+from anchorlib.torch_private import children_of
 
 __all__ = ["callings", "constructing", "user_frame"]
 
@@ -73,7 +74,7 @@ def _of_frame(frame: FrameType) -> Iterator[tuple[str, Any]]:
     if isinstance(held, dict):
         yield from _with_contents(held)
         if isinstance(owner, nn.Module):
-            yield from _with_contents(owner._modules)  # noqa: SLF001  # named_children skips repeats
+            yield from _with_contents(children_of(owner))
 
 
 def _with_contents(variables: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -8,9 +8,11 @@ parameters are not known yet, which takes about a tenth of a second.
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from torch import nn
+
+from anchorlib.torch_private import held_by_modules
 
 __all__ = ["roots_of"]
 
@@ -28,9 +30,10 @@ def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
     parents: _Parents = {}
     owners: list[tuple[int, nn.Module]] = []
     for module in modules:
-        for child in _values(module, "_modules"):
+        children, own = held_by_modules(module)
+        for child in children:
             parents.setdefault(id(child), []).append(module)
-        places = [wanted[id(p)] for p in _values(module, "_parameters") if id(p) in wanted]
+        places = [wanted[id(p)] for p in own if id(p) in wanted]
         if places:
             owners.append((min(places), module))
     roots: dict[int, nn.Module] = {}
@@ -43,11 +46,6 @@ def roots_of(parameters: Iterable[object]) -> list[nn.Module]:
 def _all_modules() -> list[nn.Module]:
     # isinstance would wake lazy objects.
     return [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
-
-
-def _values(module: nn.Module, which: str) -> Collection[object]:
-    held = vars(module).get(which)  # a module whose constructor has not begun has none
-    return list(held.values()) if isinstance(held, dict) else []
 
 
 def _root(owner: nn.Module, parents: _Parents) -> nn.Module:

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from anchorlib.capture import TorchArithmetic
 from anchorlib.modes import Fold, Mode
 from anchorlib.poptorch.errors import Error, MisuseError
 from anchorlib.poptorch.modes import Window
+from anchorlib.torch_private import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 __all__ = ["MicroBatch", "Outputs", "flattened", "micro_batches"]
 

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from anchorlib.capture import print_tensor
 from anchorlib.errors import NotATensorError
 from anchorlib.poptorch.errors import Error, MisuseError
+from anchorlib.torch_private import tree_leaves
 
 __all__ = [
     "BeginBlock",

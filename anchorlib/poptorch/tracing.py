@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture import named_leaves, parts_of
+from anchorlib.torch_private import own_buffers, own_parameters
 
 __all__ = ["Trace", "Traced"]
 
@@ -73,7 +74,7 @@ class Trace:
         prefix = "" if module is self._parts.root else f"{name}."
 
         def hook(_module: nn.Module, _args: Any) -> None:
-            for local in (*module._parameters, *module._buffers):  # noqa: SLF001  # its own only
+            for local in (*own_parameters(module), *own_buffers(module)):
                 tensor = self._state().get(prefix + local)
                 if tensor is not None and prefix + local not in self._forward:
                     self.see(prefix + local, tensor)
@@ -91,7 +92,7 @@ class Trace:
         buffers = {
             name: buffer
             for name, (module, local) in self._parts.buffers.items()
-            if (buffer := module._buffers.get(local)) is not None  # noqa: SLF001
+            if (buffer := own_buffers(module).get(local)) is not None
         }
         return {**self._parts.parameters, **buffers}
 

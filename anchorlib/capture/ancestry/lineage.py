@@ -31,13 +31,19 @@ from anchorlib.capture.counting import At
 from anchorlib.capture.naming import Parts, named_leaves
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.recording import Plan
-from anchorlib.capture.tensors import Storages, leaf_of, node_name, sequence_number
+from anchorlib.capture.tensors import Storages, node_name
 from anchorlib.record import BUFFER, Edges, Parent
+from anchorlib.torch_private import (
+    hooks_are_known,
+    hooks_of,
+    is_wrapped,
+    leaf_of,
+    sequence_number,
+)
 
 __all__ = ["Given", "LineageTracker"]
 
 _log = logging.getLogger("anchorlib")
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
 
 _MARK: Final = "anchorlib"  # a key in a node's metadata
 _MAX_SITES: Final = 1 << 16  # places looked at; more have shapes or passes without end
@@ -117,7 +123,7 @@ class LineageTracker:
             if node is not None:
                 number = x.output_nr
                 node.metadata[(_MARK, number) if number else _MARK] = (self.token, plan.name, at)
-            elif x.requires_grad:
+            elif x.requires_grad and hooks_are_known:
                 self._mark_leaf(x, (self.token, plan.name, at))
         except Exception as fault:  # noqa: BLE001  # inside a user's forward: training goes on
             self._warn(plan.name, fault)
@@ -146,7 +152,7 @@ class LineageTracker:
             plan.sites[here] = self._generation
             return True
         follows = grad and bool(plan.streams("grad", phase))
-        if _wrapped(x) or not (follows or plan.streams("value", phase)):
+        if is_wrapped(x) or not (follows or plan.streams("value", phase)):
             return False
         self._look(site, x, at, given, follows=follows)
         self.storages.note(x, (self.token, plan.name, at))
@@ -323,7 +329,7 @@ class _Walk:
 
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
         """The anchored tensor in whose memory `x` lies, and how it is another than that."""
-        known = None if _wrapped(x) else self._tracker.storages.owner(x)
+        known = None if is_wrapped(x) else self._tracker.storages.owner(x)
         if known is None or known[0][0] is not self._tracker.token:
             return None
         (_, name, there), how = known
@@ -392,8 +398,7 @@ def _key(number: int) -> object:
 
 
 def _leaf_marks(leaf: torch.Tensor) -> list[_LeafMark]:
-    hooks = leaf._backward_hooks or {}  # noqa: SLF001  # the only list there is
-    return [hook for hook in hooks.values() if isinstance(hook, _LeafMark)]
+    return [hook for hook in hooks_of(leaf).values() if isinstance(hook, _LeafMark)]
 
 
 def _newest_first(node: Any) -> int:

@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from types import GetSetDescriptorType
 from typing import Any, Final
 
 import torch
 import xxhash
 
+from anchorlib.torch_private import RAW_SAVED, SAVED, data_address, saved_getters
+
 __all__ = ["arguments"]
 
-_address: Any = getattr(torch._C, "_data_address", lambda _: 0)  # noqa: SLF001  # no public name
-
-_SAVED: Final = "_saved_"
-_RAW: Final = "_raw_saved_"
 _MOST_TEXT: Final = 200
 _MOST_ITEMS: Final = 8
 _MOST_MASK: Final = 1 << 16
@@ -51,25 +48,21 @@ _NUMBERS: Final[dict[torch.dtype, Any]] = {
 
 def arguments(node: Any) -> str:
     """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" where it kept none."""
-    getters = {
-        name: getter
-        for name, getter in vars(type(node)).items()
-        if type(getter) is GetSetDescriptorType
-    }
+    getters = saved_getters(node)
     told = [
-        f"{name.removeprefix(_SAVED)}={text}"
+        f"{name.removeprefix(SAVED)}={text}"
         for name in getters
-        if name.startswith(_SAVED) and (text := _text(node, name, getters))
+        if name.startswith(SAVED) and (text := _text(node, name, getters))
     ]
     return ", ".join(told)[:_MOST_TEXT]
 
 
 def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
     """One argument as text; "" for what is none, or cannot be read any more."""
-    short = name.removeprefix(_SAVED)
+    short = name.removeprefix(SAVED)
     if short.endswith(_SIZES) or "_sym_" in short:
         return ""
-    raw = getters.get(f"{_RAW}{short}")
+    raw = getters.get(f"{RAW_SAVED}{short}")
     try:
         if raw is not None:
             tensor = raw.__get__(node).data  # as it was packed: no hook runs
@@ -94,7 +87,7 @@ def _mask(mask: Any) -> str:
     """How many elements of a mask are set, and its digest; "" where that is not cheap."""
     if type(mask) is not torch.Tensor or mask.dtype != torch.bool or mask.device.type != "cpu":
         return ""
-    address = _address(mask)  # `data_ptr` would copy a lazy clone
+    address = data_address(mask)  # `data_ptr` would copy a lazy clone
     if not address or not mask.is_contiguous() or mask.numel() > _MOST_MASK:
         return ""
     raw = ctypes.string_at(address, mask.numel())

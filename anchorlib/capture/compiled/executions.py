@@ -11,7 +11,6 @@ Calls are counted by the clock, together with those of eager code.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -23,14 +22,16 @@ from anchorlib.capture.compiled.programs import Enter, Event, Leave, Phase, Plac
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import Plan
-from anchorlib.capture.tensors import sequence_number
 from anchorlib.scope import NO_GRAD
+from anchorlib.torch_private import (
+    backward_of_compiled_autograd,
+    current_node,
+    graph_task,
+    next_sequence,
+    sequence_number,
+)
 
 __all__ = ["Executions", "Watched", "in_backward"]
-
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
-_current_node = torch._C._current_autograd_node  # noqa: SLF001
-_sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
 
 # Executions of one graph whose backward may still come: of the step that is open, and after it.
 _REMEMBERED = 256
@@ -177,7 +178,7 @@ class Executions:
 
         Within it gradients are disabled. A graph that DDP has split has several.
         """
-        node = _sequence() - 1
+        node = next_sequence() - 1
         if node == execution.node or torch.is_grad_enabled():
             return
         execution.node = node
@@ -227,13 +228,10 @@ class Executions:
 
 def _node_number() -> int:
     """The sequence number of the autograd node that runs; -1 if none does."""
-    node: Any = _current_node()
+    node: Any = current_node()
     return -1 if node is None else sequence_number(node)
 
 
 def in_backward() -> bool:
     """Whether a backward is running in this thread, compiled autograd's included."""
-    if _graph_task() != -1:
-        return True
-    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
-    return bool(getattr(compiled, "in_compiled_autograd_region", False))
+    return graph_task() != -1 or backward_of_compiled_autograd()

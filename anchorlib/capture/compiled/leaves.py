@@ -15,10 +15,9 @@ import torch
 from anchorlib.capture.compiled import ops
 from anchorlib.capture.compiled.programs import Spot
 from anchorlib.capture.frames import natively
+from anchorlib.torch_private import current_node, hooks_of, leaf_of
 
 __all__ = ["leaf_hook", "newest", "see_input"]
-
-_current_node = torch._C._current_autograd_node  # noqa: SLF001  # torch has no public name for it
 
 
 @natively
@@ -40,7 +39,7 @@ def see_input(name: str) -> None:
     """The hook of an input that is no leaf runs."""
     observer = ops.current()
     if observer is not None:
-        observer.see_from_outside(_current_node(), name)
+        observer.see_from_outside(current_node(), name)
 
 
 def newest(hook: Callable[..., Any], *, keep: bool, **alike: object) -> tuple[dict[str, Any], int]:
@@ -49,8 +48,8 @@ def newest(hook: Callable[..., Any], *, keep: bool, **alike: object) -> tuple[di
     They are those of the leaf whose hooks run now; its id is given back too, -1 if there is none.
     keep: whether the newest stays, for a backward that runs once more.
     """
-    leaf: Any = getattr(_current_node(), "variable", None)
-    hooks = getattr(leaf, "_backward_hooks", None) or {}
+    leaf = leaf_of(current_node())
+    hooks = {} if leaf is None else hooks_of(leaf)
     ours = [
         key
         for key, one in hooks.items()

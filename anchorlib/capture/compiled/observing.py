@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 import threading
 from collections.abc import Callable, MutableMapping
 from itertools import count
@@ -27,11 +26,11 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NO_NOTE, Plan, Stream
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape
+from anchorlib.torch_private import emulates_precision, graph_task
 
 __all__ = ["NOWHERE", "WHERE", "CompiledObserver"]
 
 _log = logging.getLogger("anchorlib")
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
 _serials = count()
 
 WHERE: Final = (5,)  # the shape of `where`: session, step, pass, call, phase
@@ -149,7 +148,7 @@ class CompiledObserver:
 
         leaf: what tells leaves of one name apart.
         """
-        program, task = program_of(spot), _graph_task()
+        program, task = program_of(spot), graph_task()
         key = (spot, -1) if leaf == -1 else (Spot(spot.name, spot.modes, -1, -1), leaf)
         with self._lock:
             at = None if program is None else self._executions.latest(program, spot.site)
@@ -300,8 +299,7 @@ class CompiledObserver:
 
     def _warn_of_rounding(self, x: torch.Tensor, spot: Spot) -> None:
         """An anchor makes inductor round an intermediate that it would have kept in float32."""
-        config = sys.modules.get("torch._inductor.config")
-        if not getattr(config, "emulate_precision_casts", False):
+        if not emulates_precision():
             self._warn(
                 "rounding",
                 f"{escape(spot.name)} is {str(x.dtype).removeprefix('torch.')} in compiled code: "

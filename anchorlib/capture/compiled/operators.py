@@ -15,16 +15,19 @@ import torch
 from torch.fx.node import has_side_effect
 from torch.library import Library, register_fake, register_vmap
 
+from anchorlib.torch_private import dispatch_modes, enter_by, function_modes, is_wrapped
+
 __all__ = ["define"]
 
 _VERSION = 1
-_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  # no public names
-_function_modes = torch._C._len_torch_function_stack  # noqa: SLF001
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
 _library = Library("anchorlib", "FRAGMENT")
-_TAGS = (
-    torch.Tag.cudagraph_unsafe,  # inductor runs them between CUDA graphs, not inside
-    torch.Tag.flexible_layout,  # whatever strides the compiler would have chosen without us
+_TAGS = tuple(
+    tag
+    for name in (
+        "cudagraph_unsafe",  # inductor runs them between CUDA graphs, not inside
+        "flexible_layout",  # whatever strides the compiler would have chosen without us
+    )
+    if (tag := getattr(torch.Tag, name, None)) is not None  # anchors are not compiled before 2.13
 )
 
 
@@ -61,16 +64,18 @@ def _enter_directly(operator: Any, kernel: Callable[..., Any]) -> None:
     The dispatcher would take the arguments apart and put them together again, only to do the same.
     It is still needed by whatever traces (modes), batches (functorch) or is written in C++.
     """
-    dispatched = operator._op  # noqa: SLF001  # what `operator(...)` calls
 
-    def enter(*arguments: Any) -> Any:
-        first = arguments[0]
-        if (
-            type(first) is torch.Tensor
-            and not (_dispatch_modes() or _function_modes())
-            and not _wrapped(first)
-        ):
-            return kernel(*arguments)
-        return dispatched(*arguments)
+    def entry(dispatched: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(*arguments: Any) -> Any:
+            first = arguments[0]
+            if (
+                type(first) is torch.Tensor
+                and not (dispatch_modes() or function_modes())
+                and not is_wrapped(first)
+            ):
+                return kernel(*arguments)
+            return dispatched(*arguments)
 
-    operator._op = enter  # noqa: SLF001
+        return enter
+
+    enter_by(operator, entry)

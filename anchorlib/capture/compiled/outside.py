@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from anchorlib.capture.eager import COMPILED_NODE
+from anchorlib.torch_private import compiled_outputs
 
 __all__ = ["PARTIAL", "is_partial"]
 
@@ -21,11 +22,5 @@ def is_partial(node: Any) -> bool:
     """Whether gradients that reach `node`, a tensor's `grad_fn`, may be less than whole."""
     if node is None or type(node).__name__ != COMPILED_NODE:
         return False
-    try:
-        forward = type(node)._forward_cls  # noqa: SLF001  # torch's only word on it
-        if not forward.__module__.startswith("torch."):  # a Function of the user's, of that name
-            return False
-        outputs = forward.metadata.output_info
-        return sum(bool(output.requires_grad) for output in outputs) > 1
-    except AttributeError:
-        return True
+    outputs = compiled_outputs(node)
+    return outputs is None or outputs > 1

@@ -17,12 +17,12 @@ from anchorlib.capture.compiled.leaves import newest
 from anchorlib.capture.compiled.operators import define
 from anchorlib.capture.frames import constant, natively
 from anchorlib.errors import AnchorError
+from anchorlib.torch_private import graph_task
 
 __all__ = ["connect_printer", "print_compiled"]
 
 Form = tuple[Any, ...]
 
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
 _sites = count()
 _in_forward: set[int] = set()
 _printed: set[tuple[int, int, str]] = set()  # of leaves, in the last backward
@@ -79,7 +79,7 @@ def _leaf_hook(g: torch.Tensor, title: str, spelled: str, wanted: bool) -> torch
             _gradient(g, title, spelled)
         return g
     given, leaf = newest(_leaf_hook, keep=True, title=title)
-    this = (_graph_task(), leaf, title)
+    this = (graph_task(), leaf, title)
     if this not in _printed:
         if any(task != this[0] for task, *_ in _printed):
             _printed.clear()

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
-from torch._guards import CompileContext
+from anchorlib.torch_private import (
+    CompileContext,
+    enclosing_operators,
+    traced_functions,
+    tracing_backend,
+)
 
 __all__ = [
     "Enter",
@@ -153,44 +158,16 @@ def current_program() -> Program:
 
 
 def _new_program() -> Program:
-    program = Program(len(_programs), _backend())
+    program = Program(len(_programs), tracing_backend())
     _programs.append(program)
     return program
 
 
 def traced_in_backward() -> bool:
     """Whether dynamo is tracing the backward of a custom Function."""
-    frame: Any = getattr(getattr(_tracer(), "output", None), "current_tx", None)
-    while frame is not None:
-        if frame.f_code.co_name == "backward":
-            return True
-        frame = frame.parent
-    return False
+    return "backward" in traced_functions()
 
 
 def enclosing() -> str:
     """The operator whose body dynamo is tracing, if it is one that hides gradients ("" if not)."""
-    tracer: Any = getattr(getattr(_tracer(), "output", None), "current_tracer", None)
-    while tracer is not None:
-        operator = str(tracer.source_target)
-        if operator not in _TRANSPARENT:
-            return operator
-        tracer = tracer.parent
-    return ""
-
-
-def _backend() -> str:
-    """The name of the backend that dynamo is tracing for."""
-    wrapped = getattr(getattr(_tracer(), "output", None), "compiler_fn", None)
-    named = getattr(wrapped, "_torchdynamo_orig_backend", wrapped)
-    return str(getattr(named, "compiler_name", ""))
-
-
-def _tracer() -> Any:
-    """What traces the function that runs an anchor, if torch can tell."""
-    try:
-        from torch._dynamo.symbolic_convert import InstructionTranslator
-
-        return InstructionTranslator.current_tx()
-    except (ImportError, AttributeError):  # where nothing is traced, it has no current one
-        return None
+    return next((one for one in enclosing_operators() if one not in _TRANSPARENT), "")

@@ -5,11 +5,11 @@ Each function here runs as plain Python, once for each place in the code, when d
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 
+from anchorlib import torch_private
 from anchorlib.capture.compiled import ops
 from anchorlib.capture.compiled.programs import (
     Enter,
@@ -142,19 +142,14 @@ def hide_compiled_autograd() -> bool:
     Where compiled autograd is on, it would keep the hook for a backward that is compiled too, and
     fail in one that is not. In the graph the hook runs in both.
     """
-    state: Any = sys.modules.get("torch._dynamo.compiled_autograd")
-    if not getattr(state, "compiled_autograd_enabled", False):
-        return False
-    state.compiled_autograd_enabled = False
-    return True
+    return torch_private.hide_compiled_autograd()
 
 
 @constant
 def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
     """Undo `hide_compiled_autograd`."""
     if hidden:
-        state: Any = sys.modules["torch._dynamo.compiled_autograd"]
-        state.compiled_autograd_enabled = True
+        torch_private.show_compiled_autograd()
 
 
 def not_a_tensor(call: str, other: str) -> str:
@@ -175,6 +170,7 @@ def _check_version() -> None:
             f"anchors inside torch.compile need torch {_OLDEST[0]}.{_OLDEST[1]}, this is "
             f"{torch.__version__}: run this model uncompiled, or anchor outside the compiled code"
         )
+    torch_private.tell_moved(torch_private.Reach.COMPILED)
 
 
 def _restored(described: Any) -> ModeSpec:

@@ -22,17 +22,19 @@ import torch
 from torch.utils import checkpoint
 
 from anchorlib.capture.counting.clock import At
-from anchorlib.capture.tensors import sequence_number
+from anchorlib.torch_private import (
+    CHECKPOINT_RECOMPUTES,
+    ENGINE_CALL,
+    current_node,
+    graph_task,
+    next_sequence,
+    sequence_number,
+)
 
 __all__ = ["Repetition", "UnfollowedCalls", "recomputing", "repetition"]
 
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
-_current_node = torch._C._current_autograd_node  # noqa: SLF001
-_sequence = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009  # untyped and private
-
 _CHECKPOINT = checkpoint.__file__
-_ENGINE = "_engine_run_backward"
-_TELLING = frozenset({_ENGINE, "recompute_fn", "backward"})
+_TELLING = frozenset({ENGINE_CALL, CHECKPOINT_RECOMPUTES, "backward"})
 _LIMIT = 65536  # calls that are remembered in a step: inference without end is not checkpointing
 
 
@@ -46,7 +48,7 @@ class Repetition(Enum):
 
 def recomputing() -> bool:
     """Whether activation checkpointing is running a forward again inside backward."""
-    return _graph_task() != -1 and repetition() is not Repetition.NONE
+    return graph_task() != -1 and repetition() is not Repetition.NONE
 
 
 def repetition() -> Repetition:
@@ -58,11 +60,11 @@ def repetition() -> Repetition:
         code = frame.f_code
         if code.co_name in _TELLING:
             if code.co_filename == _CHECKPOINT:
-                if code.co_name == "recompute_fn":
+                if code.co_name == CHECKPOINT_RECOMPUTES:
                     return Repetition.FOLLOWED
                 if not _is_call_of_backward(callee):
                     return Repetition.UNFOLLOWED
-            elif code.co_name == _ENGINE and create_graph is None:
+            elif code.co_name == ENGINE_CALL and create_graph is None:
                 create_graph = _creates_graph(frame)
         callee, frame = frame, frame.f_back
     # A checkpointing of somebody else's enables gradients in its backward; where the graph of
@@ -105,16 +107,16 @@ class UnfollowedCalls:
         threads = self._calls.get(key)
         if threads is None:
             threads = self._calls[key] = {}
-        threads.setdefault(threading.get_ident(), []).append((_sequence(), at))
+        threads.setdefault(threading.get_ident(), []).append((next_sequence(), at))
 
     def take(self, key: Hashable) -> At | None:
         """The call of `key` that the autograd node that runs now repeats next; None: unknown."""
-        threads, node = self._calls.get(key), _current_node()
+        threads, node = self._calls.get(key), current_node()
         if threads is None or node is None:
             return None
         first = sequence_number(node) + 1
         end = self._end(first)
-        turn = (key, first, _graph_task())
+        turn = (key, first, graph_task())
         done = self._taken.get(turn, 0)
         own = threads.get(threading.get_ident())
         for calls in [own] if own is not None else threads.values():

@@ -16,16 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-import torch
-
 from anchorlib.scope import EVAL, NO_GRAD, TRAIN
+from anchorlib.torch_private import bequeath, bequeathed, graph_task, is_bequeathed
 
 __all__ = ["Forward", "Phases"]
 
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public names for these
-_is_bequeathed = torch._C._is_key_in_tls  # noqa: SLF001
-_bequeathed = torch._C._get_obj_in_tls  # noqa: SLF001
-_bequeath = torch._C._stash_obj_in_tls  # noqa: SLF001
 _KEY = "anchorlib.phases"
 _REMEMBERED = 64  # backwards that run at the same time, in as many threads
 
@@ -79,7 +74,7 @@ class Phases:
     def named(self, name: str) -> Iterator[None]:
         """Records that this thread makes inside carry the phase `name`."""
         thread = self._entering()
-        entry = (name, _graph_task())
+        entry = (name, graph_task())
         thread.named.append(entry)
         thread.changed()
         try:
@@ -91,7 +86,7 @@ class Phases:
     def enter(self, forward: Forward) -> None:
         """The forward of a watched root begins in this thread."""
         thread = self._entering()
-        thread.forwards.append((forward, _graph_task()))
+        thread.forwards.append((forward, graph_task()))
         thread.changed()
 
     def leave(self) -> None:
@@ -115,18 +110,18 @@ class Phases:
     @property
     def here(self) -> str:
         """The phase of a record that is made now."""
-        return self.own.thread.phase if _graph_task() == -1 else self.in_backward()
+        return self.own.thread.phase if graph_task() == -1 else self.in_backward()
 
     def in_backward(self) -> str:
         """The phase of a record that is made now, inside a backward."""
-        own, task = self.own.thread, _graph_task()
+        own, task = self.own.thread, graph_task()
         if own.since == task:
             return own.phase
         return self._backwards.get(task) or self._caller(own).phase
 
     def gradient(self, phase: str) -> None:
         """A gradient of a forward in `phase` arrived, in the backward that runs here."""
-        task = _graph_task()
+        task = graph_task()
         if task != -1 and task not in self._backwards:
             if len(self._backwards) >= _REMEMBERED:
                 self._backwards = {}
@@ -135,10 +130,10 @@ class Phases:
     def _entering(self) -> _Thread:
         thread = self.own.thread
         # torch hands this on to the threads in which it runs a backward that this thread calls.
-        _bequeath(_KEY, thread)
+        bequeath(_KEY, thread)
         return thread
 
     def _caller(self, own: _Thread) -> _Thread:
         """The thread that called the backward that runs here."""
-        found = _bequeathed(_KEY) if _is_bequeathed(_KEY) else None
+        found = bequeathed(_KEY) if is_bequeathed(_KEY) else None
         return found if isinstance(found, _Thread) and found.owner is self else own

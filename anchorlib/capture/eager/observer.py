@@ -20,15 +20,20 @@ from anchorlib.capture.eager.surroundings import COMPILED_NODE
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.own_hooks import Hung, hang_on_leaf
 from anchorlib.capture.recording import NO_NOTE, REACHED, Note, Plan, Recorder, Stream
-from anchorlib.capture.tensors import register_hook
 from anchorlib.errors import UnsupportedError
 from anchorlib.names import escape, join
 from anchorlib.scope import NO_GRAD
+from anchorlib.torch_private import (
+    NO_LEAF_HOOKS,
+    graph_task,
+    hooks_are_known,
+    hooks_of,
+    register_hook,
+)
 
 __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
 _grad_enabled = torch.is_grad_enabled
 _HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
 _UNKNOWN = "a gradient whose forward is not known"
@@ -124,7 +129,7 @@ class Observer:
         Raises UnsupportedError alone: for a tensor that no anchor can record.
         """
         try:
-            backward = _graph_task() != -1
+            backward = graph_task() != -1
             if backward and self._repeated(plan, x, wanted=grad):
                 return
             if backward or (plan.use >= REACHED and _grad_enabled()):
@@ -242,8 +247,12 @@ class Observer:
 
     def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
         """A leaf outlives the step: one hook for each plan, whatever the number of anchors."""
+        if not hooks_are_known:  # hooks would pile up
+            if plan is not None:
+                self.recorder.skip(plan.name, "grad", NO_LEAF_HOOKS, at.step)
+            return
         # Looked up on the tensor itself: a weak reference to it would make torch refuse to swap it.
-        for hook in (x._backward_hooks or {}).values():  # noqa: SLF001  # the only list there is
+        for hook in hooks_of(x).values():
             if isinstance(hook, GradientHook) and hook.serves(self, plan):
                 hook.at = at
                 return

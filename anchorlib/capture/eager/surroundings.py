@@ -7,17 +7,17 @@ import sys
 from types import FrameType
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 from torch.autograd.function import Function
 from torch.optim.optimizer import Optimizer
+
+from anchorlib.torch_private import NodeContext, call_code
 
 __all__ = ["COMPILED_NODE", "Surroundings", "held_by_optimizer", "surroundings"]
 
 COMPILED_NODE = "CompiledFunctionBackward"  # of AOT autograd
 _APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a classmethod
-_MODULE_CALL = nn.Module._wrapped_call_impl.__code__  # noqa: SLF001  # what calls a forward
-_Context: Any = torch._C._FunctionBase  # noqa: SLF001  # torch has no public name for it
+_MODULE_CALL = call_code()
 
 
 class Surroundings(NamedTuple):
@@ -51,12 +51,12 @@ def _has_backward(forward: FrameType | None) -> bool:
     if forward is None or not forward.f_code.co_varnames:
         return False
     context: Any = forward.f_locals.get(forward.f_code.co_varnames[0])
-    if not issubclass(type(context), _Context):
+    if not issubclass(type(context), NodeContext):
         return True  # it sets its context up later: nothing tells
     if type(context).__name__ == COMPILED_NODE:  # compiled code keeps what its backward needs
         return False
     # Asked of the class: a context may have attributes of any name.
-    return bool(_Context.next_functions.__get__(context))
+    return bool(NodeContext.next_functions.__get__(context))
 
 
 def held_by_optimizer(model: nn.Module) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from anchorlib.capture.headers.masking import MASK, masked, masked_value
+from anchorlib.torch_private import emulates_precision, is_any_autocast
 
 __all__ = ["autocast", "command", "run_header"]
 
@@ -48,16 +49,17 @@ def _torch_settings() -> dict[str, Any]:
 
 
 def _read(ask: Callable[[], Any]) -> Any:
-    # Where precisions were set by `fp32_precision`, torch refuses to tell the older settings.
+    # Where precisions were set by `fp32_precision`, torch refuses to tell the older settings;
+    # an older torch has fewer of them.
     try:
         return ask()
-    except RuntimeError:
+    except (AttributeError, RuntimeError):
         return None
 
 
 def autocast() -> str | None:
     """The dtype that autocast has here and now, of all devices; None where it is off."""
-    if not torch._C._is_any_autocast_enabled():  # noqa: SLF001  # asked in every pass
+    if not is_any_autocast():  # asked in every pass
         return None
     found = [_autocast(device) for device in _DEVICES if torch.amp.is_autocast_available(device)]
     return "|".join(dict.fromkeys(dtype for dtype in found if dtype)) or None
@@ -70,10 +72,10 @@ def _autocast(device: str) -> str | None:
 
 def _emulate_precision_casts() -> bool:
     # Importing inductor takes seconds; where nobody has, nobody has changed its settings either.
-    config = sys.modules.get("torch._inductor.config")
-    if config is None:
+    setting = emulates_precision()
+    if setting is None:
         return os.environ.get("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", "0") == "1"
-    return bool(getattr(config, "emulate_precision_casts", False))
+    return setting
 
 
 _SETTINGS: dict[str, Callable[[], Any]] = {

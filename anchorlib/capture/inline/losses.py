@@ -19,12 +19,11 @@ import torch
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.inline.hooks import Anchors
+from anchorlib.torch_private import graph_task
 
 __all__ = ["LOSS", "Losses"]
 
 LOSS: Final = "loss"
-
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
 
 
 class Losses:
@@ -48,7 +47,7 @@ class Losses:
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             # Inside a backward it is checkpointing that calls this.
-            if not self._observer.closed and _graph_task() == -1:
+            if not self._observer.closed and graph_task() == -1:
                 self._observer.guarded(lambda: self._see(tensors))
             return original(tensors, *args, **kwargs)
 

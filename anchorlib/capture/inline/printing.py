@@ -28,6 +28,7 @@ from anchorlib.dtypes import decode
 from anchorlib.errors import NotATensorError, UnsupportedError
 from anchorlib.names import escape
 from anchorlib.summary import as_storage
+from anchorlib.torch_private import hooks_of
 
 __all__ = ["print_tensor"]
 
@@ -124,7 +125,7 @@ def _follow(x: torch.Tensor, printer: _GradientPrinter, *, wanted: bool) -> None
         return
     # The leaf's own hooks are the truth: they are not copied with it, and a weak reference to it
     # would keep torch.utils.swap_tensors from working.
-    hooks = x._backward_hooks or {}  # noqa: SLF001
+    hooks = hooks_of(x)
     followed = False
     for key, hook in list(hooks.items()):
         if isinstance(hook, _GradientPrinter) and hook.title == printer.title:

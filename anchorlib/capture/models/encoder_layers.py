@@ -17,10 +17,9 @@ import torch
 from torch import nn
 
 from anchorlib.capture.own_hooks import OwnHook
+from anchorlib.torch_private import FORWARD_HOOKS
 
 __all__ = ["show_encoder_layers_no_hooks"]
-
-_KINDS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @functools.cache
@@ -35,7 +34,7 @@ class _Shown:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        for kind in _KINDS:
+        for kind in FORWARD_HOOKS:
             hooks: Mapping[int, Any] = getattr(module, kind, {})
             setattr(self, kind, [one for one in hooks.values() if not isinstance(one, OwnHook)])
 

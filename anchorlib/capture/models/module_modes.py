@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 
 __all__ = ["ModuleModes"]
+
+_LAYERS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 
 
 class ModuleModes:
@@ -26,9 +31,7 @@ class ModuleModes:
         self._root = root
         self._tell = tell
         self._layers = {
-            name: module
-            for name, module in modules.items()
-            if isinstance(module, _NormBase | _DropoutNd)
+            name: module for name, module in modules.items() if isinstance(module, _LAYERS)
         }
 
     def look(self, step: int) -> None:

@@ -32,6 +32,7 @@ from anchorlib.capture.tensors import plain, plain_inside, skip_reason, tensor_p
 from anchorlib.errors import UnsupportedError
 from anchorlib.modes import Mode
 from anchorlib.summary import as_storage, digest
+from anchorlib.torch_private import own_buffers
 
 __all__ = ["ModelWatch"]
 
@@ -257,7 +258,7 @@ class ModelWatch:
     def _state(self) -> list[tuple[str, torch.Tensor]]:
         state: list[tuple[str, torch.Tensor]] = list(self.parts.parameters.items())
         for name, (module, local) in self.parts.buffers.items():
-            buffers = module._buffers  # noqa: SLF001  # a ScriptModule's have no `get`
+            buffers = own_buffers(module)  # a ScriptModule's have no `get`
             buffer = buffers[local] if local in buffers else None  # noqa: SIM401
             if buffer is not None:  # it may have been replaced
                 state.append((name, buffer))

@@ -11,23 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from anchorlib.capture.own_hooks import OwnHook
+from anchorlib.torch_private import FORWARD_HOOKS, wrap_scripting
 
 __all__ = ["script_without_hooks"]
-
-_KINDS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @functools.cache
 def script_without_hooks() -> None:
     """From now on `torch.jit.script` leaves our hooks out of what it compiles."""
-    recursive = getattr(torch.jit, "_recursive", None)
-    original = getattr(recursive, "create_script_module", None)
-    if original is not None:
-        recursive.create_script_module = _hookless(original)  # type: ignore[union-attr]
+    wrap_scripting(_hookless)
 
 
 def _hookless(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +39,7 @@ def _hooks_taken_off(model: nn.Module) -> Iterator[None]:
     """None of our hooks is on a module of `model`; all are back in their order afterwards."""
     taken = []
     for module in model.modules():
-        for hooks in (vars(module).get(kind) or {} for kind in _KINDS):
+        for hooks in (vars(module).get(kind) or {} for kind in FORWARD_HOOKS):
             own = [number for number, hook in hooks.items() if isinstance(hook, OwnHook)]
             if own:
                 taken.append((hooks, list(hooks.items())))

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture.naming.optimizer_state import state_kinds
+from anchorlib.torch_private import WRAPPER_LINKS, children_of, own_buffers, own_parameters
 
 __all__ = [
     "Parts",
@@ -26,7 +27,6 @@ __all__ = [
     "unwrapped",
 ]
 
-_WRAPPER_LINKS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -68,7 +68,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
     seen: dict[int, str] = {}
     for path, module in {"": root, **by_path}.items():
         stem = lead + (f"{path}." if path else "")
-        for name, parameter in module._parameters.items():  # noqa: SLF001  # named_parameters
+        for name, parameter in own_parameters(module).items():  # named_parameters
             if parameter is None:  # would not unwrap names
                 continue
             if id(parameter) in seen:
@@ -76,7 +76,7 @@ def parts_of(model: nn.Module, prefix: str = "") -> Parts:
                 continue
             seen[id(parameter)] = stem + name
             parameters[stem + name] = parameter
-        for name, buffer in module._buffers.items():  # noqa: SLF001
+        for name, buffer in own_buffers(module).items():
             if buffer is not None and id(buffer) not in seen:
                 seen[id(buffer)] = stem + name
                 buffers[stem + name] = (module, name)
@@ -107,7 +107,7 @@ def _walk(root: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
             return
         seen[id(module)] = path
         found[path] = module
-        for name, child in module._modules.items():  # noqa: SLF001  # named_children skips repeats
+        for name, child in children_of(module).items():
             if child is not None:
                 inner = _is_wrapped(module, name)
                 visit(child, path if inner else f"{path}.{name}" if path else name)
@@ -121,7 +121,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
     while True:
         inside = [
             child
-            for name, child in module._modules.items()  # noqa: SLF001  # as in `_walk`
+            for name, child in children_of(module).items()
             if child is not None and _is_wrapped(module, name)
         ]
         if not inside:
@@ -130,7 +130,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _is_wrapped(parent: nn.Module, link: str) -> bool:
-    return link in _WRAPPER_LINKS or (link == "module" and isinstance(parent, _WRAPPERS))
+    return link in WRAPPER_LINKS or (link == "module" and isinstance(parent, _WRAPPERS))
 
 
 def _free(name: str, taken: Mapping[str, object]) -> str:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import Optimizer
 from anchorlib.capture.eager import Observer
 from anchorlib.capture.recording import NO_NOTE, Note
 from anchorlib.record import Flag
+from anchorlib.torch_private import scale_of
 
 __all__ = ["ScalerHooks", "fused_note"]
 
@@ -64,7 +65,7 @@ class ScalerHooks:
 
     def _note_scale(self, scaler: GradScaler) -> None:
         # get_scale() would wait for the accelerator; a scaler that is not enabled has none.
-        current = getattr(scaler, "_scale", None)
+        current = scale_of(scaler)
         if not self._observer.closed and scaler.is_enabled() and current is not None:
             self._observer.recorder.header("amp.grad_scaler", True)
             self._observer.note = Note(scale=current.detach().clone(), flags=Flag.SCALED)

@@ -19,7 +19,7 @@ from anchorlib.capture.eager import Observer
 from anchorlib.capture.frames import never_traced
 from anchorlib.capture.naming import state_values, tensor_of, why_no_tensor
 from anchorlib.capture.optimizers.amp import ScalerHooks, fused_note
-from anchorlib.capture.own_hooks import OwnHook, hang, hang_after_steps
+from anchorlib.capture.own_hooks import OwnHook, hang_after_steps, hang_before_step
 from anchorlib.capture.recording import NO_NOTE, Note, Plan, Stream
 from anchorlib.errors import OptionError
 from anchorlib.record import Flag
@@ -91,7 +91,7 @@ class OptimizerWatch:
         self._note = NO_NOTE
         self._ended = (-1, 0)  # a step, and how often the optimizer has stepped in it
         # On the instance, so that it comes after hooks of the user's that change gradients.
-        self._hung = hang(optimizer._optimizer_step_pre_hooks, _BeforeStep(self))  # noqa: SLF001
+        self._hung = hang_before_step(optimizer, _BeforeStep(self))
 
     def records(self, plan: Callable[[str], Plan]) -> bool:
         """Whether this records by `plan`, which is a watched model's."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from anchorlib.capture.tensors import PLAIN, QUICK, is_wrapped
+from anchorlib.capture.tensors import PLAIN, QUICK
 from anchorlib.recorder.layout import CONTROL_BYTES, VERSION
+from anchorlib.torch_private import dlpack_exchange, function_modes, is_tracing, is_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ def compiled_putter(ring: Ring, room: int) -> Putter | None:
     deleted.
     """
     compiled = _compiled()
-    if compiled is None:
+    if compiled is None or dlpack_exchange is None:
         return None
     return compiled.Putter(  # type: ignore[no-any-return]
         ring.memory,
@@ -43,13 +44,13 @@ def compiled_putter(ring: Ring, room: int) -> Putter | None:
         payload_at=ring.payload_at,
         payload_bytes=ring.payload_bytes,
         room=room,
-        exchange=torch.Tensor.__dlpack_c_exchange_api__,
+        exchange=dlpack_exchange,
         tensors=PLAIN,
         dtypes=_DTYPES,
         is_neg=torch.Tensor.is_neg,
         dtype=torch.Tensor.dtype,
-        function_modes=torch._C._len_torch_function_stack,  # noqa: SLF001  # no public names
-        is_tracing=torch._C._is_tracing,  # noqa: SLF001
+        function_modes=function_modes,
+        is_tracing=is_tracing,
         is_wrapped=is_wrapped,
     )
 

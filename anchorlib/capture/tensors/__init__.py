@@ -1,7 +1,7 @@
 """Tensors as torch has them: where their values lie, what they are made of, how they are copied."""
 
 from anchorlib.capture.tensors.cuda import CudaCopier
-from anchorlib.capture.tensors.nodes import leaf_of, node_name, sequence_number
+from anchorlib.capture.tensors.nodes import node_name
 from anchorlib.capture.tensors.parts import (
     placements,
     plain_inside,
@@ -16,7 +16,6 @@ from anchorlib.capture.tensors.snapshot import (
     dtype_name,
     is_for_many,
     is_plain,
-    is_wrapped,
     plain,
     quick_place,
     skip_reason,
@@ -24,7 +23,6 @@ from anchorlib.capture.tensors.snapshot import (
     values_writer,
 )
 from anchorlib.capture.tensors.storages import Storages
-from anchorlib.capture.tensors.tensor_hooks import register_hook
 
 __all__ = [
     "PLAIN",
@@ -36,15 +34,11 @@ __all__ = [
     "dtype_name",
     "is_for_many",
     "is_plain",
-    "is_wrapped",
-    "leaf_of",
     "node_name",
     "placements",
     "plain",
     "plain_inside",
     "quick_place",
-    "register_hook",
-    "sequence_number",
     "skip_reason",
     "stands_for_a_tensor",
     "tensor_parts",

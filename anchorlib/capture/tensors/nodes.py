@@ -10,22 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-__all__ = ["leaf_of", "node_name", "sequence_number"]
+__all__ = ["node_name"]
 
 
 def node_name(node: Any) -> str:
     """The name of the operation: "AddmmBackward0"."""
     return str(type(node).name(node)).rpartition("::")[2]
-
-
-def sequence_number(node: Any) -> int:
-    """When the node was made, as its thread counts nodes."""
-    return int(type(node)._sequence_nr(node))  # noqa: SLF001  # torch has no public name for it
-
-
-def leaf_of(node: Any) -> torch.Tensor | None:
-    """The leaf that a node accumulates a gradient for, if it does."""
-    leaf: torch.Tensor | None = node.variable if type(node).__name__ == "AccumulateGrad" else None
-    return leaf

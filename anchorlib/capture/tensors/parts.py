@@ -15,15 +15,19 @@ Parts are recorded as series of their own, `NAME:indices`, `NAME:values` and so 
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch.fx import Proxy
 
-__all__ = ["placements", "plain_inside", "stands_for_a_tensor", "tensor_parts"]
+from anchorlib.torch_private import (
+    has_local_tensor,
+    inside_functorch,
+    local_tensor,
+    sparse_parts,
+)
 
-_functorch = torch._C._functorch  # noqa: SLF001  # torch has no public way to see through vmap
-_wrapped = _functorch.is_functorch_wrapped_tensor
+__all__ = ["placements", "plain_inside", "stands_for_a_tensor", "tensor_parts"]
 
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
@@ -40,16 +44,13 @@ def stands_for_a_tensor(x: object) -> bool:
 
 def plain_inside(x: torch.Tensor) -> torch.Tensor:
     """The tensor that holds the values of `x`: its local shard, or what functorch wrapped."""
-    while _wrapped(x):
-        x = _functorch.get_unwrapped(x)
-    if _is_sharded(x):
-        x = x._local_tensor  # noqa: SLF001  # full_tensor() would communicate
-    return x
+    x = inside_functorch(x)
+    return local_tensor(x) if has_local_tensor(x) else x  # full_tensor() would communicate
 
 
-def placements(x: torch.Tensor) -> tuple[tuple[int, int], ...]:
+def placements(x: Any) -> tuple[tuple[int, int], ...]:
     """How a DTensor lies on its mesh, and its whole shape; empty for any other tensor."""
-    if not _is_sharded(x):
+    if not has_local_tensor(x):
         return ()
     rows = [
         (1, one.dim) if one.is_shard() else (2 if one.is_partial() else 0, 0)
@@ -58,19 +59,13 @@ def placements(x: torch.Tensor) -> tuple[tuple[int, int], ...]:
     return (*rows, *((-1, size) for size in x.shape))
 
 
-def _is_sharded(x: Any) -> TypeGuard[Any]:
-    """Whether `x` is a DTensor; its type says so: users keep what they like on a tensor."""
-    return hasattr(type(x), "_local_tensor")
-
-
 def tensor_parts(x: torch.Tensor) -> dict[str, torch.Tensor] | None:
     """The plain tensors that a sparse or nested tensor is made of; None where it is none."""
     if x.is_nested and x.layout is torch.jagged:
         offsets: torch.Tensor = x.offsets()  # type: ignore[attr-defined]  # NestedTensor's
         return {"offsets": offsets.detach(), "values": x.values().detach()}
     if x.layout is torch.sparse_coo:
-        x = x.detach()
-        return {"indices": x._indices(), "values": x._values()}  # noqa: SLF001  # indices() coalesces
+        return sparse_parts(x.detach())  # indices() would coalesce
     indices = _COMPRESSED.get(x.layout)
     if indices is None:
         return None

@@ -8,15 +8,21 @@ window ends is a `Snapshot`.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from anchorlib.dtypes import DTYPES
 from anchorlib.errors import UnsupportedError
+from anchorlib.torch_private import (
+    dispatch_modes,
+    function_modes,
+    is_tracing,
+    is_wrapped,
+    without_modes,
+)
 
 __all__ = [
     "PLAIN",
@@ -27,7 +33,6 @@ __all__ = [
     "dtype_name",
     "is_for_many",
     "is_plain",
-    "is_wrapped",
     "plain",
     "quick_place",
     "skip_reason",
@@ -38,8 +43,6 @@ __all__ = [
 _MANY_BYTES = 2 << 20  # from here on torch copies with all its threads, and others may go on
 _FREED = 1 << 40  # what lies in an emptied storage says its offset is its address
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001  # no public name
-_tracing_state = torch._C._get_tracing_state  # noqa: SLF001
 _PARTED = {
     torch.jagged,
     torch.sparse_coo,
@@ -48,8 +51,6 @@ _PARTED = {
     torch.sparse_bsr,
     torch.sparse_bsc,
 }
-_dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001
-_function_modes = torch._C._len_torch_function_stack  # noqa: SLF001
 
 _WIDE = {
     torch.float32: torch.float64,
@@ -90,7 +91,7 @@ def is_plain(x: torch.Tensor) -> bool:
         and x.dtype in _STORED
         and not x.is_nested
         and not is_wrapped(x)
-        and _tracing_state() is None
+        and not is_tracing()
         and (x.is_cpu or _has_values(x))
         and _has_memory(x)
     )
@@ -121,12 +122,12 @@ def quick_place(x: torch.Tensor) -> QuickPlace | None:
     try:
         if (
             type(x) in PLAIN
-            and not _function_modes()
+            and not function_modes()
             and x.is_cpu
             and (dtype := x.dtype) in QUICK
             and x.is_contiguous()
             and not x.is_neg()
-            and _tracing_state() is None
+            and not is_tracing()
             # What has no memory of its own has no address either: it is 0, or asking raises.
             and (address := x.data_ptr())
             and (address > _FREED or _has_memory(x))
@@ -169,7 +170,7 @@ def skip_reason(x: torch.Tensor) -> str | None:
         return "fake"
     if x.device.type == "meta":
         return "meta"
-    if _tracing_state() is not None:
+    if is_tracing():
         return "jit.trace"
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnsupportedError(
@@ -184,7 +185,7 @@ def skip_reason(x: torch.Tensor) -> str | None:
 
 
 def _unusual_array(x: torch.Tensor) -> str | None:
-    if type(x).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:  # noqa: SLF001
+    if type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise UnsupportedError(
             f"tensors of class {type(x).__name__} cannot be anchored: anchor the plain tensors "
             "inside it"
@@ -234,13 +235,7 @@ def undisturbed() -> AbstractContextManager[object]:
 
     Selective checkpointing, FlopCounter or `with torch.device(...)` would otherwise act on them.
     """
-    return _without_modes() if _dispatch_modes() or _function_modes() else _NOTHING
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    with _disable_current_modes(), torch._C.DisableTorchFunction():  # noqa: SLF001
-        yield
+    return without_modes() if dispatch_modes() or function_modes() else _NOTHING
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()

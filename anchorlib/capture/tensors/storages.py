@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from anchorlib.record import DETACHED
+from anchorlib.torch_private import MemoryRef, StorageRef, storage_key, version
 
 __all__ = ["Storages"]
 
@@ -26,7 +26,7 @@ _PRUNE_AT = 1024
 class _Mark(NamedTuple):
     """geometry: offset, shape and strides. followed: whether gradients reach its tensor."""
 
-    storage: StorageWeakRef
+    storage: StorageRef
     version: int
     geometry: tuple[Any, ...]
     owner: Any
@@ -45,15 +45,15 @@ class Storages:
         if len(self._marks) >= self._prune_at:
             self._marks = {n: m for n, m in self._marks.items() if not m.storage.expired()}
             self._prune_at = 2 * len(self._marks) + _PRUNE_AT
-        storage = StorageWeakRef(x.untyped_storage())
-        mark = _Mark(storage, _version(x), _geometry(x), owner, x.requires_grad)
+        storage = MemoryRef(x.untyped_storage())
+        mark = _Mark(storage, version(x), _geometry(x), owner, x.requires_grad)
         self._marks[storage.cdata] = mark
 
     def owner(self, x: torch.Tensor) -> tuple[Any, str] | None:
         """What `x` holds, and how it is another tensor than that; "" where it is none."""
         storage = x.untyped_storage()
-        mark = self._marks.get(storage._cdata)  # noqa: SLF001  # what a weak reference goes by
-        if mark is None or mark.storage.expired() or mark.version != _version(x):
+        mark = self._marks.get(storage_key(storage))
+        if mark is None or mark.storage.expired() or mark.version != version(x):
             return None
         if mark.followed and not x.requires_grad:
             return mark.owner, DETACHED
@@ -62,10 +62,6 @@ class Storages:
     def clear(self) -> None:
         """Forget all of them."""
         self._marks.clear()
-
-
-def _version(x: torch.Tensor) -> int:
-    return 0 if x.is_inference() else x._version  # noqa: SLF001  # torch's own count of changes
 
 
 def _geometry(x: torch.Tensor) -> tuple[Any, ...]:

@@ -19,35 +19,24 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import fx
 
 from anchorlib.capture.frames import natively
 from anchorlib.capture.tracing.arrivals import Arrivals
 from anchorlib.capture.tracing.graphs import Graph, read_graph
+from anchorlib.torch_private import (
+    AOT_LOGS,
+    AOT_MODULE,
+    CACHES,
+    GRAPH_DOORS,
+    INDUCTORS_DEBUG,
+    INDUCTORS_OUTPUT,
+    inductors_graph,
+)
 
-__all__ = ["DOORS", "Doors", "GraphKey"]
-
-_AOT: Final = ("_log_fw_bw_graphs", "_log_inference_graph")
-
-DOORS: Final = {
-    **{
-        f"torch._functorch._aot_autograd.graph_compile.{name}": "graphs of backends of AOT's"
-        for name in _AOT
-    },
-    "torch._inductor.debug.log_ir_post_fusion": "Inductor's graphs and kernels",
-    "torch._inductor.virtualized.V": "Inductor's graphs and kernels",
-    "torch._inductor.output_code.CompiledFxGraph.__call__": "when Inductor's graphs run",
-    "torch._inductor.config.fx_graph_cache": "graphs that come from a cache",
-    "torch._functorch.config.enable_autograd_cache": "graphs that come from a cache",
-}
-"""Each private name, and what it tells."""
-
-_CACHES: Final = {
-    "torch._inductor.config": "fx_graph_cache",
-    "torch._functorch.config": "enable_autograd_cache",
-}
+__all__ = ["Doors", "GraphKey"]
 
 
 class GraphKey(NamedTuple):
@@ -81,10 +70,10 @@ class Doors:
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.get_ident()
         meetings = {
-            "torch._functorch._aot_autograd.graph_compile": self._read_aot,
-            "torch._inductor.debug": self._read,
-            "torch._inductor.output_code": self._watch,
-            **dict.fromkeys(_CACHES, self._leave_cache),
+            AOT_MODULE: self._read_aot,
+            INDUCTORS_DEBUG: self._read,
+            INDUCTORS_OUTPUT: self._watch,
+            **dict.fromkeys(CACHES, self._leave_cache),
         }
         self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
 
@@ -118,7 +107,7 @@ class Doors:
         found = getattr(module, name, None)
         if found is None:
             door = f"{module.__name__}.{name}"
-            told = next((told for one, told in DOORS.items() if one.startswith(door)), "code")
+            told = next((told for one, told in GRAPH_DOORS.items() if one.startswith(door)), "code")
             self._on_missing(f"{told}: this torch has no {door}")
         return found
 
@@ -138,7 +127,7 @@ class Doors:
         self._undo.append(undo)
 
     def _read_aot(self, module: ModuleType) -> None:
-        for name in _AOT:
+        for name in AOT_LOGS:
             logged = self._found(module, name)
             if logged is not None:
                 self._put(module, name, self._telling(logged))
@@ -188,7 +177,7 @@ class Doors:
         self._put(compiled, "__call__", __call__)
 
     def _leave_cache(self, config: Any) -> None:
-        name = _CACHES[config.__name__]
+        name = CACHES[config.__name__]
         if self._found(config, name) is None:
             return
         patched = config.patch({name: False})
@@ -203,9 +192,7 @@ class Doors:
 
 def _inductors(nodes: Any) -> tuple[GraphKey, Graph]:
     """The graph that Inductor is making code of, whose kernels these nodes are."""
-    from torch._inductor.virtualized import V
-
-    lowering: Any = V.graph
+    lowering = inductors_graph()
     kernels = [(at, kernel) for at, kernel in enumerate(nodes)]
     kernels.sort(key=lambda one: type(one[1]).__name__ == "ExternKernelSchedulerNode")
     groups: dict[str, int] = {}

@@ -14,6 +14,7 @@ from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node, op_name
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.operations import OperandForm
+from anchorlib.torch_private import Overload
 
 __all__ = ["OUR_OPERATORS", "Graph", "GraphOp", "Slot", "read_graph"]
 
@@ -84,7 +85,7 @@ def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> Graph:
 
 def _op(node: fx.Node, called: str, group: int | None) -> GraphOp:
     facts = None
-    if isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+    if isinstance(node.target, Overload):
         facts = facts_of(node.target)
     slots: dict[int, Slot] = {}
 

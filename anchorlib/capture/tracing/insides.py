@@ -14,6 +14,7 @@ from typing import Any, Final
 from torch import fx, nn
 
 from anchorlib.capture.tracing.nodes import ModulePath
+from anchorlib.torch_private import children_of
 
 __all__ = ["Insides"]
 
@@ -73,8 +74,8 @@ def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
     """`value` and all that is met on the way; no property and no hook of the user's is run."""
     yield value
     for link in links:
-        if isinstance(value, nn.Module) and link in value._modules:  # noqa: SLF001
-            value = value._modules[link]  # noqa: SLF001  # getattr may be the user's own
+        if isinstance(value, nn.Module) and link in children_of(value):
+            value = children_of(value)[link]  # getattr may be the user's own
         elif type(value) in _CONTAINERS and link.isdecimal() and int(link) < len(value):
             value = value[int(link)]
         elif type(value) is dict:

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import fx
 
+from anchorlib.torch_private import node_lines
+
 __all__ = ["Lines"]
 
 
@@ -27,12 +29,10 @@ class Lines:
     def node(self, frame: FrameType) -> fx.Node | None:
         """The node whose line `frame` runs; None where that cannot be told."""
         graph_module: Any = frame.f_locals.get("self")
-        if not isinstance(graph_module, fx.GraphModule):
+        known = node_lines(graph_module) if isinstance(graph_module, fx.GraphModule) else None
+        if known is None:
             return None
-        lines = getattr(graph_module, "_lineno_map", None)
-        first = getattr(graph_module, "_prologue_start", None)
-        if lines is None or first is None:
-            return None
+        lines, first = known
         place = lines.get(frame.f_lineno - first)
         nodes = self._of(graph_module, lines)
         return nodes[place] if place is not None and place < len(nodes) else None

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from anchorlib.capture.frames import IS_TOLD, natively
 from anchorlib.capture.tensors import dtype_name
@@ -24,12 +23,10 @@ from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.capture.tracing.sights import Sight, Sights
 from anchorlib.operations import OperandForm, OpForm, TracedOp
+from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_task, is_tracing
 
 __all__ = ["OpMode"]
 
-_graph_task = torch._C._current_graph_task_id  # noqa: SLF001  # torch has no public name for it
-_node = torch._C._current_autograd_node  # noqa: SLF001
-_tracing_state = torch._C._get_tracing_state  # noqa: SLF001
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Classes whose operations are torch's own; those of any other class show what they run inside."""
 
@@ -47,7 +44,7 @@ class _Begun(NamedTuple):
     source: str
 
 
-class OpMode(TorchDispatchMode):
+class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     """Notes each operation in `sights` while it is `live`.
 
     on_gap: is told why something was not traced; on_fault: of a fault of ours.
@@ -63,7 +60,7 @@ class OpMode(TorchDispatchMode):
         on_gap: Callable[[str], None],
         on_fault: Callable[[Exception], None],
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        super().__init__()
         self.live = True
         self._sights = sights
         self._inputs, self._outputs = digests == "both", digests != "none"
@@ -122,7 +119,9 @@ class OpMode(TorchDispatchMode):
         if running is not None and self.live:
             try:
                 with self._lock:
-                    kernels.note(running, out, sights, _node() if _graph_task() != -1 else None)
+                    kernels.note(
+                        running, out, sights, current_node() if graph_task() != -1 else None
+                    )
             except Exception as fault:  # noqa: BLE001  # the same
                 self._unread(fault)
         return out
@@ -133,7 +132,7 @@ class OpMode(TorchDispatchMode):
     def _inside(self, running: Running, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation that a graph of Inductor's leaves to torch."""
         out = func(*args, **kwargs)
-        if isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+        if isinstance(func, Overload):
             try:
                 running.saw(facts_of(func), args, kwargs, out)
             except Exception as fault:  # noqa: BLE001  # the same
@@ -141,13 +140,13 @@ class OpMode(TorchDispatchMode):
         return out
 
     def _begin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Begun | None:
-        if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+        if not isinstance(func, Overload):
             self._on_gap(f"what {getattr(func, '__name__', func)} runs inside was not traced")
             return None
         facts = facts_of(func)
-        if facts.silent or _tracing_state() is not None:
+        if facts.silent or is_tracing():
             return None
-        backward = _graph_task() != -1
+        backward = graph_task() != -1
         sights = self._sights
         place = place_of(sys._getframe(2), sights.names.modules, backward=backward)  # noqa: SLF001
         if place is OURS:
@@ -155,7 +154,7 @@ class OpMode(TorchDispatchMode):
         arguments = Arguments(facts.arguments, args, kwargs)
         tensors = arguments.tensors
         with self._lock:
-            sight = sights.see(facts.name, place, _node() if backward else None, tensors)
+            sight = sights.see(facts.name, place, current_node() if backward else None, tensors)
             makers = [sights.makers.maker(x) for x in tensors]
             pass_index = sights.pass_index
         found: list[bytes | None]

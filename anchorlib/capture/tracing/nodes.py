@@ -10,11 +10,11 @@ import re
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import torch
 from torch.fx import Node
 
 from anchorlib.capture.tracing.places import is_torchs
 from anchorlib.capture.tracing.schemas import facts_of
+from anchorlib.torch_private import CHILDREN, Overload
 
 __all__ = ["ModulePath", "NodeFacts", "facts_of_node", "op_name"]
 
@@ -78,7 +78,7 @@ def facts_of_node(node: Node) -> NodeFacts:
 
 def op_name(target: Any) -> str:
     """The name of what a node calls, as operations have it."""
-    if isinstance(target, torch._ops.OpOverload):  # noqa: SLF001  # its public name
+    if isinstance(target, Overload):
         return facts_of(target).name
     return str(getattr(target, "__name__", target))
 
@@ -90,7 +90,7 @@ def _module_path(text: str) -> ModulePath:
     if root is None:
         return _ITSELF
     links = ["".join(found) for found in _LINK.findall(text[root.end() :])]
-    return ModulePath(root[1] == "G", root[2], tuple(one for one in links if one != "_modules"))
+    return ModulePath(root[1] == "G", root[2], tuple(one for one in links if one != CHILDREN))
 
 
 @lru_cache(4096)

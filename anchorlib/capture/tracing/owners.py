@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from anchorlib.capture.tracing.storages import storage_key
+from anchorlib.torch_private import WRAPPER_LINKS
 
 __all__ = ["Names"]
 
@@ -36,7 +37,7 @@ class Names:
 
     def at(self, path: tuple[str, ...]) -> str:
         """The module at a path, as its outputs are called; empty where there is none."""
-        name = ".".join(link for link in path if link != "_orig_mod")
+        name = ".".join(link for link in path if link not in WRAPPER_LINKS)
         return name if name in self.modules.values() else ""
 
     def owner(self, variable: object) -> str:

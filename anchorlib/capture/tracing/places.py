@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from types import FrameType
+from typing import Final, NamedTuple
 
 import torch
-from torch import fx, nn
-from torch.autograd import graph
-from torch.optim import Optimizer
+from torch import fx
+
+from anchorlib.torch_private import engine_code, inner_call_code, profiled_step_code
 
 __all__ = ["OURS", "Place", "is_called_compiled", "is_observing", "is_torchs", "place_of"]
 
@@ -59,14 +59,9 @@ _OPTIMIZING: Final = ("optim/", "nn/utils/clip_grad", "amp/grad_scaler")
 _WRAPPERS: Final = {"scale", "step", "backward"}  # of ours, around functions of torch
 
 
-def _code(function: Any) -> CodeType:
-    found: CodeType = function.__code__
-    return found
-
-
-_CALL: Final = _code(nn.Module._call_impl)  # noqa: SLF001
-_ENGINE: Final = _code(graph._engine_run_backward)  # noqa: SLF001
-_STEP: Final = _code(Optimizer.profile_hook_step(Optimizer.step))
+_CALL: Final = inner_call_code()
+_ENGINE: Final = engine_code()
+_STEP: Final = profiled_step_code()
 
 _kinds: dict[str, _Kind] = {}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+from anchorlib.torch_private import schema_of
+
 __all__ = ["OpFacts", "facts_of"]
 
 BLANK = ("aten::empty", "aten::new_empty")
@@ -29,7 +31,7 @@ class OpFacts(NamedTuple):
 @cache
 def facts_of(overload: Any) -> OpFacts:
     """What the schema of an overload says."""
-    schema = overload._schema  # noqa: SLF001  # torch has no public name for it
+    schema = schema_of(overload)
     written = [
         a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
     ]

@@ -23,12 +23,12 @@ from anchorlib.capture.tracing.places import Place
 from anchorlib.capture.tracing.schemas import OpFacts
 from anchorlib.capture.tracing.storages import Makers
 from anchorlib.operations import TracedOp
+from anchorlib.torch_private import next_sequence, sequence_number
 
 __all__ = ["Sight", "Sights"]
 
 _NO_SEQUENCE: Final = 1 << 63  # nodes that accumulate have none
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
-_sequence = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # noqa: SLF001  # private
 
 
 class Sight(NamedTuple):
@@ -77,7 +77,7 @@ class Sights:
         self._followed.clear()
         self._insides.forget()
         self._lines.forget()
-        self._forward[_sequence() - 1] = ("", "")  # no node of this step has it
+        self._forward[next_sequence() - 1] = ("", "")  # no node of this step has it
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
         return ops
@@ -136,11 +136,11 @@ class Sights:
         where = facts.where or place.where
         if node is not None and not place.repeats:
             self._ended = True
-            execution, called = node._sequence_nr(), node.name()  # noqa: SLF001
+            execution, called = sequence_number(node), node.name()
             stage = "recompute" if facts.is_forward else "backward"
             module = self._insides.module(facts.module, execution, None)
         else:
-            execution, called = _sequence() - 1, ""
+            execution, called = next_sequence() - 1, ""
             stage = "forward" if node is None else "recompute"
             module = self._insides.module(facts.module, execution, place.graph)
             if self._is_followed(execution, module, where) and node is None:
@@ -169,7 +169,7 @@ class Sights:
         return self._forwards(place, "forward" if node is None else "recompute", tensors)
 
     def _forwards(self, place: Place, stage: str, tensors: list[torch.Tensor]) -> Sight:
-        sequence = _sequence() - 1
+        sequence = next_sequence() - 1
         followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
         module = place.module or ""
         if followed and stage == "forward":
@@ -187,7 +187,7 @@ class Sights:
 
     def _backward(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
         self._ended = True
-        sequence, called = node._sequence_nr(), node.name()  # noqa: SLF001
+        sequence, called = sequence_number(node), node.name()
         if sequence >= _NO_SEQUENCE:
             module = self.names.owner(getattr(node, "variable", None))
             return Sight("accumulate", module, None, called, place.where)

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from anchorlib.capture.naming import Parts
 from anchorlib.capture.tracing.doors import Doors, GraphKey
 from anchorlib.capture.tracing.kernels import Kernels
@@ -23,12 +21,11 @@ from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.sights import Sights
 from anchorlib.capture.tracing.unseen import Unseen, signature
 from anchorlib.operations import Entry, OpLog, TracedOp, gap_entry
+from anchorlib.torch_private import count_compiled, dispatch_mode_at, dispatch_modes
 
 __all__ = ["Tracer"]
 
 _log = logging.getLogger("anchorlib")
-_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001  # torch has no public name for it
-_mode_at = torch._C._get_dispatch_stack_at  # noqa: SLF001
 
 OTHER_MODE: Final = "operations of a step in which another dispatch mode was active"
 MIDWAY: Final = "operations of a step that had begun when its trace was asked for"
@@ -91,13 +88,13 @@ class Tracer:
             self._gap(MIDWAY)
         elif is_called_compiled(sys._getframe()):  # noqa: SLF001
             self._gap(WITHIN)
-        elif _modes():  # what lies on a mode of the user's goes when that one goes
+        elif dispatch_modes():  # what lies on a mode of the user's goes when that one goes
             self._gap(OTHER_MODE)
         else:
             self._sights.next_step()
             self._mode = OpMode(self._sights, self._digests, self._kernels, self._gap, self._fault)
             self._thread = threading.get_ident()
-            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch's
+            self._mode.__enter__()
 
     def end_step(self, upcoming: int | None) -> None:
         """The step has ended, and `upcoming` begins (None: no further one)."""
@@ -126,7 +123,7 @@ class Tracer:
     def _run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
         """Compiled code runs."""
         mode = self._mode
-        if mode is None or not (mode.live and _modes()):
+        if mode is None or not (mode.live and dispatch_modes()):
             return run()
         if not self._kernels.knows(key):
             self._gap(COMPILED)
@@ -175,11 +172,11 @@ class Tracer:
         if mode is None:
             return
         mode.live = False
-        on_top = _modes() and _mode_at(_modes() - 1) is mode
+        on_top = dispatch_modes() and dispatch_mode_at(dispatch_modes() - 1) is mode
         if is_called_compiled(sys._getframe()):  # noqa: SLF001
             return  # torch would put back what tells it that there is a mode: after this one
         if on_top and threading.get_ident() == self._thread:
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            mode.__exit__(None, None, None)
             self._mode = None
 
 
@@ -189,5 +186,4 @@ def _is_compiled(op: TracedOp) -> bool:
 
 def _has_compiled() -> bool:
     """Whether torch.compile has made code in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0
+    return count_compiled() > 0

@@ -10,6 +10,7 @@ from anchorlib.capture.recording import Recorder
 from anchorlib.capture.tracing.request import Digests, TraceSteps, check_digests, trace_steps
 from anchorlib.capture.tracing.tracer import Tracer
 from anchorlib.operations import Entry
+from anchorlib.torch_private import Reach, tell_moved
 
 __all__ = ["Traces"]
 
@@ -44,6 +45,7 @@ class Traces:
     ) -> None:
         """The same, checked. midway: the open step has begun, though the clock saw nothing yet."""
         self.close()
+        tell_moved(Reach.TRACED)
         say, missed = self._say, self._recorder.miss_operations
         tracer = Tracer(steps, digests, say, missed, compiled=compiled)
         for parts in self._parts():

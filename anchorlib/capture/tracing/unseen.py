@@ -6,9 +6,9 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from torch import fx
-from torch._guards import CompileContext
 
 from anchorlib.capture.tracing.graphs import Graph, read_graph
+from anchorlib.torch_private import CompileContext
 
 __all__ = ["Unseen", "compile_id", "signature"]
 

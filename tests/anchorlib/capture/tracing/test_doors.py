@@ -1,4 +1,4 @@
-"""torch still has the private names through which compiled code is read."""
+"""Compiled code is read through names of torch, whatever stands behind them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,8 @@ import pytest
 import torch
 from torch import fx
 
-from anchorlib.capture.tracing.doors import DOORS, Doors
+from anchorlib.capture.tracing.doors import Doors
 from anchorlib.capture.tracing.lines import Lines
-
-
-@pytest.mark.parametrize("name", DOORS)
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # inductor's own
-def test_torch_has_the_name(name):
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:end]))
-        except ImportError:
-            continue
-        for part in parts[end:]:
-            found = getattr(found, part, None)
-        assert found is not None
-        return
 
 
 def two_nodes(look):

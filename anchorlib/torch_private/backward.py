@@ -1,0 +1,226 @@
+"""What autograd says of the backward that runs, and of the nodes of its graph."""
+
+from __future__ import annotations
+
+from types import CodeType, GetSetDescriptorType
+from typing import Any, Final
+
+import torch
+from torch.utils import checkpoint
+
+from anchorlib.torch_private.door import later, private
+
+__all__ = [
+    "CHECKPOINT_RECOMPUTES",
+    "ENGINE_CALL",
+    "RAW_SAVED",
+    "SAVED",
+    "NodeContext",
+    "bequeath",
+    "bequeathed",
+    "compiled_outputs",
+    "current_node",
+    "engine_code",
+    "graph_task",
+    "is_bequeathed",
+    "leaf_of",
+    "next_sequence",
+    "saved_getters",
+    "sequence_number",
+]
+
+_AGAIN: Final = "what activation checkpointing runs again is recorded again, as further calls"
+
+graph_task = private(
+    "torch._C._current_graph_task_id",
+    "the number of the backward that runs in this thread, -1 outside one",
+    _AGAIN,
+    instead=lambda: -1,
+)
+current_node = private(
+    "torch._C._current_autograd_node",
+    "the node of autograd's graph that runs in this thread",
+    "gradients of what reentrant checkpointing repeats are not recorded",
+    instead=lambda: None,
+)
+next_sequence = private(
+    "torch.autograd._get_sequence_nr",
+    "the number that the next node of this thread's graph will have",
+    "gradients of what reentrant checkpointing repeats are not recorded",
+    instead=lambda: 0,
+)
+
+_number_of: Any = private(
+    "torch._C._FunctionBase._sequence_nr",
+    "when a node was made, as its thread counts them",
+    "operations between two anchors are told in no order",
+)
+
+
+def sequence_number(node: Any) -> int:
+    """When the node was made, as its thread counts nodes; -1 where this torch does not tell."""
+    # Asked of the type: on a custom Function's node users keep what they like.
+    return -1 if _number_of is None else int(type(node)._sequence_nr(node))
+
+
+# What a thread hands on to the threads in which torch runs a backward that it calls.
+_PHASES: Final = "what a backward makes in a thread of torch's carries the phase `train`"
+is_bequeathed = private(
+    "torch._C._is_key_in_tls",
+    "whether the thread that called this backward has left something",
+    _PHASES,
+    instead=lambda _key: False,
+)
+bequeathed = private(
+    "torch._C._get_obj_in_tls",
+    "what the thread that called this backward has left",
+    _PHASES,
+    instead=lambda _key: None,
+)
+bequeath = private(
+    "torch._C._stash_obj_in_tls",
+    "leaves something to the threads of the backwards that this thread calls",
+    _PHASES,
+    instead=lambda _key, _thing: None,
+)
+
+
+class _Nothing:
+    """A class of which nothing is an instance."""
+
+
+NodeContext: Any = private(
+    "torch._C._FunctionBase",
+    "what the `ctx` of a custom Function is an instance of",
+    "calls inside a custom Function are all kept for a checkpoint that may repeat them",
+    instead=_Nothing,
+)
+
+# -- frames of Python that tell what runs
+
+CHECKPOINT_RECOMPUTES: Final = "recompute_fn"
+"""The name of the function in which torch's checkpointing runs a forward again."""
+
+ENGINE_CALL: Final = "_engine_run_backward"
+"""The name of the function in which torch's Python calls autograd's engine."""
+
+
+def _no_engine() -> None:
+    """Stands for a function that is never called."""
+
+
+def engine_code() -> CodeType:
+    """The code of the function in which torch's Python calls autograd's engine."""
+    found: CodeType = _engine.__code__
+    return found
+
+
+_engine: Any = private(
+    f"torch.autograd.graph.{ENGINE_CALL}",
+    "the frame below which a backward runs",
+    _AGAIN,
+    instead=_no_engine,
+)
+
+
+def _has_recompute() -> object:
+    waiting = [thing.__code__ for thing in vars(checkpoint).values() if hasattr(thing, "__code__")]
+    while waiting:
+        code = waiting.pop()
+        if code.co_name == CHECKPOINT_RECOMPUTES:
+            return code
+        waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+    return None
+
+
+private(
+    f"torch.utils.checkpoint.{CHECKPOINT_RECOMPUTES}",
+    "the frame in which activation checkpointing runs a forward again",
+    "calls that it repeats are looked for among those that were made without gradients",
+    probe=_has_recompute,
+)
+
+# -- nodes
+
+
+def leaf_of(node: Any) -> torch.Tensor | None:
+    """The leaf that a node accumulates a gradient for, if it does."""
+    if type(node).__name__ != "AccumulateGrad":
+        return None
+    leaf: torch.Tensor | None = getattr(node, "variable", None)
+    return leaf
+
+
+private(
+    "torch._C._functions.AccumulateGrad.variable",
+    "the parameter for which a node adds up gradients",
+    "which parameters a value was computed from is not known",
+)
+
+SAVED: Final = "_saved_"
+RAW_SAVED: Final = "_raw_saved_"
+
+
+def saved_getters(node: Any) -> dict[str, Any]:
+    """What reads each thing that a node has kept for backward, by `_saved_eps` and such names.
+
+    Taken from the type's own dict: a custom Function may call anything so.
+    """
+    return {
+        name: getter
+        for name, getter in vars(type(node)).items()
+        if type(getter) is GetSetDescriptorType and name.startswith((SAVED, RAW_SAVED))
+    }
+
+
+def _saves() -> object:
+    with torch.inference_mode(False), torch.enable_grad():  # wherever this is imported
+        x = torch.ones(1, device="cpu", requires_grad=True)
+        kept = saved_getters(torch.nn.functional.gelu(x).grad_fn)
+    return {f"{SAVED}approximate", f"{RAW_SAVED}self"} <= kept.keys() or None
+
+
+private(
+    f"Node.{SAVED}*, Node.{RAW_SAVED}*",
+    "what an operation was told beside its tensors, as autograd has kept it",
+    "arguments of operations are not recorded beside what a value was computed from",
+    probe=_saves,
+)
+
+
+def compiled_outputs(node: Any) -> int | None:
+    """How many outputs of the compiled code that made `node` have gradients.
+
+    0 of a Function of the user's that has the same name; None where torch does not tell.
+    """
+    forward = getattr(type(node), "_forward_cls", None)
+    if forward is None:
+        return None
+    if not forward.__module__.startswith("torch."):
+        return 0
+    try:
+        return sum(bool(one.requires_grad) for one in forward.metadata.output_info)
+    except AttributeError:
+        return None
+
+
+def _knows_its_forward() -> object:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(_ctx: Any, *gradients: Any) -> Any:
+            return gradients[0] * 2
+
+    made = Twice.apply(torch.ones(1, requires_grad=True))  # type: ignore[no-untyped-call]
+    return getattr(type(made.grad_fn), "_forward_cls", None)
+
+
+later(
+    "Node._forward_cls",
+    "the class of a Function, which says what compiled code has handed out",
+    "each gradient of an output of compiled code is said to be perhaps not whole",
+    probe=_knows_its_forward,
+)

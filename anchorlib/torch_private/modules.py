@@ -1,0 +1,284 @@
+"""What modules, optimizers and GradScaler keep under private names: parts, hooks, the scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from anchorlib.torch_private.door import Reach, later, private
+
+__all__ = [
+    "CHILDREN",
+    "FORWARD_HOOKS",
+    "WRAPPER_LINKS",
+    "call_code",
+    "children_of",
+    "forward_hook_dicts",
+    "forward_pre_hook_dicts",
+    "global_step_hooks",
+    "held_by_modules",
+    "inner_call_code",
+    "own_buffers",
+    "own_parameters",
+    "profiled_step_code",
+    "scale_of",
+    "step_pre_hooks",
+    "wrap_scripting",
+]
+
+_MODULE: Final = vars(nn.Module())
+
+
+def _kept(name: str) -> Callable[[], object]:
+    return lambda: _MODULE.get(name)
+
+
+# -- parts
+
+_ASKED: Final = "they are asked for by public methods, which skip what has two names"
+_parameters = private(
+    "torch.nn.Module._parameters",
+    "the parameters of one module, each under its own name",
+    _ASKED,
+    probe=_kept("_parameters"),
+)
+_buffers = private(
+    "torch.nn.Module._buffers",
+    "the buffers of one module, each under its own name",
+    _ASKED,
+    probe=_kept("_buffers"),
+)
+CHILDREN: Final = "_modules"
+"""The name under which a module keeps the modules in it."""
+
+_children = private(
+    f"torch.nn.Module.{CHILDREN}",
+    "the modules in one module, twice where it has them twice",
+    _ASKED,
+    probe=_kept(CHILDREN),
+)
+
+
+def own_parameters(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
+    """The parameters of `module` itself, by name."""
+    if _parameters is None:
+        return dict(module.named_parameters(recurse=False))
+    return module._parameters
+
+
+def own_buffers(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
+    """The buffers of `module` itself, by name. A ScriptModule's mapping has no `get`."""
+    if _buffers is None:
+        return dict(module.named_buffers(recurse=False))
+    return module._buffers
+
+
+def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """The modules in `module`, by name, with those that it has twice."""
+    if _children is None:
+        return dict(module.named_children())
+    found: Mapping[str, nn.Module | None] = getattr(module, CHILDREN)
+    return found
+
+
+def held_by_modules(module: nn.Module) -> tuple[list[object], list[object]]:
+    """What `module` holds: modules and parameters; nothing before its constructor has begun."""
+    held = vars(module)
+    if _parameters is None or _children is None:
+        return list(module.children()), list(module.parameters(recurse=False))
+    children, parameters = held.get(CHILDREN), held.get("_parameters")
+    return (
+        list(children.values()) if isinstance(children, dict) else [],
+        list(parameters.values()) if isinstance(parameters, dict) else [],
+    )
+
+
+WRAPPER_LINKS: Final = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+)
+"""What torch.compile, FSDP and checkpoint_wrapper call the module that they wrap."""
+
+
+def _wraps() -> object:
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+    from torch.distributed.fsdp import _common_utils
+
+    found = {
+        next(iter(vars(torch.compile(nn.Identity()))[CHILDREN])),
+        checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE,
+        _common_utils.FSDP_WRAPPED_MODULE,
+    }
+    return found if found == WRAPPER_LINKS else None
+
+
+later(
+    "_orig_mod, _fsdp_wrapped_module, _checkpoint_wrapped_module",
+    "leaves wrappers out of the names of what they wrap",
+    "names of tensors in a wrapped model have the wrapper's link in them",
+    reach=Reach.EAGER,
+    probe=_wraps,
+)
+
+# -- hooks
+
+FORWARD_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks")
+"""The dicts in which a module keeps the hooks of its forward."""
+
+_SAVED: Final = "a model that is saved whole while it is watched has a hook in it that does nothing"
+_after_forward: Any = private(
+    "torch.nn.Module._forward_hooks",
+    "hangs our hooks where copies and files leave them out",
+    _SAVED,
+    probe=lambda: (
+        (
+            _MODULE.get("_forward_hooks") is not None
+            and _MODULE.get("_forward_hooks_with_kwargs") is not None
+            and _MODULE.get("_forward_hooks_always_called") is not None
+        )
+        or None
+    ),
+)
+_before_forward: Any = private(
+    "torch.nn.Module._forward_pre_hooks",
+    "the same before a forward",
+    _SAVED,
+    probe=lambda: (
+        (
+            _MODULE.get("_forward_pre_hooks") is not None
+            and _MODULE.get("_forward_pre_hooks_with_kwargs") is not None
+        )
+        or None
+    ),
+)
+
+
+def forward_hook_dicts(module: nn.Module) -> tuple[Any, Any, Any] | None:
+    """A module's hooks after its forward, which take keywords, and which run in any case."""
+    if _after_forward is None:
+        return None
+    return (
+        module._forward_hooks,
+        module._forward_hooks_with_kwargs,
+        module._forward_hooks_always_called,
+    )
+
+
+def forward_pre_hook_dicts(module: nn.Module) -> tuple[Any, Any] | None:
+    """A module's hooks before its forward, and which of them take keywords."""
+    if _before_forward is None:
+        return None
+    return module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs
+
+
+_STEPS: Final = "torch counts one hook more for each session"
+_after_steps: Any = private(
+    "torch.optim.optimizer._global_optimizer_post_hooks",
+    "hears of each step of any optimizer, and leaves torch's count of hooks as it is",
+    _STEPS,
+)
+_before_steps: Any = private(
+    "torch.optim.optimizer._global_optimizer_pre_hooks",
+    "hears of each step of any optimizer before it is made",
+    _STEPS,
+)
+
+
+def global_step_hooks(*, before: bool) -> Any:
+    """The hooks that run at each step of any optimizer; None where torch hides them."""
+    return _before_steps if before else _after_steps
+
+
+_one_optimizers: Any = private(
+    "torch.optim.Optimizer._optimizer_step_pre_hooks",
+    "hears of a step of one optimizer after all hooks of the user's",
+    "an optimizer that is saved whole while it is watched has a hook in it that does nothing",
+    probe=lambda: Optimizer.__annotations__.get("_optimizer_step_pre_hooks"),
+)
+
+
+def step_pre_hooks(optimizer: Optimizer) -> Any:
+    """The hooks that run before a step of `optimizer`; None where torch hides them."""
+    return None if _one_optimizers is None else optimizer._optimizer_step_pre_hooks
+
+
+# -- code objects, by which frames are known
+
+
+def _never() -> None:
+    """Stands for a function that is never called."""
+
+
+_wrapped_call: Any = private(
+    "torch.nn.Module._wrapped_call_impl",
+    "the frame of a module that is called",
+    "forwards without gradients of models that are not watched belong to the training",
+    instead=_never,
+)
+_inner_call: Any = private(
+    "torch.nn.Module._call_impl",
+    "the frame of a module that runs",
+    "traced operations carry no module",
+    instead=_never,
+    reach=Reach.TRACED,
+)
+_profiled: Any = private(
+    "torch.optim.Optimizer.profile_hook_step",
+    "the frame of an optimizer's step",
+    "operations of optimizers that others wrote are traced as the user's",
+    instead=lambda _step: _never,
+    reach=Reach.TRACED,
+)
+
+
+def call_code() -> CodeType:
+    """The code that calls a module."""
+    found: CodeType = _wrapped_call.__code__
+    return found
+
+
+def inner_call_code() -> CodeType:
+    """The code that calls a module's forward and its hooks."""
+    found: CodeType = _inner_call.__code__
+    return found
+
+
+def profiled_step_code() -> CodeType:
+    """The code in which torch wraps the step of any optimizer."""
+    found: CodeType = _profiled(Optimizer.step).__code__
+    return found
+
+
+# -- GradScaler, torch.jit
+
+_SCALE: Final = "_scale"
+private(
+    f"torch.amp.GradScaler.{_SCALE}",
+    "the scale that gradients carry, without waiting for the accelerator",
+    "rows do not say by what their gradients are scaled",
+    probe=lambda: _SCALE in vars(GradScaler("cpu", enabled=True)) or None,
+)
+
+
+def scale_of(scaler: GradScaler) -> torch.Tensor | None:
+    """The scale, where there is one yet."""
+    scale: torch.Tensor | None = getattr(scaler, _SCALE, None)
+    return scale
+
+
+_scripting: Any = private(
+    "torch.jit._recursive.create_script_module",
+    "leaves our hooks out of what torch.jit.script compiles",
+    "a watched model cannot be scripted before the session has ended",
+)
+
+
+def wrap_scripting(wrap: Callable[[Any], Any]) -> None:
+    """Let `wrap` have what makes a script of a module; nothing where torch hides that."""
+    if _scripting is not None:
+        torch.jit._recursive.create_script_module = wrap(_scripting)

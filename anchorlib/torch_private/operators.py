@@ -1,0 +1,46 @@
+"""Operators of torch: their class, their schema, and what a call of one goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from anchorlib.torch_private.door import DOORS, MovedError, Reach, private
+
+__all__ = ["Overload", "enter_by", "schema_of"]
+
+Overload: Final = type(torch.ops.aten.add.Tensor)
+"""The class of one overload of an operator."""
+
+_SCHEMA: Final = "torch._ops.OpOverload._schema"
+_schema: Any = private(
+    _SCHEMA,
+    "names of an operation's arguments, what it writes, whether it is a view",
+    "operations are not traced",
+    reach=Reach.TRACED,
+    probe=lambda: torch.ops.aten.add.Tensor._schema,
+)
+
+
+def schema_of(overload: Any) -> Any:
+    """The schema of an overload. Raises MovedError where torch hides it."""
+    if _schema is None:
+        raise MovedError(DOORS[_SCHEMA].said)
+    return overload._schema
+
+
+_entry: Any = private(
+    "torch._ops.OpOverload._op",
+    "enters our operators without the dispatcher, which would only call them back",
+    "each anchor in compiled code costs some microseconds more",
+    reach=Reach.COMPILED,
+    probe=lambda: torch.ops.aten.add.Tensor._op,
+)
+
+
+def enter_by(operator: Any, entry: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Let a call of our `operator` go through `entry(what it went through before)`."""
+    if _entry is not None:
+        operator._op = entry(operator._op)
