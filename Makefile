@@ -8,7 +8,7 @@ GPU_PYTHON ?= $(BIN)/python
 PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal --durations 20 --durations-min 2
 GRADIENTS := re:fc[123]\.(weight|bias)@grad
 
-.PHONY: demo check check-style test chaos soak diagnosis bench gpu profile screenshots docs fix proto clean
+.PHONY: demo check check-style test chaos soak diagnosis bench gpu profile screenshots docs wheels matrix fix proto clean
 
 demo: .venv/.demo  ## train on real digits, print names and a histogram, write the PNG
 	$(BIN)/python examples/gradient_histogram.py --store anchors --run demo --overwrite
@@ -58,6 +58,15 @@ screenshots: .venv/.ready  ## the pictures of docs/report.md, taken in Chromium
 docs: .venv/.ready  ## the documentation, into docs/_build; nothing is fetched
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 	@echo "docs/_build/index.html"
+
+# What `pip install anchorlib` chooses from: the wheel of its own Python and machine, with the compiled put;
+# else the pure wheel, which every other one can use.
+wheels: .venv/.ready  ## the sdist, the pure wheel and a wheel with the compiled put, into dist
+	ANCHORLIB_NO_EXTENSION=1 $(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --wheel --outdir dist .
+
+matrix: .venv/.ready  ## the wheel on each Python of PATH, without a compiler and with one: the table (PYTHONS=…)
+	$(BIN)/python -m tests.packaging.matrix $(PYTHONS) -c constraints.txt
 
 fix: .venv/.ready
 	$(BIN)/ruff check --fix .

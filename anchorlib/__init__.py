@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from anchorlib.record import Coordinates, Record, TensorInfo
     from anchorlib.summary import Log2Histogram, log2_histogram
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "All",

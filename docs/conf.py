@@ -36,4 +36,6 @@ made_by_the_library = {"anchorlib.Run", "anchorlib.Series", "anchorlib.Session"}
 html_theme = "furo"
 html_title = f"anchorlib {__version__}"
 html_copy_source = False
+html_static_path = ["style"]
+html_css_files = ["site.css"]
 html_show_sphinx = False

@@ -18,6 +18,7 @@ import pytest
 import typer.main
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import anchorlib
 from anchor_cli.main import app
@@ -168,7 +169,7 @@ def test_the_wheel_says_what_it_is(made):
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("METADATA")]
         told = Parser().parsestr(archive.read(name).decode())
-    assert told["Version"] == anchorlib.__version__ == "0.1.0"
+    assert told["Version"] == anchorlib.__version__
     assert told["License-Expression"] == "Apache-2.0"
     assert set(told.get_all("Provides-Extra")) == set(PROJECT["project"]["optional-dependencies"])
     assert told.get_payload().startswith("# anchorlib")
@@ -192,6 +193,20 @@ def test_the_demo_runs_from_the_wheel(installed, tmp_path):
     assert "fc3.weight" in run(installed / "anchor", "names", *where, cwd=tmp_path)
     run(installed / "anchor", "report", *where, "-o", "demo.html", cwd=tmp_path)
     assert "<script" in (tmp_path / "demo.html").read_text(encoding="utf-8")
+
+
+def test_the_version_stands_in_one_place_and_whatever_repeats_it_says_the_same():
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["hatch"]["version"]["path"] == "anchorlib/__init__.py"
+    released = Version(anchorlib.__version__).base_version
+    repeated = {
+        "CITATION.cff": r"^version: (\S+)$",
+        "examples/cluster/Containerfile": r"-t anchorlib:(\S+)",
+        "examples/cluster/collectors.yaml": r"/anchorlib:(\S+)",
+    }
+    for path, pattern in repeated.items():
+        said = re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+        assert said == [released], path
 
 
 def test_the_readme_names_the_extras_there_are():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 
 from anchor_cli.checkups.finding import Finding
+from anchorlib import __version__
 from anchorlib.errors import AnchorError, OptionError
 from anchorlib.names import check_run_name, escape, parse_list, suggest
 from anchorlib.operations import traced_steps
@@ -38,7 +39,7 @@ def packages() -> Iterator[Finding]:
     """The versions that matter, and what is missing or too old."""
     found = {name: _version(name) for name in SHOWN}
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
-    own = f"anchorlib {_version('anchorlib') or 'uninstalled'}, Python {platform.python_version()}"
+    own = f"anchorlib {__version__}, Python {platform.python_version()}"
     yield Finding("ok", "versions", f"{own}, {shown}")
     yield from _unmet()
     torch = found["torch"]
