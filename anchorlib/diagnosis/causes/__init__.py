@@ -10,7 +10,13 @@ from anchorlib.diagnosis.causes.headers import (
     module_key,
     other_values,
 )
-from anchorlib.diagnosis.causes.histories import HISTORY, Parting, drawn_otherwise, partings
+from anchorlib.diagnosis.causes.histories import (
+    HISTORY,
+    Parting,
+    drawn_otherwise,
+    partings,
+    settings,
+)
 from anchorlib.diagnosis.causes.lineage import Lineage, StepLineage
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
@@ -38,5 +44,6 @@ __all__ = [
     "other_values",
     "partings",
     "plain",
+    "settings",
     "skips",
 ]

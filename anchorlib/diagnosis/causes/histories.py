@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 
 from anchorlib.diagnosis.pairing import Alignment
 
-__all__ = ["HISTORY", "Parting", "drawn_otherwise", "partings"]
+__all__ = ["HISTORY", "Parting", "drawn_otherwise", "partings", "settings"]
 
 HISTORY = "history."
 """What entries of the header begin with that tell of something step by step."""
+
+OPTIMIZER = "optimizer"
+"""What entries of the header begin with that say what an optimizer was made with."""
 
 RANDOM = "random"
 Points = Sequence[tuple[int, Any]]
@@ -41,6 +44,16 @@ def partings(alignment: Alignment) -> list[Parting]:
             if parting is not None:
                 found.append(Parting(key.removeprefix(HISTORY), *parting))
     return found
+
+
+def settings(alignment: Alignment) -> list[Parting]:
+    """What optimizers were told otherwise from the first step on, by name."""
+    one, two = _headers(alignment)
+    return [
+        Parting(name, 0, one[name], two[name])
+        for name in one
+        if name.startswith(OPTIMIZER) and one[name] != two.get(name, one[name])
+    ]
 
 
 def drawn_otherwise(alignment: Alignment) -> int | None:

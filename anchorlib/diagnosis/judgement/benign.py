@@ -3,6 +3,7 @@
 sign   zeros of another sign, or other bits of a NaN
 scale  gradients that carry other loss scales, as each record states: divided by them they are equal
 dtype  the same values in another element type, or what rounding to the coarser one leaves of them
+name   a part of a gradient that is recorded whole under another name of its tensor
 
 A dead end is a scalar, mostly the loss, from which nothing follows: gradients do not depend on what
 it comes to, and those of its step are equal.
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.diagnosis.judgement.aliases import second_names
 from anchorlib.diagnosis.judgement.severity import TOLERANCE
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
 from anchorlib.diagnosis.sizes import Measures
@@ -23,19 +25,20 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
-SIGN, SCALE, DTYPE = "sign", "scale", "dtype"
+SIGN, SCALE, DTYPE, NAME = "sign", "scale", "dtype", "name"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone that both state",
     DTYPE: "in their element type alone",
+    NAME: "as one run parts two names of a tensor, whose first one has the whole gradient",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Benign:
-    """Which of the measured pairs differ in no value.
+    """Which of the measured pairs differ in no value, or in none that is not compared elsewhere.
 
-    pairs: indices into the alignment. why: "sign", "scale" or "dtype" of each.
+    pairs: indices into the alignment. why: "sign", "scale", "dtype" or "name" of each.
     """
 
     pairs: Array
@@ -57,7 +60,7 @@ class Benign:
 
 
 def benign(alignment: Alignment, measures: Measures) -> Benign:
-    """The pairs that were measured by their values and differ in none of them."""
+    """The pairs that were measured and are no difference of values."""
     rows_a, rows_b = alignment.a_row[measures.pair], alignment.b_row[measures.pair]
     a, b = alignment.a, alignment.b
     code_a, code_b = shared_codes(a.dtypes, b.dtypes)
@@ -66,7 +69,9 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same = (measures["measured"] == "values") & (measures["nonfinite"] == 0)
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
-    return Benign(measures.pair[same], why[same])
+    named = second_names(alignment, measures.pair)
+    why = np.where(named & ~same, NAME, why)
+    return Benign(measures.pair[same | named], why[same | named])
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:

@@ -40,6 +40,7 @@ from anchorlib.diagnosis.judgement.operations import (
     about,
     arguments,
     nth,
+    other_number,
     several,
     taken_otherwise,
 )
@@ -55,6 +56,8 @@ MODULE = ".forward"  # what stands for the operations of a module that autograd 
 PARALLEL = 1e-10  # cosine distance of a tensor and a multiple of it, roundings of float32 included
 CLEAR = 1e-3  # from which two factors are told from one another
 FEW = 5  # elements, of which one is a multiple of the other by chance
+MOST_PARTS = 4096  # that a step is split into
+WHOLE = 1e-5  # from a whole number
 FAR = 64.0  # eps, from which values are read to see what they tell
 SHOWN = 3  # changes of one kind
 
@@ -103,7 +106,14 @@ class Changes:
         told += self._in_values(row, measure)
         if factor := _factor(measure):
             told.append(f"B is {factor:.6g} times A{self._scaled(row, factor)}")
+        elif self._kind(row) == "grad" and (factor := _whole_factor(measure)):
+            told.append(f"B is {factor:.6g} times A: {measure.value_a:.6g} | {measure.value_b:.6g}")
         return tuple(told)
+
+    def _kind(self, row: int) -> str:
+        a = self.found.alignment.a
+        kind: str = a.tensors[a.tensor[row]].kind
+        return kind
 
     def operations(self, row: int) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
         """Those of A and of B between a row and what it was computed from, the computing ones."""
@@ -193,6 +203,15 @@ class Changes:
         if a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
             return False
         return other_values(*self._texts(row))
+
+    def other_number(self, row: int) -> bool:
+        """Whether one operation that made a value was told another number, and nothing else differs.
+
+        Of parts that were put together each may have been divided by how many there are.
+        """
+        alignment = self.found.alignment
+        value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
+        return value and not alignment.merged and other_number(*self.operations(row))
 
     def _module(self, row: int) -> list[str]:
         """What the two modules whose output this is, or whose parameter, were made with."""
@@ -353,3 +372,15 @@ def _factor(measure: Measure) -> float:
     factor = measure.value_b / measure.value_a
     apart = measure.error_eps * measure.eps
     return factor if apart > CLEAR and abs(abs(factor - 1) / apart - 1) < CLEAR else 0.0
+
+
+def _whole_factor(measure: Measure) -> float:
+    """B as a multiple of A, or A of B, of the gradient of one number; 0.0 where it is none.
+
+    Backward begins with what the loss is divided by: how many micro-batches or ranks there are.
+    """
+    if measure.numel != 1 or not (measure.value_a and measure.value_b):
+        return 0.0
+    factor = measure.value_b / measure.value_a
+    times = max(factor, 1 / factor)
+    return factor if 1.5 < times < MOST_PARTS and abs(times - round(times)) < WHOLE else 0.0

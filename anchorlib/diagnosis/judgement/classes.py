@@ -225,7 +225,7 @@ class Classes:
         told = severity(self.found, row, int(self.found.alignment.b_row[pair]), measure)
         if np.isnan(told.error):
             return "rounding", "no values were kept; its size is not known"
-        if self.changes.other_settings(row):
+        if self.changes.other_settings(row) or self.changes.other_number(row):
             return "not_rounding", told.note
         if told.rounding:
             return "rounding", told.note

@@ -18,6 +18,7 @@ __all__ = [
     "arguments",
     "computing",
     "nth",
+    "other_number",
     "several",
     "taken_otherwise",
 ]
@@ -30,6 +31,16 @@ MOVING = re.compile(
     r"|Unsqueeze|Squeeze|Split\w*|UnsafeSplit|Narrow|Unbind|Alias|Detach|AsStrided|Contiguous"
     r"|Flatten|Diagonal|Movedim|Swapdims)Backward\d*$"
 )
+
+
+FORMULA = frozenset(
+    "alpha approximate beta correction eps exponent max min negative_slope other p reduction "
+    "threshold value".split()
+)
+"""Arguments of operations that are part of what they compute."""
+_ARGUMENT = re.compile(r"(\w+)=([^,()]+)")
+NEAR = 1e-6
+"""Of a number, which two programs may compute otherwise, and in float32."""
 
 
 class Operation(NamedTuple):
@@ -54,6 +65,34 @@ def arguments(a: Sequence[Operation], b: Sequence[Operation]) -> list[str]:
             if left and right and (made := made_otherwise(f"{name}({left})", f"{name}({right})")):
                 told.append(" | ".join(map(escape, _shorter(*made))))
     return list(dict.fromkeys(told))[:SHOWN]
+
+
+def other_number(a: Sequence[Operation], b: Sequence[Operation]) -> bool:
+    """Whether both ran the same operations, and one of them was told another number or word.
+
+    Then the formulas differ, however little their results do: a norm takes a factor out again. Of
+    two that were, one may make up for the other.
+    """
+    if [one.name for one in a] != [one.name for one in b]:
+        return False
+    left, right = Counter(a) - Counter(b), Counter(b) - Counter(a)
+    if left.total() != 1 or right.total() != 1:
+        return False
+    (one,), (two,) = left, right
+    told = [dict(_ARGUMENT.findall(side.arguments)) for side in (one, two)]
+    names = [name for name in told[0] if told[0][name] != told[1].get(name)]
+    if told[0].keys() != told[1].keys() or len(names) != 1 or names[0] not in FORMULA:
+        return False
+    return _is_other(*(side[names[0]] for side in told))
+
+
+def _is_other(a: str, b: str) -> bool:
+    """Whether two arguments are not one number that two programs have rounded otherwise."""
+    try:
+        one, two = float(a), float(b)
+    except ValueError:
+        return True
+    return abs(one - two) > NEAR * max(abs(one), abs(two))
 
 
 def about(change: str) -> str:

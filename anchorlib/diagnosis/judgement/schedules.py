@@ -1,9 +1,9 @@
-"""Where an optimizer is told otherwise behind rounding: a schedule that falls early, in one run.
+"""Where an optimizer is told otherwise behind rounding: another eps, or a schedule that falls early.
 
-By the step at which a learning rate or momentum parts, the runs differ already, and their updates
-receive that. But what both headers state is no rounding: where the changes that an optimizer makes
-are all at once much further apart than they were, at the very step at which it was told otherwise,
-that step is an origin of its own.
+By the step at which a setting parts, the runs differ already, and their updates receive that. But
+what both headers state is no rounding: where the changes that an optimizer makes are all at once
+much further apart than they were, at the very step at which it was told otherwise, or than their
+gradients are, where it was so from the first step on, that step is an origin of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.causes import Frontier, Parting, partings
+from anchorlib.diagnosis.causes import Frontier, Parting, partings, settings
 from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["turning"]
@@ -21,26 +21,33 @@ Array = np.ndarray[Any, Any]
 FAR = 1e-3
 """Of the median update, from which it is more than rounding."""
 TIMES = 10.0
-"""Times the median of the step before."""
+"""Times the median of the step before; of the first step, of its gradients."""
 NEAR = 1e-9  # of a setting, which two programs may compute otherwise
 WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 """Settings that say how an optimizer is written, not what it computes."""
 
 
 def turning(found: Frontier, measures: Measures) -> int | None:
-    """The first update in the step at which an optimizer is told otherwise; None without."""
-    told = [one for one in partings(found.alignment) if one.step > 0 and _matters(one)]
-    if not told:
-        return None
-    step = min(one.step for one in told)
+    """The first update in a step at which an optimizer is told otherwise; None without."""
+    told = [*partings(found.alignment), *settings(found.alignment)]
+    steps = sorted({one.step for one in told if _matters(one)})
+    turns = (_turn(found, measures, step) for step in steps)
+    return next((row for row in turns if row is not None), None)
+
+
+def _turn(found: Frontier, measures: Measures, step: int) -> int | None:
+    """The first update of this step, where updates are further apart than what came before tells."""
     a = found.alignment.a
     rows = found.alignment.a_row[measures.pair]
     updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
     apart = measures["error_eps"] * measures["eps"]
-    which = updates[a.tensor[rows]] & ~np.isnan(apart)
-    here, before = (which & (a.step[rows] == at) for at in (step, step - 1))
-    if not here.any() or not updates[a.tensor[found.alignment.a_row[_at(found, step - 1)]]].any():
+    known = ~np.isnan(apart)
+    here = known & updates[a.tensor[rows]] & (a.step[rows] == step)
+    earlier = updates if step else np.array([one.kind == "grad" for one in a.tensors], bool)
+    at = max(step - 1, 0)
+    if not here.any() or not earlier[a.tensor[found.alignment.a_row[_at(found, at)]]].any():
         return None
+    before = known & earlier[a.tensor[rows]] & (a.step[rows] == at)
     least = float(np.median(apart[before])) if before.any() else 0.0
     if not float(np.median(apart[here])) > max(FAR, TIMES * least):
         return None

@@ -50,6 +50,9 @@ MATMUL = re.compile(r"mm|linear|matmul|dotproduct|einsum|bilinear", re.IGNORECAS
 CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 CAST = "ToCopyBackward"
 UPDATES = ("updated", "delta")
+LEARNT = ("pass_grad", *UPDATES)
+"""Kinds that only parameters have: they are of the element type that those are stored in."""
+AUTOCAST = "amp.autocast"
 
 
 class Severity(NamedTuple):
@@ -203,17 +206,25 @@ def _terms(found: Frontier, row: int) -> float:
 def _computed_in(*pair: tuple[Table, int]) -> float:
     """The eps of the precision that the float32 tensors of a pair were really computed in.
 
-    Low precision in one of them alone, in a run that shows none elsewhere, is no precision that
-    was chosen: it is the difference.
+    Low precision in one of them alone, in a run that was not told to train in it, is no precision
+    that was chosen: it is the difference.
     """
     found = [_kept_bits(table, row) for table, row in pair]
-    shown = [all(found) or _has_low(table) for table, _ in pair]
+    shown = [all(found) or _is_low(table, row) for table, row in pair]
     return max(eps for eps, counts in zip((*found, 0.0), (*shown, True), strict=True) if counts)
 
 
-def _has_low(table: Table) -> bool:
-    """Whether a run holds tensors of an element type coarser than float32."""
-    return any((dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes)
+def _is_low(table: Table, row: int) -> bool:
+    """Whether a run trains in an element type coarser than float32: by autocast, or stored so.
+
+    A run that does not tell what autocast does is one that holds such tensors at all.
+    """
+    low = [(dtypes.dtype(name).eps or 0.0) > EPS32 for name in table.dtypes]
+    if not any(low) or AUTOCAST not in _header(table, row):
+        return any(low)
+    learnt = np.array([one.kind in LEARNT for one in table.tensors], bool)[table.tensor]
+    told = bool(_header(table, row)[AUTOCAST] or not learnt.any())
+    return told or bool(np.array(low)[table.dtype[learnt]].any())
 
 
 def _kept_bits(table: Table, row: int) -> float:
@@ -257,7 +268,7 @@ def _of_parents(found: Frontier, row: int) -> float:
 
 def _of_autocast(header: Mapping[str, Any], ops: Sequence[str]) -> float:
     """The eps of the products inside a stretch that casts on its way, as autocast has it do."""
-    names = str(header.get("amp.autocast") or "").split("|")
+    names = str(header.get(AUTOCAST) or "").split("|")
     low = [dtypes.DTYPES[name].eps or 0.0 for name in names if name in dtypes.DTYPES]
     casts = any(op.startswith(CAST) for op in ops)
     return max(low, default=0.0) if casts and any(_multiplies(op) for op in ops) else 0.0
