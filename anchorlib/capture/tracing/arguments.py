@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from anchorlib.capture.tracing.schemas import Default, setting
 from anchorlib.operations import FLOAT
 
 __all__ = ["Arguments", "tensors_in"]
@@ -17,14 +18,18 @@ _LISTS: Final = (list, tuple)  # a union of them takes thrice as long to ask, at
 class Arguments:
     """The arguments of one call.
 
-    tensors: those among them. names: what each is called. text: all other arguments.
-    floats: the numbers that stand for `FLOAT` in it, in order.
+    tensors: those among them. names: what each is called. text: all other arguments, those that
+    were left out as the schema has them. floats: the numbers that stand for `FLOAT` in it, in order.
     """
 
     __slots__ = ("floats", "names", "tensors", "text")
 
     def __init__(
-        self, given: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        given: Sequence[str],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        defaults: Sequence[Default] = (),
     ) -> None:
         self.tensors: list[torch.Tensor] = []
         self.names: list[str] = []
@@ -34,6 +39,9 @@ class Arguments:
             self._take(name, value, texts)
         for name, value in kwargs.items():
             self._take(name, value, texts)
+        for place, name, text in defaults:
+            if place >= len(args) and name not in kwargs:
+                texts.append(f"{name}={text}")
         self.text = ", ".join(texts)
 
     def _take(self, name: str, value: Any, texts: list[str]) -> None:
@@ -68,7 +76,7 @@ class Arguments:
             return f"[{', '.join(map(self._text, value))}]"
         if isinstance(value, torch.Generator):
             return "generator"
-        return str(value).removeprefix("torch.").replace(FLOAT, " ")
+        return setting(value).replace(FLOAT, " ")
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

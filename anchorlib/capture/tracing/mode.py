@@ -154,7 +154,7 @@ class OpMode(TorchDispatchMode):
         place = place_of(sys._getframe(2), sights.names.modules, backward=backward)  # noqa: SLF001
         if place is OURS:
             return None
-        arguments = Arguments(facts.arguments, args, kwargs)
+        arguments = Arguments(facts.arguments, args, kwargs, facts.defaults)
         tensors = arguments.tensors
         with self._lock:
             sight = sights.see(facts.name, place, _node() if backward else None, tensors)
