@@ -19,7 +19,7 @@ class Arguments:
     """The arguments of one call.
 
     tensors: those among them. names: what each is called. text: all other arguments, those that
-    were left out as the schema has them. floats: the numbers that stand for `FLOAT` in it, in order.
+    were left out as the schema has them. floats: the numbers that `FLOAT` stands for in it.
     """
 
     __slots__ = ("floats", "names", "tensors", "text")
