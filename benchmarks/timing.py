@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Ratio", "Sample", "Samples", "interleaved", "ratio", "touch_memory"]
+__all__ = ["Ratio", "Sample", "Samples", "interleaved", "ratio", "timed", "touch_memory"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 A transformer of width 256, Adam, one thread: traced steps against steps of the same session that
 are not traced, with digests of all that operations take and make, and with none.
 
+Compiled code is traced from its first step on, for its graphs are read while they are compiled;
+untraced steps of the same code stand beside it.
+
     python -m benchmarks tracing
 """
 
@@ -16,10 +19,11 @@ from torch import nn
 
 import anchorlib
 from benchmarks.figures import Figure, figure
-from benchmarks.timing import Ratio, interleaved, ratio
+from benchmarks.timing import Ratio, Sample, interleaved, ratio, timed
 
 STEPS = 3  # in one turn
 LARGE, SMALL = 256, 32
+ROUNDS = 3  # of compiled code, which is compiled again in each
 
 
 def figures() -> Iterator[Figure]:
@@ -27,6 +31,8 @@ def figures() -> Iterator[Figure]:
     torch.set_num_threads(1)
     yield from of_width(LARGE, "transformer, width 256: a traced step / the same step", 2.5)
     yield from of_width(SMALL, "", None)
+    for backend in ("aot_eager", "inductor"):
+        yield of_compiled(backend)
 
 
 def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
@@ -63,8 +69,38 @@ def of_width(width: int, what: str, bound: float | None) -> Iterator[Figure]:
     yield figure("one operation of small tensors, both digests", each, "µs", at_most=40, why=why)
 
 
-def training(width: int) -> tuple[Callable[[], None], nn.Module, torch.optim.Optimizer]:
-    """A step of two encoder layers, and what it trains."""
+def of_compiled(backend: str) -> Figure:
+    """A traced step's ratio where a backend runs the model."""
+    step, model, optimizer = training(LARGE, backend)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        anchorlib.start("tracing", store=folder) as session,
+    ):
+        session.watch(model, tensors=["2"], optimizer=optimizer)
+        samples: dict[str, list[Sample]] = {"traced": [], "plain": []}
+        # A second trace would not read what the first one saw compiled: each round begins anew.
+        for _ in range(ROUNDS):
+            torch.compiler.reset()
+            session.trace(1 + 2 * STEPS)
+            step()
+            samples["traced"].append(timed(lambda: steps(step)))
+            steps(step)
+            samples["plain"].append(timed(lambda: steps(step)))
+        session.flush()
+    what = f"the same, compiled by {backend}"
+    return figure(what, ratio(samples, "traced", "plain", clock="thread"), at_most=2.5)
+
+
+def steps(step: Callable[[], None]) -> None:
+    """Some steps of a training."""
+    for _ in range(STEPS):
+        step()
+
+
+def training(
+    width: int, backend: str = ""
+) -> tuple[Callable[[], None], nn.Module, torch.optim.Optimizer]:
+    """A step of two encoder layers, and what it trains. backend: of torch.compile, if any."""
     torch.manual_seed(0)
 
     def layer() -> nn.Module:
@@ -73,10 +109,11 @@ def training(width: int) -> tuple[Callable[[], None], nn.Module, torch.optim.Opt
     model = nn.Sequential(layer(), layer(), nn.Linear(width, 10))
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.randn(16, 64, width)
+    called = torch.compile(model, backend=backend) if backend else model
 
     def step() -> None:
         optimizer.zero_grad()
-        model(x).pow(2).mean().backward()
+        called(x).pow(2).mean().backward()
         optimizer.step()
 
     return step, model, optimizer

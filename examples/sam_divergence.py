@@ -131,8 +131,7 @@ def record(run: str, options: argparse.Namespace) -> None:
     where = {"store": options.store}
     with anchorlib.start(run, overwrite=options.overwrite, **where) as session:
         session.watch(model, tensors="*", optimizer=optimizer)
-        if run in ("kernel", "decomposed"):
-            session.trace(1)
+        session.trace(1)
         train(WHOLE)
     if run != "float64":
         with anchorlib.start(run, resume=True, first_step=WHOLE, **where):

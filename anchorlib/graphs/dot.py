@@ -22,6 +22,14 @@ _STAGES: Final = {
 }
 _OTHER: Final = "#f1f5f9"
 _MARKED: Final = ' color="#c62828" fillcolor="#ffb3b3" penwidth=2'
+_ELSEWHERE: Final = ' style=dashed color="#cbd5e1"'
+"""Of an edge into another stage, which goes past much that ran between: text in the middle of the
+line would stand beside other nodes."""
+
+_SAVED: Final = " constraint=false"
+"""Of what forward saved for backward: the two stand beside each other, not one below the other."""
+
+_BESIDE: Final = 60  # letters of a mark that stand beside its node
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "&": "&amp;", '"': "&quot;"})
 _MOST: Final = 6  # what is told of an operation in its tooltip
 
@@ -33,7 +41,7 @@ def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
         "digraph anchorlib {",
         '  graph [fontname="Helvetica" rankdir=TB style=rounded color="#94a3b8"];',
         '  node [shape=box style="filled,rounded" fontname="Helvetica" fontsize=11];',
-        '  edge [fontname="Helvetica" fontsize=9 color="#64748b"];',
+        '  edge [fontname="Helvetica" fontsize=9 color="#64748b" fontcolor="#64748b"];',
     ]
     numbers = count()
     for graph in graphs:
@@ -47,6 +55,7 @@ class _Clusters:
 
     def __init__(self, graph: Graph, numbers: Iterator[int]) -> None:
         self._numbers = numbers
+        self._marks: set[str] = set()
         self._inside: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
         self._nodes: dict[tuple[str, ...], list[Node]] = {}
         for node in graph.nodes:
@@ -57,7 +66,9 @@ class _Clusters:
     def lines(self, scope: tuple[str, ...] = ()) -> Iterator[str]:
         pad = "  " * (len(scope) + 1)
         for node in self._nodes.get(scope, ()):
-            yield f"{pad}{_quoted(node.name)} [{_shown(node)}];"
+            told_before = node.mark in self._marks
+            self._marks.add(node.mark)
+            yield f"{pad}{_quoted(node.name)} [{_shown(node, told_before=told_before)}];"
         for inner in self._inside.get(scope, ()):
             yield f"{pad}subgraph cluster_{next(self._numbers)} {{"
             yield f"{pad}  label={_quoted(inner[-1])};"
@@ -65,10 +76,13 @@ class _Clusters:
             yield f"{pad}}}"
 
 
-def _shown(node: Node) -> str:
+def _shown(node: Node, *, told_before: bool) -> str:
+    """The look of a node. told_before: whether the same mark is written beside another already."""
     told = [f"{key}: {text}" for key, text in node.told.items()][:_MOST]
     color = f' fillcolor="{_STAGES.get(node.stage, _OTHER)}"'
     look = _MARKED if node.mark else color
+    if node.mark and not told_before:
+        look += f" xlabel={_quoted(node.mark.partition(';')[0][:_BESIDE])}"
     tooltip = _quoted("; ".join([node.name, *told]))
     return f"label={_quoted(node.label)} tooltip={tooltip}{look}"
 
@@ -77,8 +91,16 @@ def _edges(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         for one in node.inputs:
             if one.maker is not None:
-                ends = f"{_quoted(graph.nodes[one.maker].name)} -> {_quoted(node.name)}"
-                yield f"  {ends} [label={_quoted(str(one.tensor))}];"
+                maker = graph.nodes[one.maker]
+                ends = f"{_quoted(maker.name)} -> {_quoted(node.name)}"
+                yield f"  {ends} [{_drawn(maker.stage, node.stage, str(one.tensor))}];"
+
+
+def _drawn(start: str, end: str, text: str) -> str:
+    """The look of an edge from one stage into another or the same."""
+    if start == end:
+        return f"label={_quoted(text)}"
+    return f"tooltip={_quoted(text)}{_ELSEWHERE}{_SAVED if start == 'forward' else ''}"
 
 
 def _quoted(text: str) -> str:

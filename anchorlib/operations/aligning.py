@@ -22,7 +22,7 @@ from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.flow import Flow, place_of
 from anchorlib.operations.moving import without_moved
 from anchorlib.operations.op import Op
-from anchorlib.operations.spelling import computes, settings_of, subtraction
+from anchorlib.operations.spelling import computes, is_alike, settings_of, subtraction
 
 __all__ = ["align_ops"]
 
@@ -142,7 +142,7 @@ def _told_otherwise(one: Op, two: Op) -> str:
             " | ".join(sides) if all(sides) and (sides[0][0] == "x") != (sides[1][0] == "x") else ""
         )
     a, b = settings_of(one), settings_of(two)
-    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    names = [name for name in dict.fromkeys([*a, *b]) if not is_alike(a.get(name), b.get(name))]
     told = [f"{name} {a.get(name, 'default')} | {b.get(name, 'default')}" for name in names]
     types = [tuple(operand.dtype for operand in op.outputs) for op in (one, two)]
     if types[0] != types[1] and "dtype" not in names:

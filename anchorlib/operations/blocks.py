@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Final, NamedTuple, TypeAlias
 
+from anchorlib.operations.matching import Match, matches
 from anchorlib.operations.op import Op
 from anchorlib.operations.spelling import base_name
 
@@ -54,7 +54,7 @@ def blocks(
     signatures: an operation's name and what it works on, of A's and of B's. Where two stretches
         have the same ones in another order, a compiler scheduled them otherwise: they are equal.
     """
-    for equal, i, j, k, m in _merged(_spans(_names(a), _names(b))):
+    for equal, i, j, k, m in _merged(_spans(a, b)):
         one, two = tuple(a[i:j]), tuple(b[k:m])
         told = list(map(signatures[0], one)), list(map(signatures[1], two))
         if not equal and Counter(told[0]) == Counter(told[1]):
@@ -67,21 +67,25 @@ def _names(ops: Sequence[Op]) -> list[str]:
     return [base_name(op.op) for op in ops]
 
 
-def _spans(a: Sequence[str], b: Sequence[str]) -> list[Span]:
-    """What is equal at both ends is not searched: the search takes the square of the rest."""
-    least = min(len(a), len(b))
-    head = next((n for n in range(least) if a[n] != b[n]), least)
-    tail = next((n for n in range(least - head) if a[-1 - n] != b[-1 - n]), least - head)
-    found: list[Span] = [(True, 0, head, 0, head)]
-    matcher = SequenceMatcher(
-        None, a[head : len(a) - tail], b[head : len(b) - tail], autojunk=False
-    )
-    found += [
-        (tag == "equal", head + i, head + j, head + k, head + m)
-        for tag, i, j, k, m in matcher.get_opcodes()
-    ]
-    found.append((True, len(a) - tail, len(a), len(b) - tail, len(b)))
-    return [span for span in found if span[1] < span[2] or span[3] < span[4]]
+def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
+    """All of both, in order: stretches of the same names, and what stands between them."""
+    found: list[Span] = []
+    i = k = 0
+    every = matches(_names(a), _names(b), (_bits(a), _bits(b)))
+    for one in (*every, Match(len(a), len(b), 0)):
+        if i < one.a or k < one.b:
+            found.append((False, i, one.a, k, one.b))
+        i, k = one.a + one.size, one.b + one.size
+        if one.size and found and found[-1][0]:
+            found[-1] = (True, found[-1][1], i, found[-1][3], k)
+        elif one.size:
+            found.append((True, one.a, i, one.b, k))
+    return found
+
+
+def _bits(ops: Sequence[Op]) -> list[str | None]:
+    """The digest of what each made last, or nothing."""
+    return [op.outputs[-1].digest if op.outputs else None for op in ops]
 
 
 def _merged(spans: Sequence[Span]) -> Iterator[Span]:

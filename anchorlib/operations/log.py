@@ -78,7 +78,7 @@ class OpLog:
             key = self._known.get(forms)
             if key is None:
                 told = [_told(form) for form in forms]
-                key = self._known[forms] = _hash_of(told)
+                key = self._known[forms] = _hash_of(forms)
                 yield {"structure": key, "ops": told}
             yield {"row": _row(step, first, key, block)}
             first += len(block)
@@ -86,14 +86,16 @@ class OpLog:
 
 def _blocks(ops: Sequence[TracedOp]) -> Iterator[list[TracedOp]]:
     block: list[TracedOp] = []
-    operands = 0
+    operands, before = 0, ""
     for one in ops:
         form = one.form
         size = len(form.inputs) + len(form.outputs)
-        ends = block and _group(form) != _group(block[-1].form)
+        group = _group(form)
+        ends = block and group != before
         if ends or len(block) == _OPS or (block and operands + size > _OPERANDS):
             yield block
             block, operands = [], 0
+        before = group
         block.append(one)
         operands += size
     if block:
@@ -119,8 +121,9 @@ def _row(step: int, first: int, key: str, block: Iterable[TracedOp]) -> dict[str
 
 def _told(form: OpForm) -> dict[str, Any]:
     """A form as JSON; what is empty is left out."""
-    return {name: value for name, value in form._asdict().items() if value not in ((), "", None)}
+    told = zip(OpForm._fields, form, strict=True)
+    return {name: value for name, value in told if value not in ((), "", None)}
 
 
-def _hash_of(told: list[dict[str, Any]]) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(told, separators=(",", ":")).encode())
+def _hash_of(forms: tuple[OpForm, ...]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(forms, separators=(",", ":")).encode())

@@ -7,7 +7,7 @@ from typing import Final
 
 from anchorlib.operations.op import Op
 
-__all__ = ["base_name", "computes", "moved", "settings_of", "subtraction"]
+__all__ = ["base_name", "computes", "is_alike", "moved", "settings_of", "subtraction"]
 
 _ALIKE: Final = {
     "_unsafe_view": "view",
@@ -87,6 +87,16 @@ def settings_of(op: Op) -> dict[str, str]:
     """What an operation was told beside its tensors, by name; not where its tensors lie."""
     told = (part.partition("=") for part in _parts(op.args))
     return {name: value for name, _, value in told if name not in _PLACING}
+
+
+def is_alike(a: str | None, b: str | None) -> bool:
+    """Whether two settings are one: 1 and 1.0, of which either may stand for a number, are."""
+    if a is None or b is None or a == b:
+        return a == b
+    try:
+        return float(a) == float(b)
+    except ValueError:
+        return False
 
 
 def subtraction(op: Op) -> str:

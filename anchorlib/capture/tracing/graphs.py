@@ -97,7 +97,8 @@ def _op(node: fx.Node, called: str, group: int | None) -> GraphOp:
     names = () if facts is None else facts.arguments
     args = fx.map_arg(node.args, value)
     named = names or tuple(str(at) for at in range(len(args)))
-    arguments = Arguments(named, args, fx.map_arg(node.kwargs, value))
+    defaults = () if facts is None else facts.defaults
+    arguments = Arguments(named, args, fx.map_arg(node.kwargs, value), defaults)
     made = list(tensors_in(node.meta.get("val")))
     return GraphOp(
         node.name,

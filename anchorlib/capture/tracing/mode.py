@@ -15,7 +15,7 @@ import torch
 from anchorlib.capture.frames import IS_TOLD, natively
 from anchorlib.capture.tensors import dtype_name
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
-from anchorlib.capture.tracing.digests import digest_of
+from anchorlib.capture.tracing.digests import Digester, Near
 from anchorlib.capture.tracing.doors import GraphKey
 from anchorlib.capture.tracing.kernels import Kernels, Running
 from anchorlib.capture.tracing.places import OURS, place_of
@@ -27,6 +27,7 @@ from anchorlib.torch_private import DispatchMode, Overload, current_node, graph_
 
 __all__ = ["OpMode"]
 
+_STRIDED: Final = torch.strided
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Classes whose operations are torch's own; those of any other class show what they run inside."""
 
@@ -42,6 +43,7 @@ class _Begun(NamedTuple):
     digests: bytes
     makers: list[int | None]
     source: str
+    near: Near | None
 
 
 class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
@@ -151,24 +153,17 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         place = place_of(sys._getframe(2), sights.names.modules, backward=backward)  # noqa: SLF001
         if place is OURS:
             return None
-        arguments = Arguments(facts.arguments, args, kwargs)
+        arguments = Arguments(facts.arguments, args, kwargs, facts.defaults)
         tensors = arguments.tensors
         with self._lock:
             sight = sights.see(facts.name, place, current_node() if backward else None, tensors)
             makers = [sights.makers.maker(x) for x in tensors]
             pass_index = sights.pass_index
-        found: list[bytes | None]
-        if self._inputs:
-            found = [
-                None if sights.is_blank(maker) else digest_of(x)
-                for x, maker in zip(tensors, makers, strict=True)
-            ]
-        else:
-            found = [None] * len(tensors)
-        inputs = _forms(arguments.names, tensors, found)
-        told = b"".join([one for one in found if one is not None])
+        known = [self._inputs and not sights.is_blank(maker) for maker in makers]
+        near: Near | None = {} if facts.view and not facts.writes else None
+        inputs, told = _forms(arguments.names, tensors, known, sights.digester, near)
         source = "eager" if place.graph is None else "graph"
-        return _Begun(facts, sight, arguments, pass_index, inputs, told, makers, source)
+        return _Begun(facts, sight, arguments, pass_index, inputs, told, makers, source, near)
 
     def _note(self, begun: _Begun, out: Any) -> None:
         facts, sight, arguments = begun.facts, begun.sight, begun.arguments
@@ -179,13 +174,12 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
             mutates = tuple(arguments.places(facts.writes))
             for place in mutates:  # what fused operations write they do not return
                 x = arguments.tensors[place]
-                if not any(x is one for one in made):
+                if x is not out and not any(x is one for one in made):
                     names.append(arguments.names[place])
                     made.append(x)
-        digests = self._outputs and not facts.blank
-        found = [digest_of(x) if digests else None for x in made]
-        outputs = _forms(names, made, found)
-        told = begun.digests + b"".join([one for one in found if one is not None])
+        known = [self._outputs and not facts.blank] * len(made)
+        outputs, told = _forms(names, made, known, self._sights.digester, begun.near)
+        told = begun.digests + told
         with self._lock:
             sights = self._sights
             index = len(sights.ops)
@@ -215,21 +209,25 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
 
 def _forms(
-    names: list[str], tensors: list[torch.Tensor], digests: list[bytes | None]
-) -> tuple[OperandForm, ...]:
-    """The tensors without their values."""
-    return tuple(
-        [
-            (
-                name,
-                dtype_name(x.dtype),
-                tuple(x.shape),
-                tuple(x.stride()) if x.layout is torch.strided else (),
-                digest is not None,
-            )
-            for name, x, digest in zip(names, tensors, digests, strict=True)
-        ]
-    )
+    names: list[str],
+    tensors: list[torch.Tensor],
+    known: list[bool],
+    digester: Digester,
+    near: Near | None,
+) -> tuple[tuple[OperandForm, ...], bytes]:
+    """The tensors without their values, and the digests of these.
+
+    known: of which of them a digest is wanted, and means something.
+    """
+    forms = list[OperandForm]()
+    digests = b""
+    for name, x, wanted in zip(names, tensors, known, strict=True):
+        digest = digester.digest(x, near) if wanted else None
+        if digest is not None:
+            digests += digest
+        stride = x.stride() if x.layout is _STRIDED else ()
+        forms.append((name, dtype_name(x.dtype), tuple(x.shape), stride, digest is not None))
+    return tuple(forms), digests
 
 
 natively(OpMode.__torch_dispatch__)

@@ -63,6 +63,14 @@ _CALL: Final = inner_call_code()
 _ENGINE: Final = engine_code()
 _STEP: Final = profiled_step_code()
 
+# Each is looked up for every frame above every operation; a member of an enum takes thrice as long.
+_USERS: Final = _Kind.USERS
+_TORCHS: Final = _Kind.TORCHS
+_OPTIMIZERS: Final = _Kind.OPTIMIZERS
+_CHECKPOINTS: Final = _Kind.CHECKPOINTS
+_GRAPHS: Final = _Kind.GRAPHS
+_OURS: Final = _Kind.OURS
+
 _kinds: dict[str, _Kind] = {}
 
 
@@ -120,7 +128,7 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename) or _kind_of(code.co_filename)
-        if kind is _Kind.TORCHS:
+        if kind is _TORCHS:
             if code is _CALL:
                 called = True
                 owner = frame.f_locals["self"]
@@ -129,17 +137,17 @@ def place_of(  # noqa: C901, PLR0912, PLR0915  # it runs at every operation: one
                     module = names.get(id(owner))
             elif code is _ENGINE and backward:
                 break
-        elif kind is _Kind.USERS:
+        elif kind is _USERS:
             where = where or f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
-        elif kind is _Kind.OPTIMIZERS:
+        elif kind is _OPTIMIZERS:
             # AveragedModel, which averages weights, also calls the model that it holds.
             optimizes |= not (where or called) or (code is _STEP and not torch.is_grad_enabled())
-        elif kind is _Kind.OURS:
+        elif kind is _OURS:
             if not where and code.co_name not in _WRAPPERS:
                 return OURS
-        elif kind is _Kind.CHECKPOINTS:
+        elif kind is _CHECKPOINTS:
             repeats |= backward
-        elif kind is _Kind.GRAPHS:
+        elif kind is _GRAPHS:
             graph = graph or frame
         if where and (module is not None or optimizes):
             break

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import fx
 
+from anchorlib.capture.tracing.digests import Digester
 from anchorlib.capture.tracing.insides import Insides
 from anchorlib.capture.tracing.lines import Lines
 from anchorlib.capture.tracing.nodes import NodeFacts, facts_of_node
@@ -53,6 +54,7 @@ class Sights:
     names: Names
     ops: list[TracedOp] = field(default_factory=list)
     makers: Makers = field(default_factory=Makers)
+    digester: Digester = field(default_factory=Digester)
     pass_index: int = 0
     graphs: WeakSet[fx.Graph] = field(default_factory=WeakSet)
     _forward: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -71,6 +73,7 @@ class Sights:
         """A step has ended: its operations; nothing of it is known any more."""
         ops, self.ops = self.ops, []
         self.makers.forget()
+        self.digester.forget()
         self._forward.clear()
         self._numbers.clear()
         self._blank.clear()
@@ -100,12 +103,11 @@ class Sights:
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
             return self._of_graph(facts, place, node)
-        origin = ""
-        if facts is not None:
-            module = self._insides.module(facts.module, -1, place.graph) or place.module
-            place = place._replace(where=facts.where or place.where, module=module)
-            origin = facts.origin
-        return self._of_torch(name, place, node, tensors)._replace(origin=origin)
+        if facts is None:
+            return self._of_torch(name, place, node, tensors)
+        module = self._insides.module(facts.module, -1, place.graph) or place.module
+        place = place._replace(where=facts.where or place.where, module=module)
+        return self._of_torch(name, place, node, tensors)._replace(origin=facts.origin)
 
     def see_node(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
         """What the operation of a graph's node is, of which nothing but the graph was seen."""

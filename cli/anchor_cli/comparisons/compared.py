@@ -36,6 +36,7 @@ DOUBTED = ("suspect", "unexpected")
 
 _LINES, _COLUMNS, _NARROW = 25, 80, 40
 _SENTENCE = 5  # lines of it for which there is room
+_WHY = 5  # lines of what an origin was computed by: which run is nearer comes last in it
 _GREEN, _YELLOW, _RED = 32, 33, 31
 _COLOUR = {"IDENTICAL": _GREEN, "EXPECTED": _GREEN, "SUSPECT": _YELLOW}
 _LEAST = 8  # columns that a name has in any case
@@ -130,12 +131,16 @@ def _origin(one: Entry, width: int, screen: Screen) -> list[str]:
     *before, line = _named(f"  {one.where}  ", one.name, f": {one.kind}", width)
     if one.alarming:
         line = screen.style(one.kind, _RED).join(line.rsplit(one.kind, 1))
-    texts = [*_measured(one, width), one.text]
+    texts = [(text, 2) for text in _measured(one, width)] + [(one.text, _WHY)]
     return [
         *before,
         line,
-        *(part for text in texts if text for part in wrapped(f"    {text}", width, 2, "      ")),
+        *(part for text, most in texts if text for part in _indented(text, width, most)),
     ]
+
+
+def _indented(text: str, width: int, most: int) -> list[str]:
+    return wrapped(f"    {text}", width, most, "      ")
 
 
 def _operations(section: Section, width: int, screen: Screen) -> Block:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 import anchorlib
-from anchorlib.operations import Joined, read_entries, segment
+from anchorlib.capture.tracing.arguments import Arguments
+from anchorlib.capture.tracing.schemas import facts_of
+from anchorlib.operations import FLOAT, Joined, align_ops, read_entries, segment
 from tests.anchorlib.capture.tracing.programs import SITUATIONS, Net, train
+from tests.anchorlib.operations.made import made
 from tests.recording import recording
 
 ONE_BY_ONE = [name for name in SITUATIONS if "inductor" not in name and "," not in name]
@@ -88,6 +93,30 @@ def test_arguments_that_are_no_tensors_are_text_by_name():
     ops = traced(body)
     assert one(ops, "aten.addmm.default").args == "beta=0.5, alpha=2"
     assert one(ops, "aten.sum.dim_IntList").args == "dim=[1], keepdim=True, dtype=float64"
+
+
+def test_an_argument_that_was_left_out_is_what_the_schema_has():
+    def body(**options):
+        x = torch.arange(6.0).view(2, 3)
+        torch.add(x, x, **options)
+        torch.ops.aten.renorm(x, 2.0, 0, 1.0)
+
+    ops = traced(body)
+    assert one(ops, "aten.add.Tensor").args == "alpha=1"
+    assert one(ops, "aten.renorm.default").args == "p=2.0, dim=0, maxnorm=1.0", "it has none"
+    other = traced(lambda: body(alpha=2))
+    assert [op.arguments for op in align_ops(ops, other).every] == ["alpha 1 | 2"]
+
+
+@pytest.mark.parametrize("given", [{}, {"alpha": 1}, {"alpha": 1.0}])
+def test_an_argument_that_was_left_out_in_one_run_alone_is_no_difference(given):
+    facts = facts_of(torch.ops.aten.add.Tensor)
+    x = torch.ones(2)
+    left_out = Arguments(facts.arguments, (x, x), {}, facts.defaults)
+    told = Arguments(facts.arguments, (x, x), given, facts.defaults)
+    a, b = (made("add", takes="xx", args=one.text) for one in (left_out, told))
+    b = replace(b, args=b.args.replace(FLOAT, repr(given.get("alpha"))))
+    assert not align_ops([a], [b]).every
 
 
 def test_operands_have_dtype_shape_stride_and_the_digest_of_a_record():

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import anchorlib
 from anchorlib.capture.sessions.opening import open_session
 from anchorlib.capture.sessions.settings import Options, settings
-from anchorlib.capture.tracing import digests, mode, tracer
+from anchorlib.capture.tracing import digests, tracer
 from anchorlib.errors import OptionError
 from anchorlib.operations import gaps_of, read_entries
 from anchorlib.sinks import MemorySink
@@ -158,10 +158,10 @@ def test_a_closed_session_leaves_no_mode_and_keeps_the_unfinished_step():
 
 
 def test_a_fault_of_ours_ends_the_trace_and_the_training_goes_on(monkeypatch, caplog):
-    def broken(_x):
+    def broken(*_):
         raise ValueError("no digest today")
 
-    monkeypatch.setattr(mode, "digest_of", broken)
+    monkeypatch.setattr(digests.Digester, "digest", broken)
     with recording() as run:
         run.session.trace(2)
         assert torch.equal(torch.zeros(2).cos(), torch.ones(2))
@@ -248,7 +248,10 @@ def test_a_backward_on_another_thread_disturbs_nothing():
 
 def test_other_steps_cost_no_look_at_any_operation(monkeypatch):
     looked = []
-    monkeypatch.setattr(mode, "digest_of", lambda x: looked.append(0) or digests.digest_of(x))
+    digest = digests.Digester.digest
+    monkeypatch.setattr(
+        digests.Digester, "digest", lambda *given: looked.append(0) or digest(*given)
+    )
     with recording() as run:
         torch.ones(2).sin()
         run.session.step()

@@ -1,0 +1,59 @@
+"""The digest of a tensor is that of its values in order, however its memory lies."""
+
+from __future__ import annotations
+
+import torch
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorlib.capture.tracing import digests
+from anchorlib.capture.tracing.digests import Digester
+
+VIEWS = (
+    lambda x: x,
+    lambda x: x.t(),
+    lambda x: x[1:, ::2],
+    lambda x: x[:, :1].expand(4, 6),
+    lambda x: x.view(2, 2, 6).permute(2, 0, 1),
+    lambda x: x[2],
+    lambda x: x[:0].t(),
+    lambda x: torch._neg_view(x.t()),
+    lambda x: x.to(torch.complex64).t().conj(),
+)
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(range(len(VIEWS))), st.booleans()), max_size=20))
+def test_a_digest_is_that_of_the_values_now_whatever_was_seen_before(steps):
+    x = torch.arange(24.0).view(4, 6)
+    digester = Digester()
+    for number, writes in steps:
+        if writes:
+            x.numpy()[number % 4, :] += 1  # nothing that torch dispatches
+        view = VIEWS[number](x)
+        told = view.resolve_conj().resolve_neg().contiguous()
+        assert digester.digest(view) == xxhash.xxh3_128_digest(told.numpy().tobytes())
+
+
+def test_the_same_transposed_values_are_put_in_order_once(monkeypatch):
+    looked = []
+    digest_of = digests.digest_of
+    monkeypatch.setattr(digests, "digest_of", lambda x: looked.append(0) or digest_of(x))
+    x = torch.arange(24.0).view(4, 6)
+    digester = Digester()
+    first = digester.digest(x.t())
+    assert digester.digest(x.clone().t()) == first
+    assert len(looked) == 1
+    assert digester.digest(x.view(6, 4).t()) != first, "the same memory in another shape"
+    digester.forget()
+    assert digester.digest(x.t()) == first
+    assert len(looked) == 3
+
+
+def test_what_a_view_takes_and_makes_in_one_memory_is_read_once():
+    x = torch.arange(24.0)
+    digester, near = Digester(), {}
+    first = digester.digest(x, near)
+    assert digester.digest(x.view(4, 6), near) == first
+    assert digester.digest(x[:6], near) != first
+    assert len(near) == 2
