@@ -199,6 +199,7 @@ def test_gc_leaves_what_it_cannot_read_and_what_was_never_closed(store: Path, pl
         ([], "say what goes"),
         (["--older-than", "soon"], "is no time"),
         (["--older-than", ""], "is no time"),
+        (["--older-than", "30"], "write 30d for days"),
         (["--older-than", "9" * 400 + "d"], "is no time"),
         (["--older-than", "99999999d"], "is no time"),
         (["--max-size", "big"], "--max-size"),

@@ -209,6 +209,17 @@ def test_the_version_stands_in_one_place_and_whatever_repeats_it_says_the_same()
         assert said == [released], path
 
 
+def test_the_pythons_that_are_claimed_are_those_that_the_readme_names():
+    named = "Programming Language :: Python :: 3."
+    claimed = [
+        line.removeprefix(named) for line in PROJECT["project"]["classifiers"] if named in line
+    ]
+    assert PROJECT["project"]["requires-python"] == f">=3.{claimed[0]}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    *first, last = [f"3.{minor}" for minor in claimed]
+    assert f"With Python {', '.join(first)} or {last}" in readme
+
+
 def test_the_readme_names_the_extras_there_are():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("| extra | for |\n|---|---|\n")[2].partition("\n\n")[0]

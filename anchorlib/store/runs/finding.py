@@ -198,7 +198,9 @@ def _in_store(name: str, store: Location, where: str) -> FoundRun:
     if isinstance(store, LocalLocation) and (note := note_of(store.root, name)) is not None:
         return _elsewhere(note)
     known = list_runs(store)
-    hint = suggest(name, known) if known else "; it holds no run at all"
+    hint = suggest(name, known) or "; `anchor runs` lists what it holds"
+    if not known:
+        hint = "; it holds no run at all"
     raise RunNotFoundError(f"no run {name!r} in {escape(where)}{hint}")
 
 

@@ -1,6 +1,12 @@
 """What commands are told: options that several of them share, selections, amounts, completion."""
 
-from anchor_cli.arguments.amounts import parse_keep, parse_rate, parse_seconds, parse_size
+from anchor_cli.arguments.amounts import (
+    parse_age,
+    parse_keep,
+    parse_rate,
+    parse_seconds,
+    parse_size,
+)
 from anchor_cli.arguments.bash import asked_by_bash
 from anchor_cli.arguments.narrowing import narrowing
 from anchor_cli.arguments.options import (
@@ -30,6 +36,7 @@ __all__ = [
     "examples",
     "narrowing",
     "not_empty",
+    "parse_age",
     "parse_keep",
     "parse_rate",
     "parse_seconds",

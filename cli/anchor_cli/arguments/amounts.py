@@ -11,7 +11,7 @@ from anchorlib.names import escape
 if TYPE_CHECKING:
     from anchorlib.archive import Keep
 
-__all__ = ["parse_keep", "parse_rate", "parse_seconds", "parse_size"]
+__all__ = ["parse_age", "parse_keep", "parse_rate", "parse_seconds", "parse_size"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST: Final = 36_525 * _UNITS["d"]
@@ -28,6 +28,17 @@ def parse_seconds(text: str, option: str) -> float:
     if not 0 < seconds <= _LONGEST:
         raise OptionError(f"{option} {escape(text[:80])!r} is no time; write 90s, 30m, 2h or 1d")
     return seconds
+
+
+def parse_age(text: str, option: str) -> float:
+    """A time with its unit: `30d`. Raises OptionError.
+
+    What removes by age does not guess a unit: `30` for `30d` would remove all but the last seconds.
+    """
+    if _TIME.fullmatch(text) and not text.strip()[-1:].isalpha():
+        number = text.strip()
+        raise OptionError(f"{option} {number} has no unit: write {number}d for days, or s, m or h")
+    return parse_seconds(text, option)
 
 
 def parse_size(text: str, option: str) -> int:

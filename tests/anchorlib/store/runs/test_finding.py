@@ -62,7 +62,7 @@ def test_the_store_comes_from_the_environment_where_none_is_given(
     ("run", "said"),
     [
         ("rnu1", "did you mean 'run1'"),
-        ("nothing-like-it", "no run 'nothing-like-it'"),
+        ("nothing-like-it", "; `anchor runs` lists what it holds"),
         ("../run1.zarr", "is not there"),
         ("", "run"),
         (".hidden", "run"),
