@@ -186,6 +186,7 @@ def test_a_long_argument_is_masked_in_one_go():
         masked_text(text)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_no_secret_of_its_command_or_its_attributes(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
