@@ -26,6 +26,10 @@ os.environ["XDG_CACHE_HOME"] = _cache.name
 # Two workers on two cores: threads of torch's would wait for each other. Tests of threads set them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Inductor compiles a program for each instruction set, seven seconds of a processor for each cache,
+# only to see whether the compiler knows what the processor has.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 # A process for each of some thousand sessions would take most of the time; those that are about
 # recorder processes ask for them.
 os.environ["ANCHOR_RECORDER"] = "thread"

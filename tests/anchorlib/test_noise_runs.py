@@ -87,6 +87,7 @@ def test_without_a_command_a_header_that_hides_it_is_refused(tmp_path, command, 
         anchorlib.noise(None, "run1", store=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_named_by_its_path_finds_its_store(tmp_path):
     make_run(tmp_path, [record()])
     told = "import os; print(os.environ['ANCHOR_STORE'], os.environ['ANCHOR_RUN'])"

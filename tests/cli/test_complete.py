@@ -62,6 +62,7 @@ def test_run_names_are_offered(store):
     assert ask("anchor names ru", ANCHOR_STORE=str(store)) == ["run1"]
 
 
+@pytest.mark.slow
 def test_both_runs_of_a_comparison_and_its_noise_are_offered(store):
     make_run(store, [record()], run="run2")
     for words in ("anchor compare ru", "anchor compare run1 ru", "anchor compare a b --noise ru"):
@@ -70,6 +71,7 @@ def test_both_runs_of_a_comparison_and_its_noise_are_offered(store):
     assert ask(words, ANCHOR_STORE=str(store)) == FC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -91,6 +93,7 @@ def test_selectors_are_offered_as_a_word_of_their_own_and_behind_an_equals_sign(
     assert ask(words.replace(" ", "\n"), words.count(" "), ANCHOR_STORE=str(store)) == FC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["hist", "pull", "stats"])
 def test_the_store_on_the_line_goes_before_that_of_the_environment(store, command):
     nowhere = {"ANCHOR_STORE": str(store / "nowhere")}
@@ -99,6 +102,7 @@ def test_the_store_on_the_line_goes_before_that_of_the_environment(store, comman
     assert ask(f"anchor {command} {store}/run1.zarr --tensor fc.", **nowhere) == FC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "place"),
     [
@@ -112,16 +116,19 @@ def test_what_stands_behind_the_cursor_is_known(store, words, place):
     assert ask(words.replace("STORE", str(store)), place) == FC
 
 
+@pytest.mark.slow
 def test_an_argument_behind_the_cursor_does_not_take_its_place(store):
     assert ask(f"anchor names ru conv --store {store}", 2) == ["run1"]
 
 
+@pytest.mark.slow
 def test_the_only_run_need_not_be_named_yet(store):
     assert ask("anchor hist --tensor fc.", ANCHOR_STORE=str(store)) == FC
     make_run(store, [record()], run="other")
     assert ask("anchor hist --tensor fc.", ANCHOR_STORE=str(store)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "answers"),
     [
@@ -136,6 +143,7 @@ def test_formats_modes_and_phases_are_offered(store, words, answers):
     assert ask(words, ANCHOR_STORE=str(store)) == answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "answers"),
     [
@@ -150,6 +158,7 @@ def test_bash_gets_what_takes_the_place_of_its_own_word(store, words, answers):
     assert ask(words, ANCHOR_STORE=str(store)) == answers
 
 
+@pytest.mark.slow
 def test_a_collector_is_asked_too(store):
     with Collector(store, bind="127.0.0.1:0") as collector:
         host, port = collector.address.split(":")
@@ -157,6 +166,7 @@ def test_a_collector_is_asked_too(store):
         assert ask(f"anchor hist grpc : //{host} : {port}/run1 --tensor fc.") == FC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -196,6 +206,7 @@ def test_imports_are_not_part_of_the_patience(store, monkeypatch):
     assert complete.selectors(Context(store=str(store), run="run1"), "fc.") == FC
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
 @pytest.mark.parametrize("words", ["--tensor fc.w", "--tensor=fc.w"])
 def test_other_shells_are_answered_too(store, shell, words):
@@ -218,6 +229,7 @@ def test_other_shells_are_answered_too(store, shell, words):
     assert re.findall(r"[\w.]+@\w+", done.stdout) == ["fc.weight@grad"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_for_a_shell_is_shown(shell):
     done = subprocess.run(

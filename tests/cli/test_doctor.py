@@ -103,6 +103,7 @@ def test_packages_that_are_missing_or_too_old_are_broken(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_tokens_are_masked_wherever_they_may_stand(tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHOR_TOKEN", "s3cret")
     monkeypatch.setenv("ANCHOR_TOKN", "s3cret")

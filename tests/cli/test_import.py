@@ -339,6 +339,7 @@ def bombs(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_a_file_that_is_a_trap_is_skipped_in_a_line_and_the_others_are_imported(tmp_path):
     folder = tmp_path / "dumps"
     dump(folder, "step_0/fc1.pt", torch.arange(4.0))

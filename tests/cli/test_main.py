@@ -211,6 +211,7 @@ def test_wrong_input_is_one_line_and_exit_2(store, arguments, said):
     assert said in done.err
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_is_exit_4_and_says_which():
     done = spawn("names", "run1", "--store", "grpc://127.0.0.1:1")
     assert done.returncode == 4
@@ -226,6 +227,7 @@ def test_a_url_without_a_run_says_how_one_is_written(url):
     assert (done.code, done.err) == (2, said)
 
 
+@pytest.mark.slow
 def test_a_plain_client_on_a_tls_port_is_told_of_grpcs(store):
     pytest.importorskip("cryptography")
     identity = own_identity(store, "127.0.0.1")
@@ -278,6 +280,7 @@ def test_a_defect_shows_its_traceback_on_request(store, monkeypatch):
         anchor("names", "run1", "--store", store, "--json")
 
 
+@pytest.mark.slow
 def test_the_store_comes_from_the_environment_unless_given(store):
     done = spawn("names", "run1", env=environment(ANCHOR_STORE=str(store)))
     assert done.returncode == 0
@@ -286,6 +289,7 @@ def test_the_store_comes_from_the_environment_unless_given(store):
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 def test_the_store_is_called_anchors_by_default(tmp_path):
     make_run(tmp_path / "anchors", [record()])
     assert spawn("names", "run1", cwd=tmp_path).returncode == 0
@@ -296,6 +300,7 @@ def test_a_run_may_be_given_by_its_path(store):
     assert by_path.json == anchor("names", "run1", "--store", store, "--json").json
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["stats", "run1", "-t", "fc2.bias"]])
 def test_a_closed_pipe_ends_quietly(tmp_path, arguments):
     make_run(tmp_path, [record(step=step) for step in range(2000)])
@@ -311,6 +316,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path, arguments):
     assert shell.stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_is_gone_before_the_first_byte_is_no_error(store, unbuffered):
     process = subprocess.Popen(
@@ -325,12 +331,14 @@ def test_a_reader_that_is_gone_before_the_first_byte_is_no_error(store, unbuffer
     process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_is_no_error(store):
     shell = ["bash", "-c", '"$@" >&-', "bash", *COMMAND, "names", "run1", "--store", str(store)]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_behind_stdout_is_one_line(store, unbuffered):
@@ -344,6 +352,7 @@ def test_a_full_disk_behind_stdout_is_one_line(store, unbuffered):
     assert done.stderr == "anchor: cannot write /dev/full: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_command_with_130_and_no_word(store):
     code = (
         "import sys, time; from anchor_cli import main, names\n"
@@ -360,6 +369,7 @@ def test_ctrl_c_ends_a_command_with_130_and_no_word(store):
         assert process.stdout.read() + process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_what_the_library_logs_is_a_line_like_any_other(store):
     done = spawn("names", "run1", "Gradient___model.fc2.bias", "--store", store)
     assert done.returncode == 0

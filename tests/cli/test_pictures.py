@@ -122,6 +122,7 @@ def test_a_hostile_name_reaches_no_terminal(hostile):
     assert not {"\x1b", "\u202e"} & set(done.out)
 
 
+@pytest.mark.slow
 def test_a_png_is_drawn_of_any_name(hostile, tmp_path):
     place = tmp_path / "h.PNG"
     done = anchor("hist", "run1", "--store", hostile, "-t", "*", "-o", place)

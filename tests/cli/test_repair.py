@@ -110,6 +110,7 @@ def is_label(name: Path) -> bool:
     return "forms" in name.parts and name.parent.name in LABELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [SPOILT, [remove], STRANGE], ids=["spoilt", "gone", "strange"])
 def test_whatever_becomes_of_a_file_what_is_left_is_sound(
     template: Path, tmp_path: Path, truth: Told, changes: list[Change]

@@ -62,6 +62,7 @@ def test_gaps_are_told_as_they_are_counted(tmp_path):
     assert done.err == "anchor: fc1@grad lacks 3 records: the queue was full\n"
 
 
+@pytest.mark.slow
 def test_a_selector_that_names_nothing_of_a_closed_run_is_a_mistake(tmp_path):
     with Writer.open(tmp_path, "run1", 0) as writer:
         put(writer, [record("weight")])
@@ -74,6 +75,7 @@ def test_a_selector_that_names_nothing_of_a_closed_run_is_a_mistake(tmp_path):
     assert "did you mean 'weight'" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_live_run_is_followed_in_the_order_of_arrival_until_it_is_closed(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
     put(writer, [record("first")])
@@ -94,6 +96,7 @@ def test_a_live_run_is_followed_in_the_order_of_arrival_until_it_is_closed(tmp_p
         assert process.stdout.read() + process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_130_and_no_word(tmp_path):
     writer = Writer.open(tmp_path, "run1", 0)
     put(writer, [record()])
@@ -108,6 +111,7 @@ def test_ctrl_c_ends_it_with_130_and_no_word(tmp_path):
     writer.close()
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it_quietly(tmp_path):
     make_run(tmp_path, [record(step=step) for step in range(2000)])
     shell = subprocess.run(

@@ -135,6 +135,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["names", "run1"], ["hist", "run1", "-t", "*"], ["runs"]])
 def test_on_a_real_terminal_everything_fits_its_width(tmp_path, command):
     long = ".".join(["encoder"] * 12)
@@ -145,6 +146,7 @@ def test_on_a_real_terminal_everything_fits_its_width(tmp_path, command):
     assert max(map(len, lines)) <= 60
 
 
+@pytest.mark.slow
 def test_a_real_terminal_with_no_color_sees_no_escape(tmp_path):
     make_run(tmp_path, [record()])
     shown = on_terminal(

@@ -462,6 +462,7 @@ def test_summaries_cannot_be_pulled_and_two_modes_are_not_mixed(tmp_path):
     assert anchor("pull", "run1", *where, "--mode", "sum", "--json").json["value"] == [[1.0, 1.0]]
 
 
+@pytest.mark.slow
 def test_an_unreachable_collector_is_exit_4():
     done = spawn("runs", "--store", "grpc://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (4, "")
@@ -491,6 +492,7 @@ def serving(place: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_serve_says_where_it_collects_and_sigterm_drains_and_exits_0(tmp_path):
     place = tmp_path / "served"
     with serving(place) as process:
@@ -511,6 +513,7 @@ def test_serve_says_where_it_collects_and_sigterm_drains_and_exits_0(tmp_path):
     assert values[:, 0].tolist() == list(range(50))
 
 
+@pytest.mark.slow
 def test_serve_as_json_says_address_and_store(tmp_path):
     with serving(tmp_path, "--json") as process:
         said = json.loads(process.stdout.readline())

@@ -143,6 +143,7 @@ def test_a_suspicion_names_the_anchor_noise_line_that_settles_it(store):
     assert "NEXT  # give both the same seed" in text
 
 
+@pytest.mark.slow
 def test_runs_of_two_stores_and_of_a_collector_are_compared(store, tmp_path):
     recorded(tmp_path, training, "there")
     paths = (store / "eager.zarr", tmp_path / "there.zarr")

@@ -47,6 +47,7 @@ def collector(tmp_path: Path) -> Iterator[Collector]:
 
 def test_the_pages_own_example_records_into_anchors_run1_without_a_server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ANCHOR_RECORDER")
 
     class Model(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -114,6 +115,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_rank_that_another_live_process_writes_is_refused_naming_it(store):
     with process(HOLDER, store) as holder:
         assert holder.stdout.readline() == "held\n"
@@ -352,11 +354,13 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_close_drains_with_a_progress_bar_on_a_terminal(terminal):
     assert "writing what waits" in terminal[0]
     assert "did not reach" in terminal[1]
 
 
+@pytest.mark.slow
 def test_close_shows_its_progress_while_a_line_to_a_collector_drains(terminal):
     assert "writing what waits" in terminal[1]
 

@@ -17,6 +17,12 @@ from tests.cli.made import anchor
 from tests.contract.test_recording import unused_port
 
 
+@pytest.fixture(autouse=True)
+def recorder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions record where they do without a word: in a process of their own."""
+    monkeypatch.delenv("ANCHOR_RECORDER", raising=False)
+
+
 def files_below(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """Size, time and bytes of every file."""
     return {

@@ -193,6 +193,7 @@ def test_damaged_parts_are_left_out_and_said_to_be(tmp_path):
     assert found.verdict == "suspect", found
 
 
+@pytest.mark.slow
 def test_shards_of_parameters_are_put_together(tmp_path):
     script = """
         sharded = {sharded}

@@ -81,6 +81,7 @@ def test_exit_codes_are_read_off_the_page():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["$ anchor names nothing\n", "$ false\n", "$ anchor compare a a\nEXPECTED  The runs part\n"],

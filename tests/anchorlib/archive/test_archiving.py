@@ -184,6 +184,7 @@ def test_a_store_that_stops_answering_ends_it_with_one_line(store: Path, line: L
     assert open_run("run1", S3).ranks == [0]  # which is whole, and the other one does not exist
 
 
+@pytest.mark.slow
 def test_a_store_that_ignores_conditions_is_refused_unless_told(store: Path, line: Line) -> None:
     line.trouble = lambda method, path: "blind"
     with pytest.raises(OptionError, match="--without-conditional-writes"):
@@ -195,6 +196,7 @@ def test_a_store_that_ignores_conditions_is_refused_unless_told(store: Path, lin
     assert told(open_run("run1", S3)) == told(open_run("run1", store))
 
 
+@pytest.mark.slow
 def test_two_at_once_agree(store: Path, line: Line) -> None:
     with ThreadPoolExecutor(2) as two:
         shelves = [checked_shelf(shelf_at(S3)) for _ in range(2)]

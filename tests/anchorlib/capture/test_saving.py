@@ -204,6 +204,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_loaded_without_anchorlib_and_with_weights_only(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(NET)
     monkeypatch.syspath_prepend(tmp_path)

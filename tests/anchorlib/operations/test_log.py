@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.errors import OptionError
@@ -22,6 +22,7 @@ from anchorlib.operations import (
     read_entries,
     select_ops,
 )
+from tests.seeds import examples
 
 TEXT = st.text("abAB.:_@ é", max_size=6)
 SIZES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -63,6 +64,7 @@ def traced(draw):
     return TracedOp(form, draw(st.integers(0, 2)), b"".join(digests), floats)
 
 
+@settings(max_examples=examples(50))
 @given(st.lists(st.lists(traced(), max_size=6), min_size=1, max_size=3))
 def test_every_operation_comes_back_from_the_log(steps):
     log = OpLog()

@@ -23,6 +23,7 @@ def found(store):
     return anchorlib.outliers("run1", store=store)
 
 
+@pytest.mark.slow
 def test_one_flipped_bit_among_64_ranks_is_named_with_its_rank_and_first_step(tmp_path):
     job(tmp_path, range(64), change=only(17, 1, "w@value", 0))
     (one,) = found(tmp_path).outliers
@@ -207,6 +208,7 @@ def test_a_rank_that_counts_its_gradients_twice_from_the_start_is_named(tmp_path
     assert 1.8 < one.ratio < 2.2
 
 
+@pytest.mark.slow
 def test_ranks_that_leave_alike_are_one_outlier(tmp_path):
     def change(rank, step, name, values):
         return values + rank if rank in (2, 3, 9) and name == "w@value" and step else values

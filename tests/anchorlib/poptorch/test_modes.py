@@ -222,6 +222,7 @@ def test_counting_begins_anew_in_each_call():
     model.destroy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32])
 def test_sums_are_exact_where_the_dtype_can_hold_them(dtype):
     """PopART sums 1 in half to 2048 at most; here 3000 of them are 3000, if that can be said."""

@@ -85,6 +85,7 @@ def test_without_more_the_chunks_are_those_of_the_store(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_another_process_opens_the_run_itself(store):
     run = anchorlib.open_run("run1", store)
     lazy = pickle.loads(pickle.dumps(run["w@grad"].to_xarray(chunks={"record": 7})))

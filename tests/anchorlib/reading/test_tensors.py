@@ -54,12 +54,14 @@ def assert_shows(run: Run) -> None:
     assert not groups
 
 
+@pytest.mark.slow
 def test_every_tensor_of_a_run_of_format_1_has_an_array_in_the_view(tmp_path: Path) -> None:
     with tarfile.open(FORMAT1) as archive:
         archive.extractall(tmp_path, filter="data")
     assert_shows(open_run("run1", tmp_path))
 
 
+@pytest.mark.slow
 def test_every_dtype_and_shape_has_an_array_in_the_view(tmp_path: Path) -> None:
     shapes = [(3, 5), (), (0, 4), (70_000,)]
     every = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -80,6 +81,7 @@ def test_another_width_is_another_shape(tmp_path):
     assert nodes(a, b)["head.weight"] == ("other", 1, [["shape", "2×4", "3×4"]])
 
 
+@pytest.mark.slow
 def test_no_more_than_a_bounded_number_is_listed_and_the_rest_is_counted(tmp_path):
     many = MOST_NODES + 10
     for name, size in (("a", 1), ("b", 2)):

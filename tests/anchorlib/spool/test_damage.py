@@ -43,6 +43,7 @@ def _last_two(file: Path) -> list[Stored]:
     return [one for one in found if one.message[0] == 0x1A][-2:]
 
 
+@pytest.mark.slow
 def test_a_segment_cut_at_any_byte_of_its_last_two_entries_gives_all_that_is_whole(
     template, tmp_path
 ):
@@ -58,6 +59,7 @@ def test_a_segment_cut_at_any_byte_of_its_last_two_entries_gives_all_that_is_who
     assert last.end == len(data)
 
 
+@pytest.mark.slow
 def test_any_byte_flipped_in_the_last_two_entries_costs_that_entry_alone(template, tmp_path):
     (source,) = segments(template)
     data = source.read_bytes()

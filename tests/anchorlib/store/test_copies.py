@@ -88,6 +88,7 @@ def test_damage_at_the_end_of_a_run_is_no_copy(tmp_path: Path) -> None:
     assert (done.code, len(done.json["damaged"]), done.json["copied"]) == (1, 1, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

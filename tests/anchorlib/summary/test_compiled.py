@@ -228,6 +228,7 @@ print(json.dumps([len(said), compiled.SCANS.fault, "numba" in sys.modules, threa
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_first_leaves_nothing_behind():
     code = """
 import numpy as np

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import anchorlib
 
 PACKAGE = Path(anchorlib.__file__).parent
@@ -46,6 +48,7 @@ def test_no_other_module_of_the_package_loads_grpc():
     assert loading == {"wire/loading.py"}
 
 
+@pytest.mark.slow
 def test_its_core_is_quiet_whichever_module_needs_it_first():
     environment = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
     told = subprocess.run(

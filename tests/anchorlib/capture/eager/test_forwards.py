@@ -133,6 +133,7 @@ def test_nor_where_the_training_is_checkpointed_reentrantly(watch, where):
     assert_changes_nothing(watch, torch.no_grad, where=where, make=lambda: Net(reentrant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("watch", [with_optimizer, without_optimizer, not_at_all])
 def test_nor_where_the_model_is_compiled(watch, where):

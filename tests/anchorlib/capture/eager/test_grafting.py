@@ -264,6 +264,7 @@ print("trained")
 """
 
 
+@pytest.mark.slow
 def test_the_command_reruns_a_program_on_the_runs_values_and_names_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

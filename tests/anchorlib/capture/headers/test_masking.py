@@ -7,12 +7,13 @@ import shlex
 import subprocess
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import anchorlib
 from anchorlib.capture.headers.masking import masked, masked_text, masked_value
 from anchorlib.errors import OptionError
+from tests.seeds import examples
 from tests.server.processes import bare_environment
 from tests.warm import warm_python
 
@@ -66,6 +67,7 @@ def said(draw: st.DrawFn) -> tuple[list[str], str]:
     ), secret
 
 
+@settings(max_examples=examples(40))
 @given(said(), st.lists(WORDS, max_size=3), st.lists(WORDS, max_size=3))
 def test_a_secret_that_has_a_name_is_never_in_the_command(given_, before, after):
     arguments, secret = given_
@@ -186,6 +188,7 @@ def test_a_long_argument_is_masked_in_one_go():
         masked_text(text)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_no_secret_of_its_command_or_its_attributes(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(

@@ -303,16 +303,6 @@ def test_a_sum_of_differing_shapes_is_told_at_the_next_step_and_never_inside_the
     assert run.session.counters.skipped == {"shapes differ in a Sum window": 2}
 
 
-def test_the_last_unfinished_window_is_emitted_at_close():
-    with recording() as run:
-        for _ in range(3):
-            anchorlib.anchor(torch.ones(1), "x", Sum(2))
-            anchorlib.anchor(torch.ones(1), "y", Final("run"))
-            run.session.step()
-    assert [(r.coordinates.step, r.count) for r in run.records("x")] == [(1, 2), (2, 1)]
-    assert run.at("y") == [(2, 0, 0)]
-
-
 def test_every_n_by_step_costs_nothing_in_the_other_steps():
     w = torch.ones(1, requires_grad=True)
     with recording(mode=EveryN(3, unit="step")) as run:

@@ -31,6 +31,7 @@ def observed(model, tensors="*", **how):
     return found, {record.name for record in run.sink.records}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_observed_evaluation_of_torchs_encoder_is_the_unobserved_one_bit_for_bit(compiled):
     torch.compiler.reset()

@@ -494,15 +494,6 @@ def test_tensor_names_with_a_prefix_are_those_that_watch_takes_with_it(net):
         run.session.watch(net, tensors=plain, optimizer=optimizer, prefix="teacher")
 
 
-class Wrapped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.module = nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.module(x)
-
-
 def test_another_model_of_the_same_names_needs_a_prefix(net):
     other = copy.deepcopy(net)
     for recorded in (True, False):
@@ -532,15 +523,6 @@ def test_a_part_of_a_watched_model_may_be_watched_under_its_own_prefix(net):
         run.session.watch(net.fc1, tensors=["first.output"], prefix="first")
         net(torch.randn(2, 4))
     assert np.array_equal(run.arrays("first.output")[0], run.arrays("fc1")[0])
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
-def test_what_wrappers_add_never_appears_and_a_users_own_module_keeps_its_name():
-    plain = Wrapped()
-    names = anchorlib.tensor_names(plain)
-    assert "module.weight@value" in names
-    assert anchorlib.tensor_names(nn.DataParallel(plain)) == names
-    assert anchorlib.tensor_names(torch.compile(plain)) == names
 
 
 def test_a_users_module_called_output_does_not_hide_the_models_output():
@@ -677,41 +659,6 @@ def test_a_fault_of_ours_never_reaches_training(net, monkeypatch, caplog):
         anchorlib.anchor(torch.ones(1), "x")
     assert run.session.counters.skipped["RuntimeError: planted"] > 5
     assert caplog.text.count("planted") == 1
-
-
-def test_an_observed_run_computes_what_the_unobserved_run_computes():
-    def run_training(observed):
-        torch.manual_seed(3)
-        model = Net()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        losses = []
-
-        def loop():
-            for _ in range(5):
-                loss = model(torch.randn(5, 4)).pow(2).mean()
-                anchorlib.anchor(loss, "loss")
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-
-        if observed:
-            with recording() as run:
-                run.session.watch(model, tensors="*", optimizer=optimizer)
-                loop()
-        else:
-            loop()
-        return (
-            losses,
-            [p.detach().clone() for p in model.parameters()],
-            [p.grad.clone() for p in model.parameters()],
-        )
-
-    losses, weights, gradients = run_training(observed=False)
-    seen_losses, seen_weights, seen_gradients = run_training(observed=True)
-    assert losses == seen_losses
-    assert all(torch.equal(a, b) for a, b in zip(weights, seen_weights, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(gradients, seen_gradients, strict=True))
 
 
 def test_a_tied_weight_or_shared_module_answers_to_its_further_names():

@@ -53,6 +53,7 @@ def ours(monkeypatch):
     logger.setLevel(logging.NOTSET)  # forgets which levels it has found enabled
 
 
+@pytest.mark.slow
 def test_a_program_as_it_is_shows_the_lines_of_its_session_on_stderr(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -25,6 +25,7 @@ def store(tmp_path, monkeypatch):
     for name in list(os.environ):
         if name.startswith(("ANCHOR_", "TORCHELASTIC_", "SLURM_")) or name == "RANK":
             monkeypatch.delenv(name)
+    monkeypatch.setenv("ANCHOR_RECORDER", "thread")
     return tmp_path / "anchors"
 
 
@@ -352,6 +353,7 @@ def test_the_header_tells_what_a_run_depends_on(store, monkeypatch):
     assert (header["env.RANK"], header["env.WORLD_SIZE"]) == ("0", "1")
 
 
+@pytest.mark.slow
 def test_precisions_that_were_set_in_torchs_newer_way_are_no_trouble(store):
     program = """if True:
         import sys, torch, anchorlib
@@ -422,6 +424,7 @@ def run_script(text, python=None, **env):
     )
 
 
+@pytest.mark.slow
 def test_with_anchor_run_set_the_first_anchor_starts_the_session(store):
     done = run_script(
         """
@@ -444,6 +447,7 @@ def test_with_anchor_run_set_the_first_anchor_starts_the_session(store):
     assert run.state == "closed"
 
 
+@pytest.mark.slow
 def test_an_auto_start_that_cannot_be_warns_and_trains_on(store):
     record_ones("auto", store, 1)
     done = run_script(
@@ -476,6 +480,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["EROFS", "ENOLCK", "EACCES", "EIO", "defect"])
 def test_a_store_that_cannot_be_is_one_warning_where_the_environment_asked(store, fault):
     done = run_script(
@@ -493,6 +498,7 @@ def test_a_store_that_cannot_be_is_one_warning_where_the_environment_asked(store
     assert done.stderr.count("nothing is recorded") == done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "todo"),
     [("EROFS", "choose a store"), ("ENOLCK", "grants no locks"), ("EACCES", "choose a store")],
@@ -514,6 +520,7 @@ def test_a_store_that_cannot_be_is_one_line_where_start_was_called(store, fault,
     assert todo in done.stdout
 
 
+@pytest.mark.slow
 def test_without_a_session_an_anchor_does_nothing(store):
     done = run_script(
         """
@@ -527,6 +534,7 @@ def test_without_a_session_an_anchor_does_nothing(store):
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_without_closing_leaves_a_closed_run(store):
     done = run_script(
         """
@@ -544,6 +552,7 @@ def test_a_process_that_ends_without_closing_leaves_a_closed_run(store):
     assert len(run["x@value"]) == 100
 
 
+@pytest.mark.slow
 def test_a_killed_process_with_a_recorder_thread_loses_at_most_what_waited_in_its_queue(store):
     done = run_script(
         """
@@ -564,6 +573,7 @@ def test_a_killed_process_with_a_recorder_thread_loses_at_most_what_waited_in_it
     assert np.array_equal(series.values()[:50, 0], np.arange(50.0))
 
 
+@pytest.mark.slow
 def test_forked_data_loader_workers_record_nothing_and_do_not_hang(store):
     done = run_script(
         """
@@ -605,6 +615,7 @@ def test_importing_anchorlib_imports_no_torch_zarr_or_grpc():
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_the_bare_import_is_light():
     done = run_script(
         """

@@ -19,6 +19,8 @@ from anchorlib.operations import Joined, read_entries
 from tests.anchorlib.capture.tracing.programs import Net, train
 from tests.recording import recording
 
+pytestmark = pytest.mark.slow  # compilers take their time
+
 
 def one_step(call, model, **options):
     """The operations of one step with `call`, which was made of `model`."""

@@ -160,6 +160,7 @@ def joined(situation):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", ONE_BY_ONE)
 def test_a_record_of_a_traced_step_is_joined_to_the_operation_that_made_it(situation):
     found = joined(situation)

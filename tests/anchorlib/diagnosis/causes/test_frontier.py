@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anchorlib.diagnosis.causes.frontier import frontier
@@ -12,6 +12,7 @@ from anchorlib.diagnosis.investigation import compare_tables
 from anchorlib.diagnosis.pairing.join import align
 from anchorlib.record import Edges, Parent
 from tests.anchorlib.diagnosis.histories import SIZE, History, compared, told
+from tests.seeds import examples
 
 EPS = 2.0**-23
 ROUND, FAR = EPS, 1e-2
@@ -432,6 +433,7 @@ def test_origins_are_exactly_the_planted_differences_that_no_parent_explains(wor
     assert {a.tensors[a.tensor[row]].name for row in found.origins} == truth
 
 
+@settings(max_examples=examples(50))
 @given(worlds())
 def test_swapping_the_runs_keeps_place_classes_and_verdict(world):
     run, differs, _ = world

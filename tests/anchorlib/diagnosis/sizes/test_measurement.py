@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anchorlib.diagnosis.pairing.join import align
@@ -21,6 +21,7 @@ from anchorlib.record import Record
 from tests import oracle
 from tests.anchorlib.diagnosis.tables import table
 from tests.anchorlib.store.records import floats, record
+from tests.seeds import examples
 from tests.strategies import PART, dtype_names, shapes, storage_arrays
 
 Array = np.ndarray[Any, Any]
@@ -209,6 +210,7 @@ def test_two_dtypes_are_measured_by_their_values_in_eps_of_the_coarser(
     check(*pair, measured(*pair))
 
 
+@settings(max_examples=examples(50))
 @given(st.lists(pairs(st.sampled_from(["float32", "bfloat16", "complex64"])), max_size=6))
 def test_reading_in_blocks_equals_reading_whole_and_one_by_one(many: list[Any]) -> None:
     a, b = [one for one, _ in many], [two for _, two in many]
@@ -219,6 +221,7 @@ def test_reading_in_blocks_equals_reading_whole_and_one_by_one(many: list[Any]) 
         check(one, two, measure_of)
 
 
+@settings(max_examples=examples(30))
 @given(pairs(dtype_names("int", "bool")))
 def test_integers_are_counted_not_measured(pair: tuple[Any, Any]) -> None:
     (one, _), (two, _) = pair

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from anchorlib.diagnosis.sizes import convolutions, geometry_of, plain_sums, products, shifted
+from tests.seeds import examples
 
 EPS = 2.0**-23
 
@@ -23,6 +24,7 @@ def close(one: np.ndarray, other: np.ndarray) -> bool:
     return one.shape == other.shape and np.allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
+@settings(max_examples=examples(25))
 @given(
     axes=st.integers(1, 2),
     kernel=st.integers(1, 3),

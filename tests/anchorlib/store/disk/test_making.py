@@ -95,6 +95,7 @@ def test_a_default_acl_of_the_folder_is_honoured(folder):
     assert os.getxattr(folder / "anchors", "system.posix_acl_access")
 
 
+@pytest.mark.slow
 def test_ranks_that_start_together_make_one_store(folder):
     program = (
         "import sys\nfrom pathlib import Path\nfrom anchorlib.store import make_store\n"

@@ -127,6 +127,7 @@ def test_format_1_is_not_written_any_more(old: Path) -> None:
         Writer.open(old, "run1", 0)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_run_of_format_1_is_one_of_today_and_equal(
     old: Path, told: list[Told], tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def told_of(run: Run, info: Any) -> list[Told]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "told"),
     [

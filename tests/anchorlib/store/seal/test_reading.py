@@ -187,6 +187,7 @@ def test_objects_are_as_few_as_promised(live: Path, sealed: Path) -> None:
     assert found <= 60 + 6 * len(reader.catalogue.forms) + nbytes / (32 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "truncated", "emptied", "flipped", "longer"])
 def test_a_damaged_object_is_named_and_no_answer_is_wrong(tmp_path: Path, how: str) -> None:
     records = [record("x", step, floats(step, 1, 2, 3)) for step in range(4)]

@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ def test_a_sealed_rank_answers_as_the_live_one(parts: list[list[Record]]) -> Non
         assert damages(store / "sealed.zarr") == []
 
 
+@pytest.mark.slow
 def test_a_run_of_format_1_is_sealed_too(tmp_path: Path) -> None:
     with tarfile.open(FIXTURES / "format1.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

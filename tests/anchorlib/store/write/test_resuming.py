@@ -196,6 +196,7 @@ def test_asking_for_life_does_not_stand_in_a_writers_way(tmp_path: Path) -> None
         asker.join()
 
 
+@pytest.mark.slow
 def test_a_dead_writer_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import os, sys, pathlib; from anchorlib.store import Writer;"
