@@ -7,21 +7,16 @@ complete  shell completion                bash      what bash asks, in our words
 files     written whole, or not at all    words     numbers in sentences
 progress  a bar on long work
 
-serve, runs, names, pull, hist, stats, …  the commands, a file each
-selection, narrowing  --step, --pass, …   selected  the records they leave
-missing    what the answer lacks          extract, formats  what `pull` takes out, and writes
-measured, answer  what `hist` counts and says
-limits, bars, panel, png, svg             how it looks
-compared, grown, sections                 what `compare` says, in 25 lines
-paired, renamed, onward                   its rows, the file of --map, what to run next
-tree                                      `names --tree`
-following, summarised                     what `tail` sees, and a record as a row
-junit, github                             what CI reads of `compare`
-exported                                  what `export` tells every tracker
-tensorboard, wandb, mlflow, hierarchy     how each of them, and zarr, is told it
-surroundings, destinations, checkup       what `doctor` looks at; finding: what it says of it
-imported, dumps, placing                  what `import` takes in, and where it belongs
-report                                    the page, which anchorlib.report makes
+commands      serve, runs, names, pull, hist, stats, …: a file each
+arguments     options of several commands: --step, --pass, …; selections, amounts, completion
+terminal      the screen; tables, trees and sentences on it
+records       which records a command is asked about, what is missing of them, how they are written
+histograms    what `hist` counts and says, as text, JSON, PNG and HTML
+comparisons   what `compare` says, in 25 lines, as rows, and to CI
+exports       what `export` tells every tracker, and zarr
+imports       what `import` takes in, and where it belongs
+checkups      what `doctor` looks at, and what it says of it
+collector     what `serve` starts
 
 Data goes to stdout, all else to stderr. Heavy imports stay inside the commands, so that `--help`
 and completion answer at once.

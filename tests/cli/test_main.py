@@ -355,7 +355,7 @@ def test_a_full_disk_behind_stdout_is_one_line(store, unbuffered):
 @pytest.mark.slow
 def test_ctrl_c_ends_a_command_with_130_and_no_word(store):
     code = (
-        "import sys, time; from anchor_cli import main, names\n"
+        "import sys, time; from anchor_cli import main; from anchor_cli.commands import names\n"
         "def slow(*_): sys.stderr.write('here\\n'); sys.stderr.flush(); time.sleep(60)\n"
         "names._entry = slow\n"
         f"sys.exit(main.main(['names', 'run1', '--json', '--store', {str(store)!r}]))"

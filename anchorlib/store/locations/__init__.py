@@ -13,13 +13,11 @@ from anchorlib.store.locations.location import (
     rows_at,
 )
 from anchorlib.store.locations.several import SeveralCollectors
-from anchorlib.store.locations.zarr_view import LocationStore
 
 __all__ = [
     "CollectorLocation",
     "LocalLocation",
     "Location",
-    "LocationStore",
     "PartKey",
     "RowLocation",
     "RowSource",

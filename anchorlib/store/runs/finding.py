@@ -96,7 +96,7 @@ def locate_store(store: str | Path | None = None) -> Location:
 
 def as_zarr(location: Location) -> Store:
     """The location as a read-only zarr store, for zarr-python and xarray."""
-    from anchorlib.store.locations import LocationStore
+    from anchorlib.store.locations.zarr_view import LocationStore  # which loads zarr
 
     return LocationStore(location)
 

@@ -23,16 +23,28 @@ from anchor_cli.arguments.options import (
 )
 from anchor_cli.arguments.selection import Selection, parse_steps
 from anchor_cli.arguments.spreading import spread_over
+from anchor_cli.arguments.traced import (
+    ModuleOption,
+    StageOption,
+    StepOption,
+    chosen_steps,
+    tell_gaps,
+    traced_ops,
+)
 
 __all__ = [
     "DaskOption",
     "JsonOption",
+    "ModuleOption",
     "RunArgument",
     "Selection",
+    "StageOption",
+    "StepOption",
     "StoreOption",
     "TensorOption",
     "a_run",
     "asked_by_bash",
+    "chosen_steps",
     "examples",
     "narrowing",
     "not_empty",
@@ -44,5 +56,7 @@ __all__ = [
     "parse_steps",
     "several_runs",
     "spread_over",
+    "tell_gaps",
+    "traced_ops",
     "without_slash",
 ]

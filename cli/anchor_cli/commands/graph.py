@@ -10,22 +10,20 @@ import typer
 
 from anchor_cli.arguments import (
     JsonOption,
+    ModuleOption,
     RunArgument,
+    StageOption,
+    StepOption,
     StoreOption,
+    chosen_steps,
     complete,
     examples,
     not_empty,
+    tell_gaps,
+    traced_ops,
     without_slash,
 )
 from anchor_cli.exits import ExitCode
-from anchor_cli.records import (
-    ModuleOption,
-    StageOption,
-    StepOption,
-    chosen_steps,
-    tell_gaps,
-    traced_ops,
-)
 from anchor_cli.terminal import counted, document, note, steps_of
 
 if TYPE_CHECKING:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anchor_cli.arguments import JsonOption, RunArgument, StoreOption, examples
-from anchor_cli.exits import ExitCode
-from anchor_cli.records import (
+from anchor_cli.arguments import (
+    JsonOption,
     ModuleOption,
+    RunArgument,
     StageOption,
     StepOption,
+    StoreOption,
     chosen_steps,
+    examples,
     tell_gaps,
     traced_ops,
 )
+from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import Column, Screen, document, emit, shown_shape, this_screen, written
 
 if TYPE_CHECKING:

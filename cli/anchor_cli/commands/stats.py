@@ -20,7 +20,6 @@ from anchor_cli.arguments import (
     spread_over,
 )
 from anchor_cli.commands.names import spans
-from anchor_cli.records import summaries
 from anchor_cli.terminal import Column, Screen, document, emit, this_screen, written
 
 __all__ = ["EXAMPLES", "show_stats"]
@@ -89,7 +88,7 @@ def show_stats(  # noqa: PLR0913  # one parameter for each option
     A terminal shows the columns that people read, as many as fit, and a line for all ranks that
     recorded the same bits; --all shows the others too. A pipe and --json have them all.
     """
-    from anchor_cli.records import answered, lost, selected, settled
+    from anchor_cli.records import answered, lost, selected, settled, summaries
     from anchorlib.reading import open_run
 
     opened = open_run(run, store=store)

@@ -17,7 +17,7 @@ from anchorlib.summary import digest
 from tests.anchorlib.store.auditing import faults, flip
 from tests.security.hostile import catalogue_of, write_catalogue
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+FIXTURES = Path(__file__).parents[3] / "fixtures"
 Told = dict[str, Any]
 
 

@@ -21,7 +21,7 @@ from tests.writing import put
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("crashing.py")
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def run_and_kill(store: Path, seed: int, after: float) -> int:
