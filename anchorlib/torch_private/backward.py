@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from types import CodeType, GetSetDescriptorType
 from typing import Any, Final
 
@@ -77,11 +79,26 @@ bequeathed = private(
     _PHASES,
     instead=lambda _key: None,
 )
+
+
+def _keeping_stash() -> Any:
+    """torch's own, if it keeps what it is given alive: torch 2.6 takes a reference for its own."""
+    stash, thing = torch._C._stash_obj_in_tls, object()
+    before = sys.getrefcount(thing)
+    stash("anchorlib.probe", thing)
+    if sys.getrefcount(thing) > before:
+        return stash
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))  # the one that it took
+    return None
+
+
 bequeath = private(
     "torch._C._stash_obj_in_tls",
     "leaves something to the threads of the backwards that this thread calls",
     _PHASES,
     instead=lambda _key, _thing: None,
+    since="2.7",
+    probe=_keeping_stash,
 )
 
 

@@ -41,7 +41,7 @@ _doors = [
             "AOT's graphs, of any backend; torch logs them there, no more",
             "graphs of backends of AOT's",
             reach=Reach.TRACED,
-            since="2.9",
+            since="2.10",
         )
         for name in AOT_LOGS
     ),
@@ -109,6 +109,6 @@ later(
     "which node of a graph runs, where it is run operation by operation",
     "operations of compiled code that runs one by one carry no module and no line of the user's",
     reach=Reach.TRACED,
-    since="2.8",
+    since="2.10",
     probe=_a_graphs_lines,
 )

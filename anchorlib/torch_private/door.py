@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import torch
 
-from anchorlib.errors import UnsupportedError
+from anchorlib.errors import AnchorError
 
 __all__ = [
     "DOORS",
@@ -54,8 +54,12 @@ class Reach(Enum):
     POPTORCH = "programs written for PopTorch"
 
 
-class MovedError(UnsupportedError):
-    """A private name of torch is gone, and what was asked for cannot be done without it."""
+class MovedError(AnchorError, RuntimeError):
+    """A private name of torch is gone, and what was asked for cannot be done without it.
+
+    No UnsupportedError, which an anchor raises: this is counted as not recorded, and training goes
+    on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Door:
 
     purpose: what it is for. loss: what is lost without it. since: the oldest version of torch,
     from 2.6 on, that has it. probe: finds what stands behind the name; raises what it likes, or
-    gives None, where nothing does.
+    gives None, where nothing does. at_once: whether it is looked for when this is imported.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Door:
     loss: str
     since: str
     reach: Reach
+    at_once: bool
     probe: Callable[[], object]
 
     @property
@@ -111,7 +116,7 @@ def private(  # noqa: PLR0913  # all that is to be known of a door
     probe: finds it where it is no attribute of a module or class.
     """
     find = probe or (lambda: look_up(name))
-    door = DOORS[name] = Door(name, purpose, loss, since, reach, find)
+    door = DOORS[name] = Door(name, purpose, loss, since, reach, at_once=True, probe=find)
     try:
         found = find()
     except Exception:  # noqa: BLE001  # whatever torch raises, the door is not there
@@ -133,7 +138,8 @@ def later(  # the same
     probe: Callable[[], object] | None = None,
 ) -> Door:
     """A name in what a compiler loads: known, and not looked up."""
-    door = DOORS[name] = Door(name, purpose, loss, since, reach, probe or (lambda: look_up(name)))
+    find = probe or (lambda: look_up(name))
+    door = DOORS[name] = Door(name, purpose, loss, since, reach, at_once=False, probe=find)
     return door
 
 

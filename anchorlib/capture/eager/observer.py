@@ -66,23 +66,7 @@ class GradientHook:
 
         What it returns takes the gradient's place: None leaves it, all but under `graft`.
         """
-        # As `Observer.gradient` does it, in fewer calls.
-        observer, plan, at = self._observer, self._plan, self.at
-        if observer.closed or gradient is None:
-            return None
-        try:
-            observer.clock.gradient(at)
-            if plan is None:
-                return None
-            _, grads, _, only = plan.routes.get(at[3]) or plan.route(at[3])
-            recorder, note = observer.recorder, observer.note
-            if only is None or recorder.quick(only, at, gradient, note) is None:
-                recorder.observe(grads, at, gradient, note)
-            if observer.graft is not None:
-                return observer.graft.gradient(plan.name, "grad", at, gradient, note)
-        except Exception as fault:  # noqa: BLE001  # inside backward
-            observer.fault(plan.name if plan else "", "grad", fault)
-        return None
+        return self._observer.gradient(self._plan, self.at, gradient)
 
 
 class LeafHook(GradientHook):

@@ -45,12 +45,16 @@ class Storages:
         if len(self._marks) >= self._prune_at:
             self._marks = {n: m for n, m in self._marks.items() if not m.storage.expired()}
             self._prune_at = 2 * len(self._marks) + _PRUNE_AT
+        if x.layout is not torch.strided:  # what is sparse has no memory of its own
+            return
         storage = MemoryRef(x.untyped_storage())
         mark = _Mark(storage, version(x), _geometry(x), owner, x.requires_grad)
         self._marks[storage.cdata] = mark
 
     def owner(self, x: torch.Tensor) -> tuple[Any, str] | None:
         """What `x` holds, and how it is another tensor than that; "" where it is none."""
+        if x.layout is not torch.strided:
+            return None
         storage = x.untyped_storage()
         mark = self._marks.get(storage_key(storage))
         if mark is None or mark.storage.expired() or mark.version != version(x):

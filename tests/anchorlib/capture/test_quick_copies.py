@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import anchorlib
+from anchorlib.capture.recording.streams import NO_NOTE
 from anchorlib.capture.tensors.snapshot import dtype_name, quick_place, values_writer
 from anchorlib.dtypes import DTYPES
 from anchorlib.modes import All, EveryN, Sum
 from anchorlib.recorder.ring import move
 from anchorlib.summary import as_storage
 from tests.recording import recording
+from tests.strategies import stored
 
 MIB = 1 << 20
 DTYPES_OF_TORCH = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
@@ -49,6 +53,42 @@ def test_the_short_way_and_the_long_one_give_the_same_bits(dtype, shape):
     address, *told, nbytes = place
     assert (told, nbytes) == ([x.dtype, x.shape], raw.nbytes)
     assert bytes_of(nbytes, lambda target: move(target, address, nbytes)) == slow
+
+
+def test_whichever_way_a_tensor_takes_into_the_ring_its_record_is_the_same():
+    with recording() as run:
+
+        @settings(max_examples=200)
+        @given(raw=stored(), known=st.booleans())
+        def holds(raw, known):
+            all_ways_agree(run, *raw, known=known)
+
+        holds()
+
+
+def all_ways_agree(run, array, name, *, known):
+    """Compiled code, Python and torch place the same record; known: of a shape seen before."""
+    recorder = run.session._observer.recorder
+    memory = torch.frombuffer(bytearray(array.tobytes() or b"\0"), dtype=torch.uint8)
+    x = memory[: array.nbytes].clone().view(getattr(torch, name)).reshape(array.shape)
+    at = run.session._observer.clock.now()
+    [stream] = recorder.streams("x", "value", [(All(), None)], "train")
+    if known:
+        recorder.observe((stream,), at, x)
+    taken = [
+        recorder.quick(stream, at, x) is not None,
+        recorder._place_in_python(stream, at, x, NO_NOTE) is not None,
+    ]
+    assert all(taken) or x.is_complex() or not x.numel()
+    with recorder._lock:
+        recorder._take(stream, at, x, NO_NOTE)
+    run.session._queue.flush(60)
+    records = list(run.sink.records)
+    run.sink.records.clear()
+    assert len(records) == 1 + known + sum(taken)
+    assert {one.raw.tobytes() for one in records} == {array.tobytes()}
+    assert len({(one.dtype, one.shape, one.coordinates, repr(one.summary)) for one in records}) == 1
+    assert records[0].shape == array.shape
 
 
 @pytest.mark.parametrize("nbytes", [4, 32 << 10, (32 << 10) + 4, 2 * MIB - 4, 2 * MIB, 5 * MIB])

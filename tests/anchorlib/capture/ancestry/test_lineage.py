@@ -803,3 +803,10 @@ def test_each_attempt_has_edges_of_its_own(tmp_path):
     assert lineage.edges("h", step=0, attempt=0).ops == ("ExpBackward0",)
     assert lineage.edges("h", step=0, attempt=1).ops == ("TanhBackward0",)
     assert lineage.edges("nothing", step=0) is None
+
+
+def test_a_sparse_tensor_without_a_gradient_comes_from_nowhere_and_is_no_fault(caplog):
+    with recording() as run:
+        anchor(torch.eye(2).to_sparse(), "sparse")
+    assert told(run, "sparse").missing == ("it has no graph",)
+    assert caplog.messages == []

@@ -1,0 +1,76 @@
+"""Without any one private name of torch training goes on, bit for bit, and the loss is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from anchorlib.torch_private import DOORS, Reach
+from tests.warm import warm_python
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = Path(__file__).parent / "without.py"
+NOTHING = "nothing at all"
+pytestmark = pytest.mark.slow  # a training for each door
+EAGER = [name for name, door in DOORS.items() if door.at_once and door.reach is Reach.EAGER]
+TRACED = [name for name, door in DOORS.items() if door.at_once and door.reach is Reach.TRACED]
+COMPILED = [name for name, door in DOORS.items() if door.at_once and door.reach is Reach.COMPILED]
+
+
+def trained(store, names, *options):
+    program = shutil.copy(PROGRAM, store)  # beside no repository, which each header would ask
+    command = [warm_python(), str(program), str(store), *options, "none", NOTHING, *names]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=500, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {one["name"]: one for one in told}
+
+
+@pytest.fixture(scope="module")
+def eager(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("eager"), [*EAGER, *TRACED])
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("compiled"), COMPILED, "--compiled")
+
+
+def check(told, name):
+    one = told[name]
+    assert "raised" not in one, one["raised"]
+    assert one["bits"] == told["none"]["bits"]
+    said = [line for line in one["said"] if line == f"anchorlib: {DOORS[name].said}"]
+    assert len(said) == 1, one["said"]
+    assert [line for line in one["said"] if " has no " in line and name not in line] == []
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_training_goes_on_without(eager, name):
+    check(eager, name)
+    assert eager[name]["header"]["torch.moved"] == [name]
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_a_traced_training_goes_on_without(eager, name):
+    check(eager, name)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_compiled_training_goes_on_without(compiled, name):
+    check(compiled, name)
+
+
+def test_where_nothing_is_gone_nothing_is_said(eager, compiled):
+    for told in (eager[NOTHING], compiled[NOTHING]):
+        assert "raised" not in told, told["raised"]
+        assert told["said"] == []
+        assert told["skipped"] == {}
+        assert "torch.moved" not in told["header"]
+        assert told["bits"] == eager["none"]["bits"] == compiled["none"]["bits"]
