@@ -34,8 +34,22 @@ MOVING = re.compile(
 
 
 FORMULA = frozenset(
-    "alpha approximate beta correction eps exponent max min negative_slope other p reduction "
-    "threshold value".split()
+    (
+        "alpha",
+        "approximate",
+        "beta",
+        "correction",
+        "eps",
+        "exponent",
+        "max",
+        "min",
+        "negative_slope",
+        "other",
+        "p",
+        "reduction",
+        "threshold",
+        "value",
+    )
 )
 """Arguments of operations that are part of what they compute."""
 _ARGUMENT = re.compile(r"(\w+)=([^,()]+)")
