@@ -32,12 +32,13 @@ def stated(found: Frontier, measures: Measures, changes: Changes) -> int | None:
     rows = found.alignment.a_row[measures.pair]
     if not len(rows):
         return None
-    errors = measures["error_eps"] * measures["eps"]
-    values = np.array([tensor.kind == "value" for tensor in a.tensors], bool)[a.tensor[rows]]
-    at = np.flatnonzero(values & (a.step[rows] == a.step[rows].min()))
+    at = np.flatnonzero(a.step[rows] == a.step[rows].min())
+    errors = (measures["error_eps"] * measures["eps"])[at]
+    apart = dict(zip(rows[at].tolist(), errors.tolist(), strict=True))
+    values = np.array([tensor.kind == "value" for tensor in a.tensors], bool)
+    at = at[values[a.tensor[rows[at]]]]
     at = at[found.explained[rows[at]] & (found.role[rows[at]] == Role.COMPUTED)]
     at = at[np.argsort(a.order[rows[at]], kind="stable")][:MOST]
-    apart = dict(zip(rows.tolist(), errors.tolist(), strict=True))
     row: int
     for row in rows[at].tolist():
         made_of = [apart.get(one, 0.0) for one in found.parents(row)]

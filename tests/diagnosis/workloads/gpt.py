@@ -225,6 +225,13 @@ CASES = [
         UPDATES,
         r"betas?",
     ),
+    Case(
+        "adam eps behind rounding",
+        "bug",
+        {"norm": "divide", "adam_eps": 1e-5},
+        UPDATES,
+        r"AdamW eps 1e-08",
+    ),
     Case("other init", "data", {"init": 1}, ("*.weight@value",), r""),
     Case("init std", "data", {"init_std": 0.02}, ("*.weight@value",), r""),
     Case(
