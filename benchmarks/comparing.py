@@ -82,6 +82,7 @@ def columns(tensors: int = 1000, steps: int = 1000, *, seed: int = 0, prefix: st
         attempt=zeros,
         order=np.arange(count),
         count=zeros + 1,
+        scale=np.ones(count),
         dtype=zeros,
         shape=zeros,
         digest=digests,

@@ -4,6 +4,7 @@ sign   zeros of another sign, or other bits of a NaN
 scale  gradients that carry other loss scales, as each record states: divided by them they are equal
 dtype  the same values in another element type, or what rounding to the coarser one leaves of them
 name   a part of a gradient that is recorded whole under another name of its tensor
+cut    of other shapes in either run, as the work is cut otherwise, and with the same behind it
 
 A dead end is a scalar, mostly the loss, from which nothing follows: gradients do not depend on what
 it comes to, and those of its step are equal.
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.judgement.aliases import second_names
+from anchorlib.diagnosis.judgement.cuts import cut_otherwise
 from anchorlib.diagnosis.judgement.severity import TOLERANCE
 from anchorlib.diagnosis.pairing import Alignment, shared_codes
 from anchorlib.diagnosis.sizes import Measures
@@ -25,11 +27,12 @@ from anchorlib.diagnosis.sizes import Measures
 __all__ = ["Benign", "benign", "only_dead_ends"]
 
 Array = np.ndarray[Any, Any]
-SIGN, SCALE, DTYPE, NAME = "sign", "scale", "dtype", "name"
+SIGN, SCALE, DTYPE, NAME, CUT = "sign", "scale", "dtype", "name", "cut"
 _WORDS = {
     SIGN: "in the sign of zero alone",
     SCALE: "by the loss scale alone that both state",
     DTYPE: "in their element type alone",
+    CUT: "as the runs cut their work otherwise, which ends in the same",
     NAME: "as one run parts two names of a tensor, whose first one has the whole gradient",
 }
 
@@ -38,7 +41,7 @@ _WORDS = {
 class Benign:
     """Which of the measured pairs differ in no value, or in none that is not compared elsewhere.
 
-    pairs: indices into the alignment. why: "sign", "scale", "dtype" or "name" of each.
+    pairs: indices into the alignment. why: "sign", "scale", "dtype", "name" or "cut" of each.
     """
 
     pairs: Array
@@ -70,8 +73,10 @@ def benign(alignment: Alignment, measures: Measures) -> Benign:
     same &= (most == 0) | np.isnan(most) | (retyped & (measures["share_differing"] == 0))
     why = np.where(retyped, DTYPE, np.where(a.scale[rows_a] != b.scale[rows_b], SCALE, SIGN))
     named = second_names(alignment, measures.pair)
-    why = np.where(named & ~same, NAME, why)
-    return Benign(measures.pair[same | named], why[same | named])
+    cut = cut_otherwise(alignment, measures)
+    why = np.where(same, why, np.where(cut, CUT, NAME))
+    some = same | named | cut
+    return Benign(measures.pair[some], why[some])
 
 
 def only_dead_ends(alignment: Alignment, measures: Measures) -> bool:

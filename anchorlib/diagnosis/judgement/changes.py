@@ -205,7 +205,7 @@ class Changes:
         return other_values(*self._texts(row))
 
     def other_number(self, row: int) -> bool:
-        """Whether one operation that made a value was told another number, and nothing else differs.
+        """Whether one operation that made a value was told another number, all else being alike.
 
         Of parts that were put together each may have been divided by how many there are.
         """

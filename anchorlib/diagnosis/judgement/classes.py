@@ -77,6 +77,8 @@ class Classes:
                 return opened
         if self._unseen_window(row):
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
+        if role == Role.OPTIMIZER and (again := self._stepped_again(row, pair)):
+            return "not_rounding", again
         if role == Role.OPTIMIZER and self.found.orphaned[row]:
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row):
@@ -153,6 +155,18 @@ class Classes:
         same = same[self.found.status[same] == EQUAL]
         return int(a.step[same].max()) if len(same) else None
 
+    def _stepped_again(self, row: int, pair: int) -> str:
+        """That B's optimizer stepped with no backward pass since its step before; "" elsewhere."""
+        b, row_b = self.found.alignment.b, int(self.found.alignment.b_row[pair])
+        if not self.found.orphaned[row]:
+            return ""
+        tensor = b.tensors[b.tensor[row_b]]
+        passes = [t.kind == "pass_grad" and t.rank == tensor.rank for t in b.tensors]
+        steps = b.step[np.array(passes, bool)[b.tensor]]
+        if b.step[row_b] in steps or not (steps < b.step[row_b]).any():
+            return ""
+        return "B's optimizer stepped again, without a backward pass in between"
+
     def _orphans(self, row: int) -> str:
         """The parents of its step that A alone recorded."""
         a = self.found.alignment.a
@@ -193,6 +207,8 @@ class Classes:
         layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
         kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
         told = {key[0] for key in layout.keys if key[1] in kinds}
+        if told and found.role[row] == Role.PARAMETER:
+            return False  # no optimizer has it: code moves it, as the copy of a model
         return any(name not in told for name in names)
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:

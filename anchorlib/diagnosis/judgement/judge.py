@@ -17,6 +17,7 @@ from anchorlib.diagnosis.judgement.origins import Origin
 from anchorlib.diagnosis.judgement.reasons import reason
 from anchorlib.diagnosis.judgement.schedules import turning
 from anchorlib.diagnosis.judgement.severity import size_of_error
+from anchorlib.diagnosis.judgement.stated import stated
 from anchorlib.diagnosis.pairing import place_at
 from anchorlib.diagnosis.sizes import Measures, max_ulp, whereabouts
 from anchorlib.names import join
@@ -24,6 +25,8 @@ from anchorlib.names import join
 __all__ = ["Judge"]
 
 Array = np.ndarray[Any, Any]
+OPTIMIZER = "the optimizer was told otherwise at this step"
+FORMULA = "both say that it is computed otherwise, and what it is made of is much nearer"
 
 
 @dataclass(slots=True)
@@ -53,9 +56,11 @@ class Judge:
         if leap is not None and not self.classes.covering.covers(self.classes.pair(leap.row)):
             told = self._with_leap(told, leap)
         turn = turning(self.found, self.measures)
-        return told if turn is None else self._with_leap(told, Jump(turn, 0.0))
+        told = told if turn is None else self._with_leap(told, Jump(turn, 0.0), OPTIMIZER)
+        other = stated(self.found, self.measures, self.changes)
+        return told if other is None else self._with_leap(told, Jump(other, 0.0), FORMULA)
 
-    def _with_leap(self, told: list[Origin], leap: Jump) -> list[Origin]:
+    def _with_leap(self, told: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
         """With the place where the error leaps, unless something so early is to blame already."""
         place = place_at(self.found.alignment.a, leap.row)
         if any(one.cls in BAD and one.place.step <= place.step for one in told):
@@ -64,7 +69,7 @@ class Judge:
             leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
         )
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
-        note = note if leap.times else "the optimizer was told otherwise at this step"
+        note = note if leap.times else why
         found = replace(self._told(segment, "not_rounding", note), leap=leap.times or 1.0)
         before = [one for one in told if one.place.step <= place.step and one.place != place]
         return [*before, found, *(one for one in told if one.place.step > place.step)]

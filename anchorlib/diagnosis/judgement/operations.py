@@ -34,7 +34,7 @@ MOVING = re.compile(
 
 
 FORMULA = frozenset(
-    [
+    (
         "alpha",
         "approximate",
         "beta",
@@ -49,7 +49,7 @@ FORMULA = frozenset(
         "reduction",
         "threshold",
         "value",
-    ]
+    )
 )
 """Arguments of operations that are part of what they compute."""
 _ARGUMENT = re.compile(r"(\w+)=([^,()]+)")

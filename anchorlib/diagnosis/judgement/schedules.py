@@ -1,4 +1,4 @@
-"""Where an optimizer is told otherwise behind rounding: another eps, or a schedule that falls early.
+"""Where an optimizer is told otherwise behind rounding: another eps, a schedule that falls early.
 
 By the step at which a setting parts, the runs differ already, and their updates receive that. But
 what both headers state is no rounding: where the changes that an optimizer makes are all at once
@@ -36,7 +36,7 @@ def turning(found: Frontier, measures: Measures) -> int | None:
 
 
 def _turn(found: Frontier, measures: Measures, step: int) -> int | None:
-    """The first update of this step, where updates are further apart than what came before tells."""
+    """The first update of this step, where updates are further apart than what came before."""
     a = found.alignment.a
     rows = found.alignment.a_row[measures.pair]
     updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)

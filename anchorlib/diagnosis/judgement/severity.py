@@ -22,7 +22,15 @@ from anchorlib.diagnosis.pairing import Table, compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.errors import StoreError
 
-__all__ = ["CONVOLUTION", "MATMUL", "TOLERANCE", "Severity", "severity", "size_of_error"]
+__all__ = [
+    "CONVOLUTION",
+    "LEARNT",
+    "MATMUL",
+    "TOLERANCE",
+    "Severity",
+    "severity",
+    "size_of_error",
+]
 
 TOLERANCE = 8.0
 """Eps that count as rounding in float32 and float64."""

@@ -18,7 +18,10 @@ __all__ = ["Drift", "drift", "verdict"]
 
 Array = np.ndarray[Any, Any]
 COVERED = 4.0
-"""Median score up to which a drift is covered: between correct runs medians reach 1.4."""
+"""Median score up to which a drift is covered: between correct runs medians reach 1.4.
+
+That is in the first step that differs. Noise runs were moved once, before it, and another way to
+compute rounds otherwise in every step: n independent errors are √n times one."""
 COVERED_LOW = 8.0
 """The same in the first steps of low precision, which perturbed parameters cover less."""
 FIRST_STEPS = 2
@@ -61,7 +64,7 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
         return _pooled(measures, scores, noise)
     low = (measures["eps"] > EPS32) & (step < step.min() + FIRST_STEPS)
     drifts = [
-        _of_kind(name, scores[at], step[at], low[at])
+        _of_kind(name, scores[at], step[at], low[at], int(step.min()))
         for code, name in enumerate(kinds)
         if len(at := np.flatnonzero(large & (kind == code)))
     ]
@@ -71,11 +74,13 @@ def drift(alignment: Alignment, measures: Measures, scores: Array, noise: Envelo
     return worst._replace(covered=covered)
 
 
-def _of_kind(kind: str, scores: Array, step: Array, low: Array) -> Drift:
+def _of_kind(kind: str, scores: Array, step: Array, low: Array, first: int) -> Drift:
     """The drift of one kind: the worst median of neighbouring steps."""
     groups = _groups(step)
     found = medians(groups, scores, int(groups.max()) + 1)
-    limit = np.full(len(found), COVERED)
+    since = np.full(len(found), np.inf)
+    np.minimum.at(since, groups, step - first)
+    limit = COVERED * np.sqrt(1 + since)
     limit[np.unique(groups[low])] = COVERED_LOW
     at = int(np.argmax(found / limit))
     return Drift(

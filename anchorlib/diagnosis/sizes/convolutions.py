@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from anchorlib.diagnosis.sizes.sums import Task, task_of
+from anchorlib.diagnosis.sizes.sums import Task, certain, task_of
 
 __all__ = ["Geometry", "convolutions", "geometry_of"]
 
@@ -53,7 +53,7 @@ def convolutions(
             def form(p: Array, q: Array, lies: Geometry = one) -> Array:
                 return _weight(p, q, shape, lies, groups)
 
-            yield task_of(form, x, gradient, terms, math.prod(shape))
+            yield certain(task_of(form, x, gradient, terms, math.prod(shape)))
 
 
 def _geometries(given: Shape, made: Shape, kernel: Shape) -> Iterator[Geometry]:

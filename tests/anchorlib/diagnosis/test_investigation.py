@@ -284,6 +284,17 @@ def test_drift_inside_the_noise_is_expected_and_outside_is_not():
     ] == [*("grad", "opt.exp_avg", "pass_grad", "updated")]
 
 
+def test_a_drift_may_grow_by_the_root_of_the_steps_in_which_it_rounds():
+    run = chain(*NAMES, steps=4)
+    noise = [after(run, 0, size=20 * ROUND)] * 3
+    start = number(run, "c@grad")
+    early = over(after(run, start, size=120 * ROUND), {"c@grad 0": ROUND})
+    assert compared(run, early, noise).verdict == "unexpected"
+    late = dict.fromkeys(after(run, number(run, "w_b@value", 3)), 120 * ROUND)
+    within = over(after(run, start, size=20 * ROUND), {"c@grad 0": ROUND} | late)
+    assert compared(run, within, noise).verdict == "expected"
+
+
 def test_beyond_the_horizon_of_the_noise_nothing_is_judged():
     run = chain(*NAMES, steps=4)
     late = dict.fromkeys(after(run, number(run, "w_b@value", 2)), 0.5)

@@ -1,4 +1,4 @@
-"""Faults that leave no more than rounding where they stand: what both runs state of them decides."""
+"""Faults that leave no more than rounding where they stand: what both runs state decides."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Tensor = torch.Tensor
 
 
 class Scaled(nn.Module):
-    """A scale that a norm takes out again, and a sum that may be made in another order."""
+    """A scale that a norm takes out again, one behind it, and a sum of either order."""
 
-    def __init__(self, scale: float, turned: bool) -> None:
+    def __init__(self, scale: float, late: float, turned: bool) -> None:
         super().__init__()
-        self.scale, self.turned = scale, turned
+        self.scale, self.late, self.turned = scale, late, turned
         self.wide, self.norm, self.out = nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 8)
 
     def forward(self, x: Tensor) -> Tensor:
         h = functional.linear(x.flip(-1), self.wide.weight.flip(-1), self.wide.bias)
         h = h if self.turned else self.wide(x)
-        return self.out(self.norm(h.tanh() * self.scale).relu())
+        return self.out(self.norm(h.tanh() * self.scale).relu() * self.late)
 
 
 def trained(  # a training is told by these
@@ -35,13 +35,14 @@ def trained(  # a training is told by these
     run: str,
     *,
     scale: float = 1.5,
+    late: float = 1.0,
     turned: bool = False,
     low: bool = False,
     divided: int = 1,
     **settings: float,
 ) -> None:
     torch.manual_seed(0)
-    model = Scaled(scale, turned)
+    model = Scaled(scale, late, turned)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **settings)  # type: ignore[arg-type]
     draw = torch.Generator().manual_seed(1)
     with anchorlib.start(run, store=store, recorder="thread") as session:
@@ -113,3 +114,12 @@ def test_one_number_of_one_operation_is_another_formula(a, b, other):
     """Two numbers may make up for one another; of the axis, shapes and bits tell."""
     one, two = ([Operation("MulBackward0", told) for told in side] for side in (a, b))
     assert other_number(one, two) is other
+
+
+def test_another_number_behind_rounding_is_an_origin_of_its_own(tmp_path):
+    found = compared(tmp_path, turned=True, late=1.00001)
+    assert [(one.place.name, one.cls) for one in found.origins] == [
+        ("norm", "rounding"),
+        ("out", "not_rounding"),
+    ]
+    assert "MulBackward0 other 1 | 1.00001" in found.sentence

@@ -1,0 +1,84 @@
+"""Parameters that no optimizer holds, and optimizers that step when nothing was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import anchorlib
+
+Tensor = torch.Tensor
+Move = Callable[[Tensor, Tensor], object]
+
+
+class Taught(nn.Module):
+    """A layer, and the copy of it that it is to agree with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.copy = nn.Linear(12, 8), nn.Linear(12, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            target = self.copy(x + 1)
+        return (self.own(x) - target).square().mean()
+
+
+def by_hand(copy: Tensor, own: Tensor) -> object:
+    return copy.mul_(0.99).add_(own, alpha=0.01)
+
+
+def at_once(copy: Tensor, own: Tensor) -> object:
+    return copy.lerp_(own, 0.01)
+
+
+def faster(copy: Tensor, own: Tensor) -> object:
+    return copy.lerp_(own, 0.1)
+
+
+def trained(store: Any, run: str, move: Move = by_hand, again_at: int | None = None) -> None:
+    torch.manual_seed(0)
+    model = Taught()
+    optimizer = torch.optim.SGD(model.own.parameters(), lr=0.1, momentum=0.9)
+    draw = torch.Generator().manual_seed(1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        session.watch(model, tensors="*", optimizer=optimizer)
+        for step in range(3):
+            loss = anchorlib.anchor(model(torch.randn(16, 12, generator=draw)), "loss")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step == again_at:
+                optimizer.step()
+            with torch.no_grad():
+                for copy, own in zip(model.copy.parameters(), model.own.parameters(), strict=True):
+                    move(copy, own)
+
+
+def test_a_copy_that_code_moves_otherwise_is_a_fault_of_that_code(tmp_path):
+    trained(tmp_path, "a")
+    trained(tmp_path, "b", faster)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    first = found.origins[0]
+    assert (first.place.name, first.place.step, first.cls) == ("copy.weight", 1, "not_rounding")
+    assert "B's move of it since step 0, pass 0 is 10 times A's" in found.sentence
+    assert found.verdict == "unexpected"
+
+
+def test_the_same_move_in_another_form_is_rounding(tmp_path):
+    trained(tmp_path, "a")
+    trained(tmp_path, "b", at_once)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert {one.cls for one in found.origins} == {"rounding"}, found.sentence
+    assert found.verdict == "suspect"
+
+
+def test_an_optimizer_that_steps_twice_on_one_gradient_is_told(tmp_path):
+    trained(tmp_path, "a")
+    trained(tmp_path, "b", again_at=0)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert "B's optimizer stepped again, without a backward pass in between" in found.sentence
+    assert found.verdict == "unexpected"
