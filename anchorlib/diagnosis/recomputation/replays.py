@@ -34,7 +34,8 @@ def replay(origin: Origin) -> Replay | None:
     """What an origin's operation computed in A and in B, from each run's own stored inputs.
 
     None where the operation is not one that is known (tanh, sigmoid, gelu, silu, softmax, layer
-    norm, RMS norm, linear; their gradients), where it is one of several between the origin and
+    norm, RMS norm, linear, mean squared error, log-softmax, cross entropy; their gradients;
+    convolution, attention), where it is one of several between the origin and
     its parents, or where a run did not keep the values (`mode=All()`) of all that went in.
     """
     if origin.evidence is None:
@@ -74,7 +75,8 @@ def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
 def _recipe(origin: Origin, found: Frontier, row: int, told: Operands) -> Recipe | None:
     """That of the operation in A, else in B: one of them may have written it by hand."""
     precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
-    if len({one.dtype for one in precisions if one is not None}) > 1:
+    floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
+    if len(floating) > 1:
         return None
     texts = _texts(found, told)
     for ops in (computing(found.ancestry(row).ops), origin.ops_a, origin.ops_b):
