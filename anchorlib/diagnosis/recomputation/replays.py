@@ -119,10 +119,9 @@ def _line(one: Fit, two: Fit) -> str:
     parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
     nearer = _nearer(one, two)
     if nearer is not None:
-        parts.append(
-            f"{nearer.upper()} is nearer to the truth: {min(one.error, two.error):.3g} against "
-            f"{max(one.error, two.error):.3g} eps"
-        )
+        low, high = (f"{error:.3g}" for error in sorted((one.error, two.error)))
+        told = f"{nearer.upper()} is nearer to the truth: {low} against {high} eps"
+        parts.append(told if low != high else f"both are as near to the truth, {low} eps")
     if one.elements < ENOUGH:
         parts.append(f"{one.elements} elements are few: formulas may agree by chance")
     return "; ".join(parts)
@@ -130,7 +129,8 @@ def _line(one: Fit, two: Fit) -> str:
 
 def _formulas(told: Fit) -> str:
     if not told.formulas:
-        return f"nothing known here (nearest: {told.nearest}, {told.share:.0%} of the elements)"
+        share = math.floor(told.share * 1000) / 10  # 100 would say that it fits
+        return f"nothing known here (nearest: {told.nearest}, {share:g}% of the elements)"
     # An explicit formula says more than that torch has a kernel for it.
     explicit = [one for one in told.formulas if one != "torch's kernel"] or list(told.formulas)
     named = " or ".join(explicit[:NAMED])
