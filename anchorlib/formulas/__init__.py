@@ -2,7 +2,7 @@
 
     rounded         arithmetic that rounds after each operation, and the exact fused multiply-add
     elementary      exp, tanh and erf, as several libraries round them
-    activations, normalisations, products
+    activations, normalisations, products, convolutions, attention, losses
                     the ways to compute one function, by their roundings
     fit             recorded bits held against all of them
 
@@ -10,8 +10,18 @@ numpy alone; torch is asked only for what its own kernels give on this machine.
 """
 
 from anchorlib.formulas.activations import ACTIVATIONS
+from anchorlib.formulas.attention import attention
+from anchorlib.formulas.convolutions import Strides, convolution, patches
 from anchorlib.formulas.fit import ENOUGH, Fit, fit
 from anchorlib.formulas.formula import Function
+from anchorlib.formulas.losses import (
+    cross_entropy,
+    cross_entropy_backward,
+    log_softmax,
+    log_softmax_backward,
+    mse_loss,
+    mse_loss_backward,
+)
 from anchorlib.formulas.normalisations import (
     layer_norm,
     layer_norm_backward,
@@ -27,9 +37,19 @@ __all__ = [
     "Fit",
     "Function",
     "Part",
+    "Strides",
+    "attention",
+    "convolution",
+    "cross_entropy",
+    "cross_entropy_backward",
     "fit",
     "layer_norm",
     "layer_norm_backward",
+    "log_softmax",
+    "log_softmax_backward",
+    "mse_loss",
+    "mse_loss_backward",
+    "patches",
     "product",
     "rms_norm",
     "softmax",

@@ -1,4 +1,4 @@
-"""exp, tanh, erf, sigmoid and roots, which libraries round differently in the last bit.
+"""exp, log, tanh, erf, sigmoid and roots, which libraries round differently in the last bit.
 
 A formula that holds one of them is tried with each library, and the library is named: what agrees
 with one alone says which one a run called, and what agrees with none may call another still.
@@ -30,6 +30,7 @@ class Library(NamedTuple):
     sigmoid: Map
     sqrt: Map
     rsqrt: Map
+    log: Map
 
 
 def _correct(function: Callable[[Array], Array]) -> Map:
@@ -69,6 +70,7 @@ CORRECT: Final = Library(
     sigmoid=_correct(_sigmoid),
     sqrt=_correct(np.sqrt),
     rsqrt=_correct(_rsqrt),
+    log=_correct(np.log),
 )
 TORCH: Final = Library("torch's", *(_torch(name) for name in Library._fields[1:]))
 

@@ -34,7 +34,8 @@ def replay(origin: Origin) -> Replay | None:
     """What an origin's operation computed in A and in B, from each run's own stored inputs.
 
     None where the operation is not one that is known (tanh, sigmoid, gelu, silu, softmax, layer
-    norm, RMS norm, linear; their gradients), where it is one of several between the origin and
+    norm, RMS norm, linear, mean squared error, log-softmax, cross entropy; their gradients;
+    convolution, attention), where it is one of several between the origin and
     its parents, or where a run did not keep the values (`mode=All()`) of all that went in.
     """
     if origin.evidence is None:
@@ -74,7 +75,8 @@ def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
 def _recipe(origin: Origin, found: Frontier, row: int, told: Operands) -> Recipe | None:
     """That of the operation in A, else in B: one of them may have written it by hand."""
     precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
-    if len({one.dtype for one in precisions if one is not None}) > 1:
+    floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
+    if len(floating) > 1:
         return None
     texts = _texts(found, told)
     for ops in (computing(found.ancestry(row).ops), origin.ops_a, origin.ops_b):
@@ -117,10 +119,9 @@ def _line(one: Fit, two: Fit) -> str:
     parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
     nearer = _nearer(one, two)
     if nearer is not None:
-        parts.append(
-            f"{nearer.upper()} is nearer to the truth: {min(one.error, two.error):.3g} against "
-            f"{max(one.error, two.error):.3g} eps"
-        )
+        low, high = (f"{error:.3g}" for error in sorted((one.error, two.error)))
+        told = f"{nearer.upper()} is nearer to the truth: {low} against {high} eps"
+        parts.append(told if low != high else f"both are as near to the truth, {low} eps")
     if one.elements < ENOUGH:
         parts.append(f"{one.elements} elements are few: formulas may agree by chance")
     return "; ".join(parts)
@@ -128,7 +129,8 @@ def _line(one: Fit, two: Fit) -> str:
 
 def _formulas(told: Fit) -> str:
     if not told.formulas:
-        return f"nothing known here (nearest: {told.nearest}, {told.share:.0%} of the elements)"
+        share = math.floor(told.share * 1000) / 10  # 100 would say that it fits
+        return f"nothing known here (nearest: {told.nearest}, {share:g}% of the elements)"
     # An explicit formula says more than that torch has a kernel for it.
     explicit = [one for one in told.formulas if one != "torch's kernel"] or list(told.formulas)
     named = " or ".join(explicit[:NAMED])

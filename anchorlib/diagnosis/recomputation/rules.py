@@ -8,12 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.diagnosis.recomputation.attention import attending
+from anchorlib.diagnosis.recomputation.convolutions import convolving
+from anchorlib.diagnosis.recomputation.losses import (
+    entropy,
+    entropy_slope,
+    logarithm,
+    logarithm_slope,
+    squares,
+    squares_slope,
+)
 from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.recipes import (
+    ELEMENTS,
+    LONGEST,
+    SAMPLE,
+    Recipe,
+    alike,
+    named,
+    spread,
+)
 from anchorlib.formulas import (
     ACTIVATIONS,
     Function,
@@ -30,26 +49,7 @@ __all__ = ["Recipe", "recipe"]
 
 Array = np.ndarray[Any, Any]
 COMMON_EPS: Final = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3)
-SAMPLE: Final = 32
-"""Rows, and columns, of a product that are looked at."""
-ELEMENTS: Final = 1 << 20
-"""Elements of other outputs that are looked at."""
-LONGEST: Final = 1 << 14
-"""Terms of a product's element that are added up."""
 _EPS: Final = re.compile(r"\beps=([0-9.e+-]+)")
-
-
-class Recipe(NamedTuple):
-    """How to compute a record again.
-
-    functions: what it may be. inputs: the operands of a side ("a", "b") in their order.
-    output: what of the record's own values is looked at.
-    """
-
-    functions: tuple[Function, ...]
-    inputs: Callable[[str], Sequence[Array]]
-    output: Callable[[Array], Array]
-    part: Callable[[Array], Array] | None = None
 
 
 def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe | None:
@@ -58,6 +58,8 @@ def recipe(ops: Sequence[str], told: Operands, texts: Sequence[str]) -> Recipe |
     texts: what the two modules say of themselves, for the eps that they were made with.
     """
     name = _single(ops)
+    if name == "Convolution":
+        return convolving(told, texts)
     rule = _RULES.get((name, told.own.kind == "value"))
     return None if rule is None else rule(told, _eps(texts, told.own.dtype))
 
@@ -67,6 +69,8 @@ def _single(ops: Sequence[str]) -> str:
     bases = [_node(one) for one in ops]
     if {"Rsqrt", "Mean", "Pow"} <= set(bases) <= {"Rsqrt", "Mean", "Pow", "Mul", "Add"}:
         return "RmsNorm"
+    if set(bases) == {"LogSoftmax", "NllLoss"}:
+        return "CrossEntropy"
     return bases[0] if len(bases) == 1 else ""
 
 
@@ -110,15 +114,9 @@ def _rows(
     return Recipe(tuple(functions), inputs, lambda own: own.reshape(-1, size)[:count])
 
 
-def _alike(told: Operands) -> Operand | None:
-    """The one input that has the record's own shape."""
-    fitting = [one for one in told.inputs if one.shape == told.own.shape]
-    return fitting[0] if len(fitting) == 1 else None
-
-
 def _forward(*names: str) -> Callable[[Operands, Any], Recipe | None]:
     def rule(told: Operands, _: Any) -> Recipe | None:
-        x = _alike(told)
+        x = alike(told)
         return None if x is None else _flat([ACTIVATIONS[one] for one in names], [x])
 
     return rule
@@ -128,7 +126,7 @@ def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | Non
     """saved: "output" or "input", of the operation, whichever its gradient is made of."""
 
     def rule(told: Operands, _: Any) -> Recipe | None:
-        kept = told.output if saved == "output" else _named(told, told.own.name)
+        kept = told.output if saved == "output" else named(told, told.own.name)
         if told.child is None or kept is None:
             return None
         if not told.child.shape == kept.shape == told.own.shape:
@@ -138,12 +136,8 @@ def _backward(*names: str, saved: str) -> Callable[[Operands, Any], Recipe | Non
     return rule
 
 
-def _named(told: Operands, name: str) -> Operand | None:
-    return next((one for one in told.inputs if one.name == name), None)
-
-
 def _softmax(told: Operands, _: Any) -> Recipe | None:
-    x = _alike(told)
+    x = alike(told)
     return None if x is None else _rows([softmax()], [x])
 
 
@@ -162,7 +156,7 @@ def _scale_and_shift(told: Operands) -> list[Operand]:
 
 def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
     def rule(told: Operands, eps: Sequence[float]) -> Recipe | None:
-        x, weights = _alike(told), _scale_and_shift(told)
+        x, weights = alike(told), _scale_and_shift(told)
         if x is None or len(weights) != len(told.weights):
             return None
         return _rows([make(one) for one in eps], [x], weights)
@@ -171,7 +165,7 @@ def _norm(make: Callable[[float], Function]) -> Callable[..., Recipe | None]:
 
 
 def _norm_backward(told: Operands, eps: Sequence[float]) -> Recipe | None:
-    x, weights = _named(told, told.own.name), _scale_and_shift(told)[:1]
+    x, weights = named(told, told.own.name), _scale_and_shift(told)[:1]
     if told.child is None or x is None or told.child.shape != x.shape:
         return None
     return _rows([layer_norm_backward(one) for one in eps], [told.child, x], weights)
@@ -240,14 +234,14 @@ def _of_part(
     rows, columns = shape
     if not (rows and columns and 0 < terms <= LONGEST):
         return None
-    part = Part(_spread(rows, SAMPLE), _spread(columns, max(SAMPLE, SAMPLE**2 // rows)))
+    part = Part(spread(rows, SAMPLE), spread(columns, max(SAMPLE, SAMPLE**2 // rows)))
     return Recipe((product(part),), inputs, lambda own: own.reshape(rows, columns), part.of)
 
 
-def _spread(count: int, most: int) -> Array:
-    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
-
-
+_ATTENTIONS: Final = (
+    *("Attention", "AttentionMath", "FlashAttention", "FlashAttentionForCpu"),
+    *("EfficientAttention", "CudnnAttention", "FusedAttentionOverrideable"),
+)
 _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("Tanh", True): _forward("tanh"),
     ("Tanh", False): _backward("tanh_backward", saved="output"),
@@ -262,6 +256,13 @@ _RULES: Final[Mapping[tuple[str, bool], Callable[..., Recipe | None]]] = {
     ("NativeLayerNorm", True): _norm(layer_norm),
     ("NativeLayerNorm", False): _norm_backward,
     ("RmsNorm", True): _norm(rms_norm),
+    ("MseLoss", True): squares,
+    ("MseLoss", False): squares_slope,
+    ("LogSoftmax", True): logarithm,
+    ("LogSoftmax", False): logarithm_slope,
+    ("CrossEntropy", True): entropy,
+    ("CrossEntropy", False): entropy_slope,
+    **{(f"ScaledDotProduct{kind}", True): attending for kind in _ATTENTIONS},
     **{(name, True): _product for name in ("Addmm", "Mm", "Linear")},
     **{(name, False): _product_backward for name in ("Addmm", "Mm", "Linear")},
 }

@@ -238,3 +238,121 @@ def test_the_command_replays_where_it_is_asked_to(train: Callable[..., str], tmp
     assert without["replay"] is None
     assert told["replay"]["b"] == ["g*(1 - y*y)"]
     assert set(told["replay"]) == {"a", "b", "error_a", "error_b", "nearer"}
+
+
+class ConvByHand(nn.Conv2d):
+    """A convolution as a product of patches, its terms added up one after another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        size, axes = self.kernel_size, {"stride": self.stride, "padding": self.padding}
+        patches = functional.unfold(x, size, **axes).unsqueeze(1)
+        weight = self.weight.flatten(1)[:, :, None]
+        total = patches[:, :, 0] * weight[:, 0]
+        for at in range(1, weight.shape[1]):
+            total = total + patches[:, :, at] * weight[:, at]
+        side = (x.shape[-1] + 2 * self.padding[0] - size[0]) // self.stride[0] + 1
+        return total.unflatten(-1, (side, side)) + self.bias[:, None, None]
+
+
+def entropy_by_hand(x: Tensor, wanted: Tensor) -> Tensor:
+    """A cross entropy whose backward is the textbook's."""
+
+    class ByHand(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return functional.cross_entropy(x, wanted)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            e = (x - x.amax(-1, keepdim=True)).exp()
+            p = e / e.sum(-1, keepdim=True)
+            return (p - functional.one_hot(wanted, x.shape[1])) * (g / len(x))
+
+    return ByHand.apply(x)
+
+
+def squares_by_hand(x: Tensor, wanted: Tensor) -> Tensor:
+    """A mean of squares whose gradient is rounded more often."""
+    return (x - wanted).div(3.0).square().mean() * 9.0
+
+
+def attention_by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention in its single steps."""
+    return functional.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+
+
+@pytest.fixture
+def anchored(tmp_path: Any) -> Callable[..., Any]:
+    """The first origin of two runs that anchor what goes in, what comes out, and a gradient."""
+
+    def run(name: str, function: Callable[..., Tensor], given: dict[str, Tensor]) -> None:
+        with anchorlib.start(name, store=tmp_path) as session:
+            leaves = {key: one.clone() for key, one in given.items()}
+            for one in leaves.values():
+                one.requires_grad_(one.is_floating_point())
+            held = {key: anchorlib.anchor(one, key) for key, one in leaves.items()}
+            out = anchorlib.anchor(function(*held.values()), "out")
+            (out if not out.shape else out.square().mean()).backward()
+            session.step()
+
+    def first(a: Callable[..., Tensor], b: Callable[..., Tensor], **given: Tensor) -> Any:
+        run("a", a, given)
+        run("b", b, given)
+        return anchorlib.compare("a", "b", store=tmp_path, replay=True).origins[0]
+
+    return first
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_convolution_is_told_from_one_that_adds_in_another_order(tmp_path: Any) -> None:
+    for run, kind in (("a", nn.Conv2d), ("b", ConvByHand)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), kind(4, 8, 3, stride=2, padding=1))
+        with anchorlib.start(run, store=tmp_path) as session:
+            session.watch(model, tensors="*")
+            model(random(2, 3, 14, 14))
+            session.step()
+    origin = anchorlib.compare("a", "b", store=tmp_path, replay=True).origins[0]
+    assert origin.place.name == "1"
+    assert "torch's kernel" in origin.replay.a
+    assert "sequential, channels first" in origin.replay.b
+
+
+def test_the_gradient_of_a_cross_entropy_is_told_without_its_target(anchored: Any) -> None:
+    wanted = torch.arange(64) % 10
+    origin = anchored(
+        lambda x: functional.cross_entropy(x, wanted),
+        lambda x: entropy_by_hand(x, wanted),
+        x=random(64, 10),
+    )
+    assert (origin.place.name, origin.place.kind) == ("x", "grad")
+    assert "torch's kernels" in origin.replay.a
+    assert "(softmax(x) - t)*(g/n), torch's sum (torch's functions)" in origin.replay.b
+    assert 0 < origin.replay.error_a < 2
+    assert 0 < origin.replay.error_b < 2
+
+
+def test_of_squares_it_is_told_which_run_is_nearer_where_no_formula_fits(anchored: Any) -> None:
+    origin = anchored(
+        functional.mse_loss, squares_by_hand, x=random(40, 9), t=random(40, 9, seed=1)
+    )
+    assert "torch's kernel" in origin.replay.a
+    assert origin.replay.error_a < origin.replay.error_b
+    assert origin.replay.nearer == "a"
+
+
+def test_attention_in_single_steps_is_told_from_torchs_kernel(anchored: Any) -> None:
+    origin = anchored(
+        functional.scaled_dot_product_attention,
+        attention_by_hand,
+        **{name: random(2, 3, 16, 8, seed=seed) for seed, name in enumerate("qkv")},
+    )
+    assert origin.place.name == "out"
+    assert "torch's scaled_dot_product_attention" in origin.replay.a
+    assert origin.replay.nearer in {"a", "b"}
+    assert max(origin.replay.error_a, origin.replay.error_b) < 4

@@ -1,0 +1,29 @@
+"""Attention, where queries, keys and values were recorded, each under a name of its own."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any, Final
+
+from anchorlib.diagnosis.recomputation.operands import Operands
+from anchorlib.diagnosis.recomputation.recipes import Recipe
+from anchorlib.formulas import attention
+
+__all__ = ["attending"]
+
+_MOST: Final = 1 << 20  # scores that are computed for each way of computing
+
+
+def attending(told: Operands, _: Any) -> Recipe | None:
+    """Which of three inputs is which, and whether it is causal, is what comes nearest."""
+    shape = told.own.shape
+    if len(told.inputs) != 3 or any(one.shape != shape for one in told.inputs):
+        return None
+    if len(shape) < 2 or told.own.read("a").size // shape[-1] * shape[-2] > _MOST:
+        return None
+    functions = tuple(
+        attention(causal=causal, order=(q, k, v))
+        for causal in (False, True)
+        for q, k, v in permutations(range(3))
+    )
+    return Recipe(functions, lambda side: [one.read(side) for one in told.inputs], lambda own: own)

@@ -1,0 +1,123 @@
+"""Losses: of squares with the target that was recorded, of classes with the one that shows.
+
+The gradient of a cross entropy has another sign at the class that was wanted than elsewhere, so the
+target need not have been recorded for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.recomputation.operands import Operand, Operands
+from anchorlib.diagnosis.recomputation.recipes import Recipe, alike, named
+from anchorlib.formulas import (
+    cross_entropy,
+    cross_entropy_backward,
+    log_softmax,
+    log_softmax_backward,
+    mse_loss,
+    mse_loss_backward,
+)
+
+__all__ = [
+    "entropy",
+    "entropy_slope",
+    "logarithm",
+    "logarithm_slope",
+    "squares",
+    "squares_slope",
+]
+
+Array = np.ndarray[Any, Any]
+
+
+def squares(told: Operands, _: Any) -> Recipe | None:
+    """A mean, or sum, of squares."""
+    if told.own.shape or len(told.inputs) != 2:  # what is compared
+        return None
+    x, t = told.inputs
+    if x.shape != t.shape:
+        return None
+    functions = mse_loss("mean"), mse_loss("sum")
+    return Recipe(functions, lambda side: [_flat(x, side), _flat(t, side)], _flattened)
+
+
+def squares_slope(told: Operands, _: Any) -> Recipe | None:
+    """Its gradient, of all elements: how many there are goes into it."""
+    g, x = told.child, named(told, told.own.name)
+    others = [one for one in told.inputs if one is not x and one.shape == told.own.shape]
+    if g is None or g.shape or x is None or x.shape != told.own.shape or len(others) != 1:
+        return None
+
+    def inputs(side: str) -> list[Array]:
+        return [_flat(g, side), _flat(x, side), _flat(others[0], side)]
+
+    return Recipe((mse_loss_backward("mean"), mse_loss_backward("sum")), inputs, _flattened)
+
+
+def logarithm(told: Operands, _: Any) -> Recipe | None:
+    """A log-softmax along the last axis."""
+    x = alike(told)
+    if x is None or not x.shape:
+        return None
+    return Recipe((log_softmax(),), lambda side: [x.read(side)], lambda own: own)
+
+
+def logarithm_slope(told: Operands, _: Any) -> Recipe | None:
+    """Its gradient."""
+    g, y = told.child, told.output
+    if g is None or y is None or not y.shape or not g.shape == y.shape == told.own.shape:
+        return None
+    return Recipe(
+        (log_softmax_backward(),), lambda side: [g.read(side), y.read(side)], lambda own: own
+    )
+
+
+def entropy(told: Operands, _: Any) -> Recipe | None:
+    """A mean cross entropy of classes that were recorded."""
+    x = next((one for one in told.inputs if len(one.shape) == 2), None)
+    t = next((one for one in told.inputs if one.dtype == "int64"), None)
+    if told.own.shape or x is None or t is None or t.shape != x.shape[:1]:
+        return None
+
+    def inputs(side: str) -> list[Array]:
+        return [x.read(side), (t.read(side)[:, None] == np.arange(x.shape[1])).astype(np.float64)]
+
+    return Recipe((cross_entropy(),), inputs, _flattened)
+
+
+def entropy_slope(told: Operands, _: Any) -> Recipe | None:
+    """Its gradient for the logits."""
+    g, x = told.child, named(told, told.own.name)
+    if g is None or g.shape or x is None or len(x.shape) != 2 or x.shape != told.own.shape:
+        return None
+    if any(_wanted(told.own, g, side) is None for side in "ab"):
+        return None
+
+    def inputs(side: str) -> list[Array]:
+        wanted = _wanted(told.own, g, side)
+        assert wanted is not None, "it was looked at before"
+        return [_flat(g, side), x.read(side), wanted]
+
+    return Recipe((cross_entropy_backward(),), inputs, lambda own: own)
+
+
+def _wanted(own: Operand, g: Operand, side: str) -> Array | None:
+    """1 at the class that each row wanted; None where rows do not show one class, or none."""
+    slope = own.read(side) * np.sign(g.read(side))
+    wanted = slope < 0
+    counts = wanted.sum(-1)
+    left_out = ~slope.any(-1)
+    if not counts.any() or not np.array_equal(counts, 1 - left_out):
+        return None
+    return wanted.astype(np.float64)
+
+
+def _flat(one: Operand, side: str) -> Array:
+    return one.read(side).reshape(-1)
+
+
+def _flattened(own: Array) -> Array:
+    return own.reshape(-1)

@@ -1,0 +1,87 @@
+"""Attention: softmax(q·kᵀ/√d)·v, of all places or of those before each.
+
+Fused kernels add up in blocks, and keep a running maximum, in orders that depend on the machine:
+torch's own kernels are tried, and formulas with sums in a few orders. Where none fits it can not be
+told; how far either run is from the truth can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from anchorlib.formulas.elementary import Library
+from anchorlib.formulas.formula import Formula, Function, Kernel
+from anchorlib.formulas.kernels import kernel
+from anchorlib.formulas.rounded import Rounded, fma
+
+__all__ = ["attention"]
+
+Array = np.ndarray[Any, Any]
+Product = Callable[[Rounded, Rounded], Rounded]
+
+
+def attention(*, causal: bool, order: tuple[int, int, int] = (0, 1, 2)) -> Function:
+    """Inputs: three arrays (…, places, d), of which `order` says which are q, k and v.
+
+    causal: whether a place attends to those before it and itself alone.
+    """
+
+    def form(times: Product, *, early: bool) -> Callable[..., Rounded]:
+        def compute(lib: Library, *given: Rounded) -> Rounded:
+            q, k, v = (given[at] for at in order)
+            root = 1 / math.sqrt(q.values.shape[-1])
+            scores = times(q * root, _turned(k)) if early else times(q, _turned(k)) * root
+            if causal:
+                hidden = np.triu(np.ones(scores.values.shape[-2:], bool), 1)
+                scores = scores.map(lambda one: np.where(hidden, -np.inf, one))
+            e = lib.exp(scores - scores.map(lambda one: one.max(-1, keepdims=True)))
+            return times(e / e.sum(), v)
+
+        return compute
+
+    forms = [
+        Formula(f"softmax({text})·v, {name}", form(times, early=early), elementary=True)
+        for text, early in (("q·kᵀ/√d", False), ("(q/√d)·kᵀ", True))
+        for name, times in (("fma", _fused), ("sequential", _sequential))
+    ]
+
+    def library(name: str) -> Kernel:
+        def compute(inputs: Sequence[Array], precision: str) -> Array:
+            return kernel(name, [*(inputs[at] for at in order), None, 0.0, causal], precision)
+
+        return Kernel(f"torch's {name.strip('_')}", compute)
+
+    kernels = map(library, ("scaled_dot_product_attention", "_scaled_dot_product_attention_math"))
+    which = "qkv" if order == (0, 1, 2) else "".join("qkv"[order.index(at)] for at in range(3))
+    said = [", causal"] * causal + [f", given as {which}"] * (which != "qkv")
+    return Function(f"attention{''.join(said)}", tuple(forms), tuple(kernels))
+
+
+def _turned(x: Rounded) -> Rounded:
+    return x.map(lambda one: np.swapaxes(one, -1, -2))
+
+
+def _fused(a: Rounded, b: Rounded) -> Rounded:
+    total = _column(a, 0) * _row(b, 0)
+    for at in range(1, a.values.shape[-1]):
+        total = fma(_column(a, at), _row(b, at), total)
+    return total
+
+
+def _sequential(a: Rounded, b: Rounded) -> Rounded:
+    total = _column(a, 0) * _row(b, 0)
+    for at in range(1, a.values.shape[-1]):
+        total = total + _column(a, at) * _row(b, at)
+    return total
+
+
+def _column(a: Rounded, at: int) -> Rounded:
+    return a.of(a.values[..., :, at : at + 1])
+
+
+def _row(b: Rounded, at: int) -> Rounded:
+    return b.of(b.values[..., at : at + 1, :])
