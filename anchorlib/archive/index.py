@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
-from anchorlib.store import Location, listed_ranks
+from anchorlib.store import Location, listed_parts
 from anchorlib.store.layout import INDEX
 from anchorlib.store.objects import Shelf
 from anchorlib.store.run_index import (
@@ -60,8 +60,12 @@ def _parsed(data: bytes) -> RunFigures | None:
 
 
 def _with(run: Location, known: RunFigures | None, ranks: Sequence[int]) -> RunFigures:
-    """The index with these ranks; made from all ranks of the archive where it was none."""
-    if known is None:
-        return RunFigures.of(sealed_figures(run, listed_ranks(run)))
-    fresh = [*sealed_figures(run, [rank for rank in ranks if rank not in known.ranks])]
+    """The index with these ranks; made from all ranks of the archive where it was none, or where a
+    part of a rank came to those that it speaks of.
+    """
+    listed = listed_parts(run)
+    if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:
+        return RunFigures.of(sealed_figures(run, sorted({rank for rank, _ in listed}), listed))
+    later = sorted({*ranks} - {*known.ranks})
+    fresh = [*sealed_figures(run, later, listed)]
     return known.joined(RunFigures.of(fresh)) if fresh else known

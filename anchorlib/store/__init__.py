@@ -22,6 +22,7 @@ from anchorlib.store.documents import run_faults
 from anchorlib.store.finding import (
     DEFAULT_STORE,
     FoundRun,
+    archived_alone,
     archived_location,
     as_zarr,
     find_run,
@@ -31,20 +32,22 @@ from anchorlib.store.finding import (
 )
 from anchorlib.store.holding import HeldRank, held_ranks, is_written
 from anchorlib.store.layout import INDEX as RUN_INDEX
-from anchorlib.store.layout import rank_of, run_directory
-from anchorlib.store.listing import listed_parts, listed_ranks
+from anchorlib.store.layout import part_of, rank_of, run_directory
+from anchorlib.store.listing import PartKey, listed_parts, listed_ranks
 from anchorlib.store.location import CollectorLocation, LocalLocation, Location, Within
 from anchorlib.store.lock import RankLock, holder, is_locked
 from anchorlib.store.making import check_writable, make_store, unmade_store
-from anchorlib.store.objects import is_object_url
-from anchorlib.store.parts import Part
+from anchorlib.store.objects import ObjectLocation, is_object_url
+from anchorlib.store.parts import Part, is_whole
 from anchorlib.store.prints import stored_fingerprint
 from anchorlib.store.rank import RankReader
-from anchorlib.store.reader import RunReader, end_copy
+from anchorlib.store.reader import RunReader, end_copy, open_parts
 from anchorlib.store.register import check_series
 from anchorlib.store.remnants import Remnants
 from anchorlib.store.removing import (
     evict_run,
+    forget_run,
+    newest_ns,
     place_run,
     remove_rank,
     remove_run,
@@ -68,6 +71,7 @@ from anchorlib.store.seal import (
     read_sealed,
     seal,
 )
+from anchorlib.store.sessions import has_ended
 from anchorlib.store.several import SeveralCollectors
 from anchorlib.store.tensors import TensorTree, rows_together
 from anchorlib.store.visible import visible_rows
@@ -84,7 +88,9 @@ __all__ = [
     "LocalLocation",
     "Location",
     "MergedSeries",
+    "ObjectLocation",
     "Part",
+    "PartKey",
     "Pin",
     "RankAudit",
     "RankFigures",
@@ -105,6 +111,7 @@ __all__ = [
     "TensorTree",
     "Within",
     "Writer",
+    "archived_alone",
     "archived_location",
     "as_zarr",
     "asked",
@@ -116,12 +123,15 @@ __all__ = [
     "evict_run",
     "find_run",
     "finish_removals",
+    "forget_run",
+    "has_ended",
     "has_run",
     "held_ranks",
     "holder",
     "is_locked",
     "is_object_url",
     "is_unfinished",
+    "is_whole",
     "is_written",
     "list_runs",
     "listed_parts",
@@ -129,10 +139,13 @@ __all__ = [
     "locate_store",
     "make_store",
     "names_beneath",
+    "newest_ns",
     "note_of",
     "noted_runs",
     "open_beneath",
+    "open_parts",
     "packed_rows",
+    "part_of",
     "pin_of",
     "place_run",
     "rank_location",

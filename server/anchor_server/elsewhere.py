@@ -11,9 +11,10 @@ from anchorlib.store import (
     ArchiveNote,
     Location,
     archived_location,
-    listed_ranks,
+    listed_parts,
     note_of,
     noted_runs,
+    part_of,
     rank_of,
 )
 
@@ -39,7 +40,7 @@ class Elsewhere:
             return None
         location, note = found
         # Other collectors archive their ranks of a run there too: those are not ours to give out.
-        if inside == RUN_INDEX and {*listed_ranks(location)} != {*note.ranks}:
+        if inside == RUN_INDEX and {*listed_parts(location)} != {*note.parts}:
             return None
         return location.get(inside, start, length)
 
@@ -55,8 +56,7 @@ class Elsewhere:
             return []
         location, note = found
         names = location.list(inside)
-        ours = (None, *note.ranks)
-        return names if inside else [one for one in names if rank_of(one.rstrip("/")) in ours]
+        return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
 
     def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
         """Where a run is read that is in its archive alone, and what is noted of it now."""
@@ -78,3 +78,9 @@ class Elsewhere:
                     del self._known[next(iter(self._known))]
                 self._known[key] = known
         return known, note
+
+
+def _is_ours(name: str, note: ArchiveNote) -> bool:
+    """Whether what bears this name is the run's own, or a part of a rank that was here."""
+    rank = rank_of(name)
+    return rank is None or (rank, part_of(name)) in note.parts

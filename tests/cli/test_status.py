@@ -202,5 +202,8 @@ class _Keeper:
     def __init__(self, shown: list[Writing]) -> None:
         self._shown = shown
 
+    def archives(self):
+        return []
+
     def writings(self) -> list[Writing]:
         return self._shown

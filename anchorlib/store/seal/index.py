@@ -21,6 +21,7 @@ from anchorlib.store.checks import is_sound
 from anchorlib.store.fields import items, mapping, step, text, texts, whole
 from anchorlib.store.layout import rank_name
 from anchorlib.store.location import Location
+from anchorlib.store.parts import is_whole
 from anchorlib.store.seal.codecs import inflated
 from anchorlib.store.visible import visible_rows
 from anchorlib.summary import Log2Histogram
@@ -81,7 +82,8 @@ class RankFigures:
 
     steps: those that have records, ascending. created_ns, written_ns: when the rank was made, and
     its last record. bytes: of stored values, all attempts together. series: in order of execution.
-    gaps: what was not recorded.
+    gaps: what was not recorded. parts: what of the rank they are counted from. is_part: what was
+    counted is a part of a rank that lies in several, and no figures of the rank.
     """
 
     rank: int
@@ -94,14 +96,16 @@ class RankFigures:
     steps: tuple[int, ...]
     series: tuple[SeriesFigures, ...]
     gaps: tuple[Gap, ...]
+    parts: tuple[int, ...] = (0,)
+    is_part: bool = False
 
 
-def read_index(run: Location, rank: int) -> RankFigures | None:
-    """The index of one sealed rank; None where it has none. One request.
+def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
+    """The index of one sealed rank, or a part of it; None where it has none. One request.
 
     Raises DamagedError where it is not what was written.
     """
-    key = f"{rank_name(rank)}/{INDEX}"
+    key = f"{rank_name(rank, part)}/{INDEX}"
     data = run.get(key, 0, _MOST_BYTES)
     if data is None:
         return None
@@ -112,7 +116,7 @@ def read_index(run: Location, rank: int) -> RankFigures | None:
         told = mapping(json.loads(line))
         if whole(told["rank"]) != rank:
             raise ValueError(f"it is that of rank {told['rank']}")
-        return _read_rank(told)
+        return _read_rank(told, part)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{key} is damaged: {error}") from error
 
@@ -120,6 +124,9 @@ def read_index(run: Location, rank: int) -> RankFigures | None:
 def index_document(figures: RankFigures) -> bytes:
     """The line that the object holds, before it is compressed."""
     told = asdict(figures)
+    del told["parts"]
+    if not figures.is_part:
+        del told["is_part"]
     told["steps"] = _runs(figures.steps)
     for one, series in zip(told["series"], figures.series, strict=True):
         histogram = series.histogram
@@ -149,6 +156,8 @@ def figures_of(reader: RankReader) -> RankFigures:
         steps=tuple(np.unique(reader.column("step")).tolist()),
         series=tuple(sorted(series, key=lambda one: one.first_order)),
         gaps=tuple(reader.gaps()),
+        parts=(reader.part,),
+        is_part=not is_whole([reader]),
     )
 
 
@@ -196,7 +205,7 @@ def _runs(steps: tuple[int, ...]) -> list[list[int]]:
     return found
 
 
-def _read_rank(told: Mapping[str, Any]) -> RankFigures:
+def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
     return RankFigures(
         rank=whole(told["rank"]),
         uid=text(told["uid"]),
@@ -208,6 +217,8 @@ def _read_rank(told: Mapping[str, Any]) -> RankFigures:
         steps=tuple(_numbers(told["steps"], min(whole(told["records"]), MOST_STEPS))),
         series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
         gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
+        parts=(part,),
+        is_part=told.get("is_part", False) is True,
     )
 
 
