@@ -15,6 +15,7 @@ from anchorlib.store import (
     note_of,
     noted_runs,
     part_of,
+    rank_location,
     rank_of,
 )
 
@@ -22,6 +23,8 @@ __all__ = ["Elsewhere"]
 
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # connections that are kept
+_MOST_RANKS: Final = 2  # of which what was read last is kept: up to 96 MiB each
+_CHUNK: Final = "c."  # the names of files of a live rank; those of a sealed one are c/0
 
 
 class Elsewhere:
@@ -31,6 +34,8 @@ class Elsewhere:
         self._root = root
         self._known: dict[tuple[str, str, int], Location] = {}
         self._lock = Lock()
+        self._ranks: dict[tuple[str, str, int, str], Location] = {}
+        self._reading = Lock()
 
     def get(self, key: str, start: int, length: int) -> bytes | None:
         """See `Location.get`; raises CollectorError where the archive cannot be reached."""
@@ -42,7 +47,8 @@ class Elsewhere:
         # Other collectors archive their ranks of a run there too: those are not ours to give out.
         if inside == RUN_INDEX and {*listed_parts(location)} != {*note.parts}:
             return None
-        return location.get(inside, start, length)
+        data = location.get(inside, start, length)
+        return self._as_it_was(found, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
         """The folders of all runs that are archived, as a listing of the store has them."""
@@ -57,6 +63,26 @@ class Elsewhere:
         location, note = found
         names = location.list(inside)
         return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
+
+    def _as_it_was(
+        self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int
+    ) -> bytes | None:
+        """A file of the rank that was here, made of its archived rows.
+
+        Whoever opened the run before it went asks for such files until he looks for new ones.
+        """
+        folder, _, key = inside.partition("/")
+        rank = rank_of(folder)
+        if rank is None or not key.rpartition("/")[2].startswith(_CHUNK):
+            return None
+        location, note = found
+        name = (note.run, note.place, note.archived_ns, folder)
+        with self._reading:
+            known = self._ranks.pop(name, None) or rank_location(location, rank, part_of(folder))
+            self._ranks[name] = known
+            while len(self._ranks) > _MOST_RANKS:
+                del self._ranks[next(iter(self._ranks))]
+            return known.get(key, start, length)
 
     def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
         """Where a run is read that is in its archive alone, and what is noted of it now."""
