@@ -166,9 +166,12 @@ def test_a_listing_that_is_overtaken_by_a_removal_is_that_of_the_archive(
     store, shelf = make_run(tmp_path / "store", ranks=2), FolderShelf(tmp_path / "archive")
     archive_run(store, "run1", shelf)
 
+    turns = iter(range(100))
+
     def overtaken(root: str, key: str) -> list[str]:
         names = names_beneath(root, key)
-        if key == "run1.zarr" and names:
+        # The first look finds the run, the second one says which ranks it has.
+        if key == "run1.zarr" and names and next(turns) == 1:
             make_room(store, shelf, Keep(most=0))
             return [name for name in names if name != "rank0/"]
         return names
@@ -226,7 +229,4 @@ def test_a_collector_says_what_became_of_closed_runs(tmp_path: Path) -> None:
         assert anchor("status", address, "--json").json == []
         assert f"a is not archived: {why}" in anchor("status", address).err
         runs = anchor("runs", "--store", address, "--json").json
-        assert [(run["name"], run["archive"]) for run in runs] == [
-            ("a", None),
-            ("b", how.shelf.place),
-        ]
+        assert {run["name"]: run["archive"] for run in runs} == {"a": None, "b": how.shelf.place}
