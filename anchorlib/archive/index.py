@@ -39,7 +39,11 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
         if known is not None and marked & {*known.ranks}:
             known = None
         merged = _with(folder.location, known, list(ranks))
-        data = index_bytes(merged)
+        try:
+            data = index_bytes(merged)
+        except ValueError:  # too large: readers ask the ranks
+            folder.remove(INDEX)
+            return
         if found is None:
             done = folder.create(INDEX, data)
         else:

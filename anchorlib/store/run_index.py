@@ -25,6 +25,7 @@ from anchorlib.store.location import Location
 from anchorlib.store.rank import RankReader
 from anchorlib.store.seal.codecs import deflated, inflated
 from anchorlib.store.seal.index import (
+    MOST_BYTES,
     MOST_STEPS,
     RankFigures,
     SeriesFigures,
@@ -46,7 +47,6 @@ __all__ = [
 
 FORMAT: Final = "anchor-index"
 VERSION: Final = 1
-_MOST_BYTES: Final = 256 << 20
 _MOST_RANKS: Final = 1 << 20
 
 Shape = tuple[int | None, ...] | None
@@ -231,7 +231,7 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
 
 
 def index_bytes(figures: RunFigures) -> bytes:
-    """The object that holds them."""
+    """The object that holds them. Raises ValueError where it is larger than readers take."""
     told = {
         "format": FORMAT,
         "version": VERSION,
@@ -248,13 +248,16 @@ def index_bytes(figures: RunFigures) -> bytes:
             for gap in figures.gaps
         ],
     }
-    return deflated(encode(told))
+    line = encode(told)
+    if len(line) > MOST_BYTES:
+        raise ValueError(f"the index of a run would be larger than {MOST_BYTES} bytes")
+    return deflated(line)
 
 
 def parsed_index(data: bytes) -> RunFigures:
     """What an object holds. Raises DamagedError, and StoreError for one of a later version."""
     try:
-        line = inflated(data, _MOST_BYTES)
+        line = inflated(data, MOST_BYTES)
         if not line.endswith(b"\n") or not is_sound(line[:-1]):
             raise ValueError("it does not fit its checksum")
         told = mapping(json.loads(line))

@@ -24,6 +24,7 @@ __all__ = ["Elsewhere"]
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # connections that are kept
 _MOST_RANKS: Final = 2  # of which what was read last is kept: up to 96 MiB each
+_OF_THE_RUN: Final = ("zarr.json", RUN_INDEX)
 _CHUNK: Final = "c."  # the names of files of a live rank; those of a sealed one are c/0
 
 
@@ -44,6 +45,8 @@ class Elsewhere:
         if found is None:
             return None
         location, note = found
+        if not _is_ours(inside.partition("/")[0], note):
+            return None
         # Other collectors archive their ranks of a run there too: those are not ours to give out.
         if inside == RUN_INDEX and {*listed_parts(location)} != {*note.parts}:
             return None
@@ -107,6 +110,9 @@ class Elsewhere:
 
 
 def _is_ours(name: str, note: ArchiveNote) -> bool:
-    """Whether what bears this name is the run's own, or a part of a rank that was here."""
+    """Whether what bears this name is the run's own, or a part of a rank that was here.
+
+    The archive may hold anything, and its folder of the run may lead anywhere.
+    """
     rank = rank_of(name)
-    return rank is None or (rank, part_of(name)) in note.parts
+    return name in _OF_THE_RUN if rank is None else (rank, part_of(name)) in note.parts

@@ -14,7 +14,7 @@ import pytest
 from anchor_server import Archiver, Archiving, files, serve
 from anchor_server.tally import ArchiveTally
 from anchorlib.archive import Keep, archive_run, make_room, shelf_at
-from anchorlib.errors import CollectorError, RunNotFoundError
+from anchorlib.errors import CollectorError, RunNotFoundError, StoreError
 from anchorlib.reading import open_run
 from anchorlib.store import RankReader, Writer, find_run, list_runs, locate_store, names_beneath
 from anchorlib.store.objects import FolderShelf
@@ -230,3 +230,24 @@ def test_a_collector_says_what_became_of_closed_runs(tmp_path: Path) -> None:
         assert f"a is not archived: {why}" in anchor("status", address).err
         runs = anchor("runs", "--store", address, "--json").json
         assert {run["name"]: run["archive"] for run in runs} == {"a": None, "b": how.shelf.place}
+
+
+def test_an_archive_that_leads_elsewhere_gives_nothing_of_it_out(tmp_path: Path) -> None:
+    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
+    archive_run(store, "run1", shelf)
+    make_room(store, shelf, Keep(most=0))
+    secrets = tmp_path / "secrets"
+    (secrets / "rank1").mkdir(parents=True)
+    for name in ("password", "rank1/password"):
+        (secrets / name).write_text("secret")
+    (tmp_path / "archive" / "run1.zarr").rename(tmp_path / "away")
+    (tmp_path / "archive" / "run1.zarr").symlink_to(secrets)
+    (secrets / "rank0").mkdir()
+    (secrets / "rank0" / "c.0").symlink_to(secrets / "password")
+    with serve(store) as collector:
+        there = locate_store(f"grpc://{collector.address}")
+        for key in ("password", "rank1/password"):
+            assert there.get(f"run1.zarr/{key}") is None
+        with pytest.raises(StoreError, match="is a link"):
+            there.get("run1.zarr/rank0/c.0")
+        assert there.list("run1.zarr") == ["rank0/"]

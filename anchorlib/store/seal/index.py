@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX",
+    "MOST_BYTES",
     "MOST_STEPS",
     "RankFigures",
     "SeriesFigures",
@@ -42,7 +43,10 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 INDEX: Final = "index.json.zst"
-_MOST_BYTES: Final = 256 << 20  # of its text
+MOST_BYTES: Final = 64 << 20
+"""Of an index as text: as objects in memory it is some twelve times as large. One that would be
+larger is not made, and not read: then the ranks themselves are."""
+
 MOST_STEPS: Final = 1 << 24
 """More than a run has: each is a number in memory, and a few bytes may speak of any number."""
 
@@ -106,11 +110,11 @@ def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
     Raises DamagedError where it is not what was written.
     """
     key = f"{rank_name(rank, part)}/{INDEX}"
-    data = run.get(key, 0, _MOST_BYTES)
+    data = run.get(key, 0, MOST_BYTES)
     if data is None:
         return None
     try:
-        line = inflated(data, _MOST_BYTES)
+        line = inflated(data, MOST_BYTES)
         if not line.endswith(b"\n") or not is_sound(line[:-1]):
             raise ValueError("it does not fit its checksum")
         told = mapping(json.loads(line))

@@ -20,7 +20,7 @@ from anchorlib.store.rows import StoredRows
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
 from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
 from anchorlib.store.seal.grid import Grid
-from anchorlib.store.seal.index import INDEX, figures_of, index_document
+from anchorlib.store.seal.index import INDEX, MOST_BYTES, figures_of, index_document
 from anchorlib.store.seal.manifest import Sealed, SealedObject, rank_document, read_sealed
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
 from anchorlib.store.seal.stacks import Column, Stack
@@ -64,7 +64,9 @@ def seal(
     sealing.forms()
     sealing.operations()
     figures = figures_of(reader)
-    sealing.put(INDEX, deflated(index_document(figures)))
+    document = index_document(figures)
+    if len(document) <= MOST_BYTES:
+        sealing.put(INDEX, deflated(document))
     made = Sealed(
         rank=reader.rank,
         uid=figures.uid,
