@@ -32,7 +32,7 @@ def claimed(shelf: Shelf, sealed: Sealed) -> None:
 
     Raises RunBusyError where others are being put, or were a short time ago.
     """
-    key, mine = claim_key(sealed.rank), hashlib.sha256(sealed.document).hexdigest()
+    key, mine = claim_key(sealed.rank, sealed.part), hashlib.sha256(sealed.document).hexdigest()
     told = json.dumps({"sealed": mine, "since_ns": time.time_ns(), "host": os.uname().nodename})
     if shelf.create(key, told.encode()):
         return None

@@ -13,10 +13,10 @@ from anchorlib.archive.rank import is_archived
 from anchorlib.errors import AnchorError, CollectorError, RunBusyError
 from anchorlib.store import (
     LocalLocation,
-    RunReader,
     disk_bytes,
     evict_run,
     listed_parts,
+    open_parts,
     run_directory,
 )
 from anchorlib.store.disk import ArchiveNote, note_of, noted_runs
@@ -102,12 +102,11 @@ def make_room(store: Path, shelf: Shelf, keep: Keep) -> dict[str, int]:
 def _is_confirmed(store: Path, note: ArchiveNote, shelf: Shelf) -> bool:
     check_apart(store, note.run, shelf)
     location = LocalLocation(run_directory(store, note.run))
-    reader = RunReader(location, note.run)
-    reader.refresh()
-    if listed_parts(location) != [(rank, 0) for rank in sorted(note.ranks)]:
+    if listed_parts(location) != sorted(note.parts):
         return False
     folder = ShelfWithin(shelf, f"{note.run}.zarr")
-    return all(is_archived(reader.rank(rank), note.ranks[rank], folder) for rank in reader.ranks)
+    readers = open_parts(location, note.run)
+    return all(is_archived(one, note.parts[one.rank, one.part], folder) for one in readers)
 
 
 def _here(store: Path, place: str) -> Iterable[_Here]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.names import escape
-from anchorlib.store import Location, listed_ranks
+from anchorlib.store import Location, listed_parts
 from anchorlib.store.format import INDEX
 from anchorlib.store.objects import Shelf
 from anchorlib.store.read import (
@@ -39,7 +39,11 @@ def put_index(folder: Shelf, ranks: Iterable[int], anew: Iterable[int] = ()) -> 
         if known is not None and marked & {*known.ranks}:
             known = None
         merged = _with(folder.location, known, list(ranks))
-        data = index_bytes(merged)
+        try:
+            data = index_bytes(merged)
+        except ValueError:  # too large: readers ask the ranks
+            folder.remove(INDEX)
+            return
         if found is None:
             done = folder.create(INDEX, data)
         else:
@@ -60,8 +64,12 @@ def _parsed(data: bytes) -> RunFigures | None:
 
 
 def _with(run: Location, known: RunFigures | None, ranks: Sequence[int]) -> RunFigures:
-    """The index with these ranks; made from all ranks of the archive where it was none."""
-    if known is None:
-        return RunFigures.of(sealed_figures(run, listed_ranks(run)))
-    fresh = [*sealed_figures(run, [rank for rank in ranks if rank not in known.ranks])]
+    """The index with these ranks; made from all ranks of the archive where it was none, or where a
+    part of a rank came to those that it speaks of.
+    """
+    listed = listed_parts(run)
+    if known is None or {one for one in listed if one[0] in {*known.ranks}} != known.keys:
+        return RunFigures.of(sealed_figures(run, sorted({rank for rank, _ in listed}), listed))
+    later = sorted({*ranks} - {*known.ranks})
+    fresh = [*sealed_figures(run, later, listed)]
     return known.joined(RunFigures.of(fresh)) if fresh else known

@@ -1,4 +1,4 @@
-"""One rank: sealed into a folder of this machine, put into the archive, compared, and marked."""
+"""One rank, or a part: sealed in a folder here, put into the archive, compared, and marked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import xxhash
 from anchorlib.archive.claiming import claimed
 from anchorlib.errors import DamagedError, RunExistsError, StoreError
 from anchorlib.names import escape
-from anchorlib.store import Location, RankReader
+from anchorlib.store import Location, PartKey, RankReader
 from anchorlib.store.disk import RankNote
 from anchorlib.store.format import claim_key, rank_name
 from anchorlib.store.objects import Held, Shelf
@@ -22,13 +22,13 @@ __all__ = ["SentRank", "archive_rank", "is_archived", "listing_hash"]
 
 @dataclass(frozen=True, slots=True)
 class SentRank:
-    """A rank that is in the archive, whole.
+    """A rank, or the part of it that was here, that is in the archive, whole.
 
     objects, bytes: of which it is made there. sent: how many of them had to be sent now. marked:
     whether it was marked as whole now, and not before.
     """
 
-    rank: int
+    key: PartKey
     objects: int
     bytes: int
     sent: int
@@ -37,7 +37,7 @@ class SentRank:
 
 
 def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path) -> SentRank:
-    """Archives one closed rank; what is there already and fits is not sent again.
+    """Archives one rank or part of which the session has ended; what is there and fits stays.
 
     run: the location of the run. shelf: where the run's objects go, keys begin with "rank0/".
     scratch: an empty folder, which has room for the sealed rank.
@@ -45,24 +45,37 @@ def archive_rank(run: Location, reader: RankReader, shelf: Shelf, scratch: Path)
     Raises RunExistsError where the archive has another recording under this name, RunBusyError
     where another one is being put there, StoreError, CollectorError; what `seal` raises.
     """
-    marked = read_sealed(shelf.location, reader.rank)
-    sealed = seal(run, reader, FolderTarget(scratch))
+    marked = read_sealed(shelf.location, reader.rank, reader.part)
+    sealed = _made(run, reader, FolderTarget(scratch))
     if marked is not None and marked.document != sealed.document:
         return _other(marked, sealed, reader, shelf)
     if marked is None:
         claimed(shelf, sealed)
         # Whoever held the claim until a moment ago may have marked other bytes.
-        late = read_sealed(shelf.location, reader.rank)
+        late = read_sealed(shelf.location, reader.rank, reader.part)
         if late is not None and late.document != sealed.document:
-            shelf.remove(claim_key(reader.rank))
+            shelf.remove(claim_key(reader.rank, reader.part))
             return _other(late, sealed, reader, shelf)
     sent = _send(sealed, shelf, scratch)
     note = _note(reader, _compared(sealed, shelf, scratch))
     if not shelf.create(sealed.key, sealed.document):
         raise RunExistsError(_taken(reader.rank, shelf))
-    shelf.remove(claim_key(reader.rank))
+    shelf.remove(claim_key(reader.rank, reader.part))
     objects = len(sealed.objects) + 1
-    return SentRank(reader.rank, objects, _size(sealed), sent, note, marked is None)
+    return SentRank((reader.rank, reader.part), objects, _size(sealed), sent, note, marked is None)
+
+
+def _made(run: Location, reader: RankReader, into: FolderTarget) -> Sealed:
+    """The rank as objects: sealed now, or those of one that comes from another archive."""
+    there = read_sealed(run, reader.rank, reader.part)
+    if there is None:
+        return seal(run, reader, into, ended_elsewhere=True)
+    for one in there.objects:
+        data = run.get(one.key)
+        if data is None or hashlib.sha256(data).hexdigest() != one.sha256:
+            raise DamagedError(f"{escape(one.key)} is not what was sealed: anchor verify says more")
+        into.put(one.key, [data])
+    return there
 
 
 def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
@@ -72,10 +85,10 @@ def is_archived(reader: RankReader, note: RankNote, shelf: Shelf) -> bool:
     """
     if (reader.catalogue.uid, *reader.version) != note.sealed:
         return False
-    sealed = read_sealed(shelf.location, reader.rank)
+    sealed = read_sealed(shelf.location, reader.rank, reader.part)
     if sealed is None or sealed.uid != note.uid:
         return False
-    held = shelf.held(rank_name(reader.rank))
+    held = shelf.held(rank_name(reader.rank, reader.part))
     if any(key not in held for key in (one.key for one in sealed.objects)):
         return False
     return listing_hash({one.key: held[one.key] for one in sealed.objects}) == note.objects
@@ -89,7 +102,7 @@ def listing_hash(held: dict[str, Held]) -> str:
 
 def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
     """Puts what is not there as it should be, and takes away what does not belong there."""
-    held = shelf.held(rank_name(sealed.rank))
+    held = shelf.held(sealed.folder)
     sent = 0
     for one in sealed.objects:
         data = _sealed_bytes(scratch, one.key, one.sha256)
@@ -97,7 +110,7 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
         if there is None or not shelf.is_same(one.key, there, data):
             shelf.put(one.key, data)
             sent += 1
-    own = {one.key for one in sealed.objects} | {sealed.key, claim_key(sealed.rank)}
+    own = {one.key for one in sealed.objects} | {sealed.key, claim_key(sealed.rank, sealed.part)}
     for key in held.keys() - own:  # left by an archiver of a rank that was then recorded anew
         shelf.remove(key)
     return sent
@@ -105,7 +118,7 @@ def _send(sealed: Sealed, shelf: Shelf, scratch: Path) -> int:
 
 def _compared(sealed: Sealed, shelf: Shelf, scratch: Path) -> dict[str, Held]:
     """The objects as the archive has them, each compared with what was sealed."""
-    held = shelf.held(rank_name(sealed.rank))
+    held = shelf.held(sealed.folder)
     for one in sealed.objects:
         data = _sealed_bytes(scratch, one.key, one.sha256)
         there = held.get(one.key)
@@ -130,9 +143,9 @@ def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> S
     """The rank where its mark speaks of other bytes: sealed by another version, or another rank."""
     if (there.uid, there.records) != (sealed.uid, sealed.records):
         raise RunExistsError(_taken(reader.rank, shelf))
-    if RankReader(shelf.location, reader.rank).version != reader.version:
+    if RankReader(shelf.location, reader.rank, part=reader.part).version != reader.version:
         raise RunExistsError(_taken(reader.rank, shelf))
-    held = shelf.held(rank_name(reader.rank))
+    held = shelf.held(rank_name(reader.rank, reader.part))
     for one in there.objects:
         found = shelf.fetch(one.key)
         if found is None or hashlib.sha256(found[0]).hexdigest() != one.sha256:
@@ -141,7 +154,7 @@ def _other(there: Sealed, sealed: Sealed, reader: RankReader, shelf: Shelf) -> S
                 f"remove rank {reader.rank} of the run there, and archive it again"
             )
     note = _note(reader, {one.key: held[one.key] for one in there.objects if one.key in held})
-    return SentRank(reader.rank, len(there.objects) + 1, _size(there), 0, note)
+    return SentRank((reader.rank, reader.part), len(there.objects) + 1, _size(there), 0, note)
 
 
 def _note(reader: RankReader, held: dict[str, Held]) -> RankNote:

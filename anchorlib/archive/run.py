@@ -1,34 +1,43 @@
-"""A run into an archive: all of its ranks, its index, and a note here that it is archived."""
+"""A run into an archive: all that is here of its ranks, its index, and a note that it is there.
+
+A rank that several collectors took goes there as it is, part by part, whoever holds them: readers
+join the parts of an archive as they join those of collectors.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from anchorlib.archive.apart import check_apart
+from anchorlib.archive.endings import check_ended
 from anchorlib.archive.index import put_index
 from anchorlib.archive.rank import SentRank, archive_rank, is_archived
-from anchorlib.errors import OptionError, RunBusyError, RunNotFoundError
+from anchorlib.errors import RunBusyError, RunNotFoundError, StoreError
 from anchorlib.names import escape
 from anchorlib.store import (
     LocalLocation,
+    Location,
     RankReader,
-    RunReader,
+    end_copy,
     is_written,
-    listed_parts,
+    open_parts,
     run_directory,
 )
 from anchorlib.store.disk import ArchiveNote, note_of, write_note
 from anchorlib.store.format import hidden
 from anchorlib.store.objects import Shelf, ShelfWithin
+from anchorlib.store.seal import read_sealed
 from anchorlib.store.write import store_errors
 
-__all__ = ["Archived", "Planned", "archive_run", "plan_archive"]
+__all__ = ["Archived", "Planned", "archive_run", "archive_served", "plan_archive", "plan_served"]
 
 Progress = Callable[[int, int], None]
+Scratch = Callable[[], AbstractContextManager[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,52 +66,67 @@ class Planned:
 
 
 def archive_run(store: Path, run: str, shelf: Shelf, progress: Progress | None = None) -> Archived:
-    """Archives a run of a directory; it stays there as it is.
+    """Archives what a directory has of a run; it stays there as it is.
 
     shelf: the archive, as `checked_shelf` gives it. progress: is told ranks done, and of how many.
 
     Killed at any moment and called again, it goes on; two at once come to the same. Raises
     RunBusyError for a run that a living process writes, RunExistsError where the archive has
     another recording under this name, OptionError where the archive is the store itself,
-    StoreError, CollectorError.
+    StoreError for a run that was not closed, CollectorError.
     """
     check_apart(store, run, shelf)
-    folder = ShelfWithin(shelf, f"{run}.zarr")
-    reader = _reader(store, run)
-    sent: list[SentRank] = []
-    for number, rank in enumerate(reader.ranks):
-        if progress is not None:
-            progress(number, len(reader.ranks))
-        with _scratch(store, run) as scratch:
-            sent.append(archive_rank(reader.location, reader.rank(rank), folder, Path(scratch)))
-    document = reader.location.get("zarr.json")
-    if document is not None:
-        folder.create("zarr.json", document)
-    put_index(folder, reader.ranks, anew=[one.rank for one in sent if one.marked])
-    ranks = {one.rank: one.note for one in sent}
+    parts = _parts_in(store, run)
+    location = LocalLocation(run_directory(store, run))
+    sent = _sent(location, run, parts, shelf, lambda: _scratch(store, run), progress)
+    notes = {one.key: one.note for one in sent}
     with store_errors(f"cannot note that {run!r} is archived in {escape(str(store))}"):
-        write_note(store, ArchiveNote(run, shelf.place, time.time_ns(), ranks))
-    return Archived(
-        run,
-        shelf.place,
-        tuple(reader.ranks),
-        sum(one.objects for one in sent),
-        sum(one.bytes for one in sent),
-        sum(one.sent for one in sent),
-    )
+        write_note(store, ArchiveNote(run, shelf.place, time.time_ns(), notes))
+    return _told(run, shelf, sent)
+
+
+def archive_served(
+    location: Location, run: str, shelf: Shelf, progress: Progress | None = None
+) -> Archived:
+    """Archives a run that collectors serve, or that is in another archive; nothing is noted there.
+
+    location: the run's own. Raises as `archive_run`, but for whether it is written, which only
+    collectors know.
+    """
+    parts = _parts_at(location, run)
+    scratch = tempfile.TemporaryDirectory
+    return _told(run, shelf, _sent(location, run, parts, shelf, scratch, progress))
 
 
 def plan_archive(store: Path, run: str, shelf: Shelf) -> Planned:
     """What `archive_run` would do; nothing is written. Raises as it does."""
     check_apart(store, run, shelf)
     folder = ShelfWithin(shelf, f"{run}.zarr")
-    reader = _reader(store, run)
+    parts = _parts_in(store, run)
+    check_ended(run, parts, shelf)
     note = note_of(store, run)
-    noted = {} if note is None or note.place != shelf.place else note.ranks
-    readers = [reader.rank(rank) for rank in reader.ranks]
-    known = [one for one in readers if one.rank in noted]
-    there = tuple(one.rank for one in known if is_archived(one, noted[one.rank], folder))
-    return Planned(run, tuple(reader.ranks), there, sum(map(_stored, readers)))
+    noted = {} if note is None or note.place != shelf.place else note.parts
+    away = {
+        one.rank
+        for one in parts
+        if (told := noted.get((one.rank, one.part))) is None or not is_archived(one, told, folder)
+    }
+    return _planned(run, parts, away)
+
+
+def plan_served(location: Location, run: str, shelf: Shelf) -> Planned:
+    """What `archive_served` would do; nothing is written. Raises as it does."""
+    there = ShelfWithin(shelf, f"{run}.zarr").location
+    parts = _parts_at(location, run)
+    check_ended(run, parts, shelf)
+    away = {one.rank for one in parts if read_sealed(there, one.rank, one.part) is None}
+    return _planned(run, parts, away)
+
+
+def _planned(run: str, parts: Sequence[RankReader], away: set[int]) -> Planned:
+    ranks = _ranks(parts)
+    there = tuple(rank for rank in ranks if rank not in away)
+    return Planned(run, ranks, there, sum(map(_stored, parts)))
 
 
 def _stored(reader: RankReader) -> int:
@@ -111,23 +135,68 @@ def _stored(reader: RankReader) -> int:
     return reader.stored_bytes(np.arange(reader.committed))
 
 
-def _reader(store: Path, run: str) -> RunReader:
-    """The run's reader, of a run that nobody writes."""
+def _sent(  # each is another thing's
+    location: Location,
+    run: str,
+    parts: Sequence[RankReader],
+    shelf: Shelf,
+    scratch: Scratch,
+    progress: Progress | None,
+) -> list[SentRank]:
+    """All parts in the archive, and its index with them."""
+    folder = ShelfWithin(shelf, f"{run}.zarr")
+    check_ended(run, parts, shelf)
+    sent: list[SentRank] = []
+    for number, part in enumerate(parts):
+        if progress is not None:
+            progress(number, len(parts))
+        with scratch() as place:
+            sent.append(archive_rank(location, part, folder, Path(place)))
+    document = location.get("zarr.json")
+    if document is not None:
+        folder.create("zarr.json", document)
+    put_index(folder, _ranks(parts), anew=[one.key[0] for one in sent if one.marked])
+    return sent
+
+
+def _told(run: str, shelf: Shelf, sent: Sequence[SentRank]) -> Archived:
+    return Archived(
+        run,
+        shelf.place,
+        tuple(sorted({rank for rank, _ in (one.key for one in sent)})),
+        sum(one.objects for one in sent),
+        sum(one.bytes for one in sent),
+        sum(one.sent for one in sent),
+    )
+
+
+def _ranks(parts: Sequence[RankReader]) -> tuple[int, ...]:
+    return tuple(sorted({one.rank for one in parts}))
+
+
+def _parts_in(store: Path, run: str) -> list[RankReader]:
+    """What a directory has of a run that nobody writes."""
     if is_written(store, run):
         raise RunBusyError(
             f"run {run!r} is being written by a living process: archive it when that has ended"
         )
     location = LocalLocation(run_directory(store, run))
-    if any(part for _, part in listed_parts(location)):
-        raise OptionError(
-            f"run {run!r} has ranks in parts, of several collectors, and whole ranks are archived: "
-            "it stays where it is"
-        )
-    reader = RunReader(location, run)
-    reader.refresh()
-    if not reader.ranks:
-        raise RunNotFoundError(f"no run {run!r} in {escape(str(store))}")
-    return reader
+    parts = _parts_at(location, run, str(store))
+    for part in parts:
+        end_copy(location, run, part)
+        if part.left_out:
+            raise StoreError(
+                f"rank {part.rank} of {run!r} was copied while it was written, and its end is not "
+                "here: copy it again, or archive it where it was recorded"
+            )
+    return parts
+
+
+def _parts_at(location: Location, run: str, where: str = "") -> list[RankReader]:
+    parts = open_parts(location, run)
+    if not parts:
+        raise RunNotFoundError(f"no run {run!r} in {escape(where or str(location))}")
+    return parts
 
 
 def _scratch(store: Path, run: str) -> tempfile.TemporaryDirectory[str]:

@@ -7,8 +7,8 @@ A part travels as words (which run, which rank, which rows), and each worker ope
 no values, no open files and no credentials go through the scheduler.
 """
 
-from anchorlib.cluster.address import quiet
+from anchorlib.cluster.address import checked_address, quiet
 from anchorlib.cluster.cluster import Cluster
 from anchorlib.cluster.tasks import Far, Near
 
-__all__ = ["Cluster", "Far", "Near", "quiet"]
+__all__ = ["Cluster", "Far", "Near", "checked_address", "quiet"]

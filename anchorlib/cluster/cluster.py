@@ -18,7 +18,7 @@ __all__ = ["Cluster"]
 
 Answer = TypeVar("Answer")
 Part = TypeVar("Part")
-CONNECT_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 3.0
 CLOSE_SECONDS: Final = 5.0
 PATIENCE_SECONDS = 60.0
 """How long a question waits where the cluster has no worker at all, or its scheduler is silent."""

@@ -4,6 +4,7 @@ keeping    the keeper of a store: a directory's own, or a collector's
 spread     the keeper of runs that several collectors hold together
 choosing   which runs go, by age, number and size
 writing    who writes now
+archives   what became of closed runs: archived, waiting, or failing
 mending    what of a damaged run is sound, recorded once more
 
     keeper_of(find_run("run1")) ─▶ keeper, "run1" ─▶ keeper.remove("run1")
@@ -11,6 +12,7 @@ mending    what of a damaged run is sound, recorded once more
 
 from __future__ import annotations
 
+from anchorlib.upkeep.archives import ArchiveState
 from anchorlib.upkeep.choosing import Limits, RunFacts, chosen
 from anchorlib.upkeep.keeping import (
     Keeper,
@@ -21,15 +23,15 @@ from anchorlib.upkeep.keeping import (
     read_facts,
 )
 from anchorlib.upkeep.mending import Examined, salvage
-from anchorlib.upkeep.writing import Writing, archived_lines
+from anchorlib.upkeep.writing import Writing
 
 __all__ = [
+    "ArchiveState",
     "Examined",
     "Keeper",
     "Limits",
     "RunFacts",
     "Writing",
-    "archived_lines",
     "chosen",
     "keeper_at",
     "keeper_of",

@@ -25,6 +25,7 @@ from anchorlib.store import (
     run_directory,
     written_ns,
 )
+from anchorlib.upkeep.archives import ArchiveState, archives_at, archives_in
 from anchorlib.upkeep.choosing import RunFacts
 from anchorlib.upkeep.spread import SpreadKeeper
 from anchorlib.upkeep.writing import Writing, writings_at, writings_in
@@ -42,6 +43,10 @@ class Keeper(Protocol):
 
     def writings(self) -> list[Writing]:
         """The ranks that are being written now. Raises StoreError, CollectorError."""
+        ...
+
+    def archives(self) -> list[ArchiveState]:
+        """What became of its closed runs. Raises StoreError, CollectorError."""
         ...
 
     def measure(self, run: str) -> tuple[int, bool]:
@@ -74,6 +79,9 @@ class _LocalKeeper:
     def writings(self) -> list[Writing]:
         return writings_in(self._store)
 
+    def archives(self) -> list[ArchiveState]:
+        return archives_in(self._store)
+
     def measure(self, run: str) -> tuple[int, bool]:
         return disk_bytes(run_directory(self._store, run)), is_written(self._store, run)
 
@@ -93,6 +101,9 @@ class _RemoteKeeper:
 
     def writings(self) -> list[Writing]:
         return writings_at(self._client)
+
+    def archives(self) -> list[ArchiveState]:
+        return archives_at(self._client)
 
     def measure(self, run: str) -> tuple[int, bool]:
         return self._client.measure(run)

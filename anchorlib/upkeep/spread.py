@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError
+from anchorlib.errors import (
+    AnchorError,
+    OptionError,
+    RunBusyError,
+    RunExistsError,
+    RunNotFoundError,
+)
 from anchorlib.names import escape
 
 if TYPE_CHECKING:
+    from anchorlib.upkeep.archives import ArchiveState
     from anchorlib.upkeep.keeping import Keeper
     from anchorlib.upkeep.writing import Writing
 
@@ -29,6 +36,10 @@ class SpreadKeeper:
         found = [one for keeper in self._keepers for one in keeper.writings()]
         return sorted(found, key=lambda one: (one.run, one.rank))
 
+    def archives(self) -> list[ArchiveState]:
+        """What became of closed runs, of each for itself."""
+        return [one for keeper in self._keepers for one in keeper.archives()]
+
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk of all parts, and whether a living process writes one."""
         found = self._holders(run).values()
@@ -36,7 +47,7 @@ class SpreadKeeper:
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
         """Removes all parts of a run; the bytes freed."""
-        holders = self._idle(run)
+        holders = self._idle(run, alone_too=unless_after is None)
         return sum(keeper.remove(run, unless_after=unless_after) for keeper in holders)
 
     def rename(self, run: str, name: str) -> None:
@@ -60,24 +71,28 @@ class SpreadKeeper:
         """Nothing: collectors end interrupted removals when they start."""
         return 0, []
 
-    def _idle(self, run: str) -> list[Keeper]:
-        """Those that hold a part of a run which nobody writes."""
-        holders = self._holders(run)
+    def _idle(self, run: str, *, alone_too: bool = False) -> list[Keeper]:
+        """Those that hold a part of a run which nobody writes, or are led to one in an archive."""
+        holders = self._holders(run, alone_too=alone_too)
         if any(written for _, written in holders.values()):
             raise RunBusyError(f"run {escape(run)!r} is being written: stop that process first")
         return list(holders)
 
-    def _holders(self, run: str) -> dict[Keeper, tuple[int, bool]]:
-        found = self._held(run)
+    def _holders(self, run: str, *, alone_too: bool = False) -> dict[Keeper, tuple[int, bool]]:
+        found = self._held(run, alone_too=alone_too)
         if not found:
             raise RunNotFoundError(f"no run {escape(run)!r} at any of these collectors")
         return found
 
-    def _held(self, run: str) -> dict[Keeper, tuple[int, bool]]:
+    def _held(self, run: str, *, alone_too: bool = False) -> dict[Keeper, tuple[int, bool]]:
         found = {}
         for keeper in self._keepers:
             try:
                 found[keeper] = keeper.measure(run)
             except RunNotFoundError:
                 continue
+            except OptionError:  # its part is in an archive alone
+                if not alone_too:
+                    raise
+                found[keeper] = (0, False)
         return found

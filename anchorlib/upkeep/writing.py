@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anchorlib.errors import AnchorError
-from anchorlib.names import escape
 from anchorlib.store import (
     HeldRank,
     LocalLocation,
     RankReader,
     held_ranks,
-    note_of,
-    noted_runs,
     run_directory,
 )
 
@@ -65,20 +61,6 @@ def writings_at(client: KeeperClient) -> list[Writing]:
     Raises CollectorError.
     """
     return [_told(one) for one in client.status()]
-
-
-def archived_lines(place: str) -> Iterator[str]:
-    """A line for each archive that runs of a directory went to; none for a collector."""
-    if "://" in place:
-        return
-    store = Path(place)
-    notes = [note for run in noted_runs(store) if (note := note_of(store, run)) is not None]
-    for archive in sorted({note.place for note in notes}):
-        runs = [note.run for note in notes if note.place == archive]
-        here = sum(run_directory(store, run).is_dir() for run in runs)
-        be = "run is" if len(runs) == 1 else "runs are"
-        too = f"{here} of them {'is' if here == 1 else 'are'} here too"
-        yield f"{len(runs)} {be} archived in {escape(archive)}, {too}"
 
 
 def _local(store: Path, held: HeldRank) -> Writing:

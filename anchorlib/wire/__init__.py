@@ -96,9 +96,11 @@ if TYPE_CHECKING:
         DURABILITY_POWER,
         DURABILITY_PROCESS,
         Ack,
+        ArchivingTold,
         Closed,
         Confirm,
         Confirmed,
+        Failing,
         Flushed,
         GetReply,
         GetRequest,
@@ -152,6 +154,7 @@ __all__ = [
     "WINDOW",
     "Ack",
     "Address",
+    "ArchivingTold",
     "Buffer",
     "Closed",
     "Confirm",
@@ -162,6 +165,7 @@ __all__ = [
     "Doubt",
     "Encoded",
     "Encoder",
+    "Failing",
     "Failure",
     "Flushed",
     "FrameError",
@@ -266,10 +270,10 @@ _MODULES = {
     "sealing": "DamagedError check_of check_seal sealed",
     "services": "keeper_handler push_handler reader_handler",
     "v1.collector_pb2": (
-        "Ack Closed Confirm Confirmed DURABILITY_POWER DURABILITY_PROCESS Flushed GetReply "
-        "GetRequest Hello Lineage ListReply ListRequest MeasureReply MeasureRequest Part PushReply "
-        "PushRequest RemoveReply RemoveRequest RenameReply RenameRequest Resume StatusReply "
-        "StatusRequest Writing"
+        "Ack ArchivingTold Closed Confirm Confirmed DURABILITY_POWER DURABILITY_PROCESS "
+        "Failing Flushed GetReply GetRequest Hello Lineage ListReply ListRequest MeasureReply "
+        "MeasureRequest Part PushReply PushRequest RemoveReply RemoveRequest RenameReply "
+        "RenameRequest Resume StatusReply StatusRequest Writing"
     ),
     "versions": "PROTOCOLS why_not_delivered why_not_taken",
 }

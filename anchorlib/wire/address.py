@@ -78,6 +78,8 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     Raises as `parse_address`, and OptionError where one stands there twice.
     """
     scheme, separator, rest = text.partition("://")
+    if "," in rest:
+        _check_list(text, rest)
     hosts, slash, run = rest.partition("/")
     found = tuple(
         parse_address(f"{scheme}{separator}{host}{slash}{run}") for host in hosts.split(",")
@@ -87,6 +89,23 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     if twice:
         raise OptionError(f"{twice[0]} stands twice among the collectors: name each one once")
     return found
+
+
+def _check_list(text: str, rest: str) -> None:
+    """Raises OptionError for a list that is not written as one, and says how it is."""
+    hosts = rest.partition("/")[0].split(",")
+    if "://" in rest:
+        why = "each collector has a scheme of its own"
+    elif "" in hosts:
+        why = "a name is missing beside a comma"
+    elif "," in rest.partition("/")[2]:
+        why = "a collector stands behind the name of a run"
+    else:
+        return
+    raise OptionError(
+        f"'{shown_address(text)}' is no list of collectors, for {why}: the scheme stands once, and "
+        "the run at the end, as in grpcs://a:50051,b:50051/run1"
+    )
 
 
 def list_text(collectors: Sequence[Address]) -> str:

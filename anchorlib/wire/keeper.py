@@ -13,6 +13,7 @@ from anchorlib.wire.asking import Line, NotThereError
 from anchorlib.wire.credentials import Credentials
 from anchorlib.wire.services import keep_call
 from anchorlib.wire.v1.collector_pb2 import (
+    ArchivingTold,
     MeasureReply,
     MeasureRequest,
     RemoveReply,
@@ -45,11 +46,15 @@ class KeeperClient:
 
     def status(self) -> Sequence[Writing]:
         """The ranks that are being written, of runs that may be read. Raises CollectorError."""
-        method = keep_call(self._line.channel, "Status")
-        seconds = _STATUS_SECONDS
-        return self._line.ask(
-            method, StatusRequest(), StatusReply, timeout=seconds, again=True
-        ).writings
+        return self._state().writings
+
+    def archive(self) -> ArchivingTold | None:
+        """What becomes of its closed runs, of those that may be read; None where all stay there.
+
+        Raises CollectorError.
+        """
+        told = self._state()
+        return told.archive if told.HasField("archive") else None
 
     def measure(self, run: str) -> tuple[int, bool]:
         """Bytes of disk that a run takes, and whether a living process writes it.
@@ -74,6 +79,11 @@ class KeeperClient:
     def close(self) -> None:
         """Close the connection."""
         self._line.close()
+
+    def _state(self) -> StatusReply:
+        method = keep_call(self._line.channel, "Status")
+        seconds = _STATUS_SECONDS
+        return self._line.ask(method, StatusRequest(), StatusReply, timeout=seconds, again=True)
 
     def _ask(
         self, call: str, request: Message, kind: type[R], run: str, *, again: bool = False

@@ -1,6 +1,8 @@
 """Closed runs of a collector moved to an archive, in the background.
 
-A run goes there when all of its sessions have closed and nothing was written to it for a while.
+A run goes there when all of its sessions have closed and nothing was written to it for a while. A
+session that went on at another collector says there that it is closed: what it left here goes when
+that part of it is in the archive.
 What fails is tried again, ever more seldom, and is never in the way of what collects.
 """
 
@@ -9,21 +11,31 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from anchor_server.tally import ArchiveTally
-from anchorlib.archive import Keep, Shelf, archive_run, checked_shelf, make_room
+from anchorlib.archive import (
+    Keep,
+    Shelf,
+    archive_run,
+    checked_shelf,
+    is_spread,
+    make_room,
+    open_ranks,
+)
 from anchorlib.errors import AnchorError, CollectorError, RunNotFoundError
 from anchorlib.store import (
     LocalLocation,
-    RunReader,
+    RankReader,
     is_written,
     list_runs,
+    newest_ns,
     noted_runs,
+    open_parts,
     run_directory,
-    written_ns,
 )
 
 __all__ = ["Archiver", "Archiving"]
@@ -77,6 +89,7 @@ class Archiver:
         self._stopped = threading.Event()
         self._place = _Pause()
         self._runs: dict[str, _Pause] = {}
+        self._asking: dict[str, _Pause] = {}
         self._thread = threading.Thread(target=self._work, name="anchor-archiver", daemon=True)
 
     def start(self) -> None:
@@ -99,8 +112,8 @@ class Archiver:
             self._shelf = self._shelf or checked_shelf(
                 self._how.shelf, without_conditions=self._how.without_conditions
             )
-            waiting = self._waiting()
-            self._tally.waiting = len(waiting)
+            waiting = self._waiting(self._shelf)
+            self._tally.looked(waiting)
             for run in waiting:
                 if self._stopped.is_set():
                     return
@@ -109,7 +122,7 @@ class Archiver:
             self._tally.freed += sum(freed.values())
             for run, nbytes in freed.items():
                 _log.info("%s is in its archive alone now, %d bytes freed", run, nbytes)
-            self._place = _Pause()
+            self._place, self._tally.away = _Pause(), ""
         except Exception as error:  # noqa: BLE001  # a fault here must not end the thread
             self._failed(self._place, "", error)
 
@@ -118,22 +131,35 @@ class Archiver:
             if self._place.is_over:
                 self.look()
 
-    def _waiting(self) -> list[str]:
+    def _waiting(self, shelf: Shelf) -> list[str]:
         """The runs that are to be archived, those that failed a moment ago among them."""
         noted = {*noted_runs(self._store)}
         runs = [run for run in list_runs(LocalLocation(self._store)) if run not in noted]
-        return [run for run in runs if self._is_ripe(run)]
+        return [run for run in runs if self._is_ripe(run, shelf)]
 
-    def _is_ripe(self, run: str) -> bool:
+    def _is_ripe(self, run: str, shelf: Shelf) -> bool:
         try:
             if is_written(self._store, run):
                 return False
-            reader = RunReader(LocalLocation(run_directory(self._store, run)), run)
-            reader.refresh()
-            quiet = (time.time_ns() - written_ns(reader)) / 1e9
+            parts = open_parts(LocalLocation(run_directory(self._store, run)), run)
+            quiet = (time.time_ns() - newest_ns(parts)) / 1e9
+            return quiet >= self._how.after and self._has_ended(run, parts, shelf)
+        except CollectorError:
+            raise
         except AnchorError:  # removed a moment ago, or damaged: `anchor verify` says so
             return False
-        return reader.state == "closed" and quiet >= self._how.after
+
+    def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
+        """Whether all of its sessions have closed, here or at another collector."""
+        if all(one.catalogue.state == "closed" for one in parts):
+            return True
+        asking = self._asking.setdefault(run, _Pause())
+        if not (is_spread(parts) and asking.is_over):
+            return False
+        has_ended = not open_ranks(run, parts, shelf)
+        if not has_ended:
+            asking.longer()  # each time the archive is asked
+        return has_ended
 
     def _archive(self, run: str, shelf: Shelf) -> None:
         pause = self._runs.setdefault(run, _Pause())
@@ -149,7 +175,7 @@ class Archiver:
             self._failed(pause, run, error)
             return
         del self._runs[run]
-        self._tally.took(done.bytes)
+        self._tally.took(run, done.bytes)
         _log.info("%s is archived in %s, %d bytes", run, done.place, done.bytes)
 
     def _tick(self, done: int, ranks: int) -> None:  # noqa: ARG002  # as `archive_run` calls it
@@ -160,6 +186,6 @@ class Archiver:
     def _failed(self, pause: _Pause, run: str, error: Exception) -> None:
         seconds = pause.longer()
         text = str(error) if isinstance(error, AnchorError) else type(error).__name__
-        self._tally.failed(text)
+        self._tally.failed(text, run)
         what = f"{run} is not archived" if run else "nothing is archived"
         _log.warning("%s: %s; tried again in %.0f s", what, text, seconds)

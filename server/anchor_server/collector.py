@@ -319,5 +319,5 @@ def serve(store: Path | str, bind: str = "127.0.0.1:0", **settings: Any) -> Iter
 def _archiver(store: Path, archiving: Archiving | None, tally: Tally) -> Archiver | None:
     if archiving is None:
         return None
-    tally.archive = ArchiveTally()
+    tally.archive = ArchiveTally(archiving.shelf.place)
     return Archiver(store, archiving, tally.archive)

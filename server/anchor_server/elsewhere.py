@@ -11,9 +11,11 @@ from anchorlib.store import (
     ArchiveNote,
     Location,
     archived_location,
-    listed_ranks,
+    listed_parts,
     note_of,
     noted_runs,
+    part_of,
+    rank_location,
     rank_of,
 )
 
@@ -21,6 +23,9 @@ __all__ = ["Elsewhere"]
 
 _SUFFIX: Final = ".zarr"
 _MOST: Final = 64  # connections that are kept
+_MOST_RANKS: Final = 2  # of which what was read last is kept: up to 96 MiB each
+_OF_THE_RUN: Final = ("zarr.json", RUN_INDEX)
+_CHUNK: Final = "c."  # the names of files of a live rank; those of a sealed one are c/0
 
 
 class Elsewhere:
@@ -30,6 +35,8 @@ class Elsewhere:
         self._root = root
         self._known: dict[tuple[str, str, int], Location] = {}
         self._lock = Lock()
+        self._ranks: dict[tuple[str, str, int, str], Location] = {}
+        self._reading = Lock()
 
     def get(self, key: str, start: int, length: int) -> bytes | None:
         """See `Location.get`; raises CollectorError where the archive cannot be reached."""
@@ -38,10 +45,13 @@ class Elsewhere:
         if found is None:
             return None
         location, note = found
-        # Other collectors archive their ranks of a run there too: those are not ours to give out.
-        if inside == RUN_INDEX and {*listed_ranks(location)} != {*note.ranks}:
+        if not _is_ours(inside.partition("/")[0], note):
             return None
-        return location.get(inside, start, length)
+        # Other collectors archive their ranks of a run there too: those are not ours to give out.
+        if inside == RUN_INDEX and {*listed_parts(location)} != {*note.parts}:
+            return None
+        data = location.get(inside, start, length)
+        return self._as_it_was(found, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
         """The folders of all runs that are archived, as a listing of the store has them."""
@@ -55,8 +65,27 @@ class Elsewhere:
             return []
         location, note = found
         names = location.list(inside)
-        ours = (None, *note.ranks)
-        return names if inside else [one for one in names if rank_of(one.rstrip("/")) in ours]
+        return names if inside else [one for one in names if _is_ours(one.rstrip("/"), note)]
+
+    def _as_it_was(
+        self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int
+    ) -> bytes | None:
+        """A file of the rank that was here, made of its archived rows.
+
+        Whoever opened the run before it went asks for such files until he looks for new ones.
+        """
+        folder, _, key = inside.partition("/")
+        rank = rank_of(folder)
+        if rank is None or not key.rpartition("/")[2].startswith(_CHUNK):
+            return None
+        location, note = found
+        name = (note.run, note.place, note.archived_ns, folder)
+        with self._reading:
+            known = self._ranks.pop(name, None) or rank_location(location, rank, part_of(folder))
+            self._ranks[name] = known
+            while len(self._ranks) > _MOST_RANKS:
+                del self._ranks[next(iter(self._ranks))]
+            return known.get(key, start, length)
 
     def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
         """Where a run is read that is in its archive alone, and what is noted of it now."""
@@ -78,3 +107,12 @@ class Elsewhere:
                     del self._known[next(iter(self._known))]
                 self._known[key] = known
         return known, note
+
+
+def _is_ours(name: str, note: ArchiveNote) -> bool:
+    """Whether what bears this name is the run's own, or a part of a rank that was here.
+
+    The archive may hold anything, and its folder of the run may lead anywhere.
+    """
+    rank = rank_of(name)
+    return name in _OF_THE_RUN if rank is None else (rank, part_of(name)) in note.parts

@@ -114,7 +114,10 @@ class ReaderService:
         prefix = request.prefix.rstrip("/")
         with _words(prefix):
             inside = self._inside(prefix, context) if prefix else ""
-            names = names_beneath(str(self._root), inside) or self._archive.list(inside)
+            names = names_beneath(str(self._root), inside)
+            # What is removed goes by one rename and is then deleted: what was seen may be a part.
+            if not names or not (self._root / inside.split("/")[0]).is_dir():
+                names = self._archive.list(inside) or names
             if not prefix:
                 names = sorted({*names, *self._archive.folders()})
         grant = self._gate.grant(context)

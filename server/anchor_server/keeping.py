@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -11,26 +11,30 @@ from typing import TypeAlias
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from anchor_server.access import Right
+from anchor_server.access import Grant, Right
 from anchor_server.authors import linked_run
 from anchor_server.gate import Gate
 from anchor_server.refusals import Refusal
 from anchor_server.roster import Sight
-from anchor_server.tally import Tally
+from anchor_server.tally import ArchiveTally, Tally
 from anchor_server.trouble import Caller, Trouble
 from anchorlib.errors import OptionError, RunNotFoundError
 from anchorlib.names import check_run_name, check_stored_run_name
 from anchorlib.store import (
     disk_bytes,
+    forget_run,
     has_run,
     is_written,
     note_of,
+    noted_runs,
     remove_run,
     rename_run,
     run_directory,
 )
 from anchorlib.wire import (
+    ArchivingTold,
     DamagedError,
+    Failing,
     FrameError,
     Kind,
     MeasureReply,
@@ -117,7 +121,8 @@ class KeeperService:
         grant = self._gate.grant(asked.context)
         seats = self._tally.roster.seats()
         return StatusReply(
-            writings=[_writing(one) for one in seats if grant.may(Right.READ, one.run)]
+            writings=[_writing(one) for one in seats if grant.may(Right.READ, one.run)],
+            archive=_archiving(self._store, self._tally.archive, grant),
         )
 
     def _measure(self, message: bytes, asked: Asked) -> MeasureReply:
@@ -127,8 +132,13 @@ class KeeperService:
 
     def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
         request = RemoveRequest.FromString(message)
-        run = self._named(request.run, asked, Right.DELETE)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
+        # Whoever asks for a run that is old enough wants room, and there is none to be had.
+        run = self._named(request.run, asked, Right.DELETE, may_be_alone=after is None)
+        if not has_run(self._store, run):
+            forget_run(self._store, run)
+            _log.info("run forgotten, its archive keeps it", extra=asked.caller.told)
+            return RemoveReply(bytes=0)
         freed = remove_run(self._store, run, unless_after=after)
         _log.info("run removed, %d bytes", freed, extra=asked.caller.told)
         return RemoveReply(bytes=freed)
@@ -142,12 +152,14 @@ class KeeperService:
         _log.info("run renamed to %s", request.name, extra=asked.caller.told)
         return RenameReply()
 
-    def _named(self, run: str, asked: Asked, right: Right) -> str:
+    def _named(self, run: str, asked: Asked, right: Right, *, may_be_alone: bool = False) -> str:
         """The name of a run that is there and to which he has `right`; it means nothing but a name.
 
         Whoever has no right to a run is not told whether there is one, nor of others like it. Of a
         link, what it leads to counts as well where that is read: a removal or a new name is the
         link's alone.
+
+        may_be_alone: so may be a run whose files are in its archive alone.
         """
         asked.caller.run = check_stored_run_name(run)
         self._gate.check(asked.context, right, run)
@@ -155,11 +167,42 @@ class KeeperService:
             self._gate.check(asked.context, right, other)
         if not has_run(self._store, run):
             if note_of(self._store, run) is not None:
+                if may_be_alone:
+                    return run
                 raise OptionError(
                     f"run '{run}' is in its archive alone, which nothing is changed in from here"
                 )
             raise RunNotFoundError(f"there is no run '{run}'")
         return run
+
+
+def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
+    """What becomes of closed runs, of those that the caller may read; None where they all stay."""
+    archived = noted_runs(store)
+    if tally is None and not archived:
+        return None
+    tally = tally or ArchiveTally()
+
+    def readable(runs: Iterable[str]) -> list[str]:
+        return [run for run in runs if grant.may(Right.READ, run)]
+
+    alone = (run for run in archived if not run_directory(store, run).exists())
+    failing = tally.failing
+    return ArchivingTold(
+        place=tally.place or _noted_place(store, readable(archived)),
+        archived=len(readable(archived)),
+        alone=readable(alone),
+        bytes=tally.bytes,
+        waiting=readable(tally.due),
+        failing=[Failing(run=run, problem=failing[run]) for run in readable(failing)],
+        problem=tally.away,
+    )
+
+
+def _noted_place(store: Path, runs: Sequence[str]) -> str:
+    """Where runs went that were archived by hand, or by an earlier collector; one place of them."""
+    note = note_of(store, runs[0]) if runs else None
+    return "" if note is None else note.place
 
 
 def _writing(one: Sight) -> Writing:

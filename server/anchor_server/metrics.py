@@ -95,6 +95,10 @@ def _archive(archive: ArchiveTally | None) -> Iterator[Metric]:
     yield _counter("archived_bytes", "bytes of them there", "", {"": archive.bytes})
     yield _counter("archive_failures", "attempts that failed", "", {"": archive.failures})
     yield _counter("evicted_bytes", "freed of runs that are archived", "", {"": archive.freed})
+    failing = {(): len(archive.failing)}
+    yield _gauge("archive_failing_runs", "of these, that could not be archived", failing, ())
+    away = {(): int(bool(archive.away))}
+    yield _gauge("archive_away", "1 while nothing can be archived", away, ())
     waiting = {(): archive.waiting}
     yield _gauge("archive_waiting_runs", "closed runs that are not archived yet", waiting, ())
 

@@ -6,9 +6,9 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from anchor_server.roster import Roster
@@ -23,30 +23,48 @@ _REASONS: Final = 16  # reasons are clients' words: further ones are counted tog
 
 @dataclass(slots=True)
 class ArchiveTally:
-    """What was archived in the background; one thread writes it.
+    """What was archived in the background; one thread writes it, and puts new values in place.
 
-    runs, bytes: that are in the archive, since the collector was made. waiting: closed runs that
-    are not there yet, at the last look. freed: bytes of runs removed here afterwards.
-    failures: attempts that failed; problem: what the last one failed of.
+    place: the archive. runs, bytes: that were put there, since the collector was made.
+    due: closed runs that are not there yet, at the last look. freed: bytes of runs removed here
+    afterwards. failures: attempts that failed; problem: what the last one failed of.
+    failing: runs that could not be archived, and why; away: why none can be now, "" where they can.
     """
 
+    place: str = ""
     runs: int = 0
     bytes: int = 0
-    waiting: int = 0
+    due: tuple[str, ...] = ()
     freed: int = 0
     failures: int = 0
     problem: str = ""
+    failing: Mapping[str, str] = field(default_factory=dict)
+    away: str = ""
 
-    def took(self, nbytes: int) -> None:
+    @property
+    def waiting(self) -> int:
+        """How many closed runs are not there yet, those that fail among them."""
+        return len(self.due)
+
+    def looked(self, due: Sequence[str]) -> None:
+        """Take down what is to be archived; of what is gone it is no matter that it failed."""
+        self.due = tuple(due)
+        self.failing = {run: why for run, why in self.failing.items() if run in due}
+
+    def took(self, run: str, nbytes: int) -> None:
         """Count a run."""
         self.runs += 1
         self.bytes += nbytes
-        self.waiting = max(self.waiting - 1, 0)
+        self.looked([one for one in self.due if one != run])
 
-    def failed(self, problem: str) -> None:
-        """Count an attempt that failed."""
+    def failed(self, problem: str, run: str = "") -> None:
+        """Count an attempt that failed: of one run, or of the archive as a whole."""
         self.failures += 1
         self.problem = problem
+        if run:
+            self.failing = {**self.failing, run: problem}
+        else:
+            self.away = problem
 
 
 class Tally:

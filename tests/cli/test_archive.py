@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from anchor_server import serve
 from anchorlib.store import Writer
 from tests.anchorlib.reading.runs import make_run
+from tests.anchorlib.store.read.test_joined import write
 from tests.bucket import Line, object_store
 from tests.cli.made import anchor
 
@@ -50,7 +52,10 @@ def test_a_run_that_was_archived_is_read_wherever_it_is(store: Path, line: Line)
         assert anchor("verify", "run1", "--store", place).code == 0
         (one,) = anchor("runs", "--store", place, "--json").json
         assert (one["name"], one["state"], one["ranks"], one["steps"]) == ("run1", "closed", [0], 3)
-    refused = anchor("rm", "run1", "--store", store)
+    (one,) = anchor("runs", "--store", store, "--json").json
+    assert one["archive"] == S3
+    assert S3 in anchor("runs", "--store", store).out
+    refused = anchor("mv", "run1", "run2", "--store", store)
     assert (refused.code, refused.out) == (2, "")
     assert "in its archive alone, s3://anchors/of/us" in refused.err
 
@@ -158,3 +163,89 @@ def test_gc_passes_over_what_is_in_its_archive_alone(store: Path, tmp_path: Path
     assert found.code == 0, found.err
     assert not (store / "run2.zarr").exists()
     assert anchor("names", "run1", "--store", store).code == 0
+
+
+def test_a_run_that_is_in_its_archive_alone_is_forgotten_and_stays_there(
+    store: Path, tmp_path: Path
+) -> None:
+    to = tmp_path / "archive"
+    before = anchor("names", "run1", "--store", store, "--json").out
+    anchor("archive", "run1", "--to", to, "--keep-local", "none", "--store", store)
+    with serve(store) as collector:
+        one = f"grpc://{collector.address}"
+        assert [run["archive"] for run in anchor("runs", "--store", one, "--json").json] == [
+            str(to)
+        ]
+        gone = anchor("rm", "run1", "--store", one)
+        assert (gone.code, gone.out) == (0, "run1: forgotten; what its archive has stays there\n")
+        assert anchor("names", "run1", "--store", one).code == 2
+    assert anchor("names", "run1", "--store", to, "--json").out == before
+    make_run(store)
+    anchor("archive", "run1", "--to", tmp_path / "other", "--keep-local", "none", "--store", store)
+    shutil.rmtree(tmp_path / "other")  # which no longer keeps a run from being forgotten
+    gone = anchor("rm", "run1", "--store", store)
+    assert gone.out.startswith("run1: forgotten here; its objects stay in ")
+    assert anchor("rm", "run1", "--store", store).code == 2
+
+
+def test_an_archive_that_has_moved_is_found_in_its_new_place(store: Path, tmp_path: Path) -> None:
+    to, moved = tmp_path / "archive", tmp_path / "moved"
+    before = anchor("names", "run1", "--store", store, "--json").out
+    anchor("archive", "run1", "--to", to, "--keep-local", "none", "--store", store)
+    again = ("archive", "run1", "--to", moved, "--store", store)
+    refused = anchor(*again)
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert "has no rank 0 of run 'run1' that is whole: copy the archive there" in refused.err
+    to.rename(moved)
+    assert anchor("names", "run1", "--store", store).code != 0
+    path = next(one for one in moved.rglob("value/c/**/*") if one.is_file())
+    sound = path.read_bytes()
+    path.write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
+    assert "does not fit its SHA-256" in anchor(*again).err
+    path.write_bytes(sound)
+    assert anchor(*again).out == f"run1: read in {moved}, and found there from now on\n"
+    assert anchor("names", "run1", "--store", store, "--json").out == before
+    make_run(tmp_path / "third")
+    anchor("archive", "run1", "--to", tmp_path / "fourth", "--store", tmp_path / "third")
+    other = anchor("archive", "run1", "--to", tmp_path / "fourth", "--store", store)
+    assert "another recording of rank 0" in other.err
+
+
+def test_what_became_of_closed_runs_is_listed(store: Path, tmp_path: Path) -> None:
+    assert "no run of" in anchor("status", "--archives", "--store", store).err
+    to = tmp_path / "archive"
+    anchor("archive", "run1", "--to", to, "--keep-local", "none", "--store", store)
+    told = anchor("status", "--archives", "--store", store, "--json").json
+    assert told == [
+        {
+            "store": str(store),
+            "to": str(to),
+            "archived": 1,
+            "alone": ["run1"],
+            "bytes": None,
+            "waiting": None,
+            "failing": {},
+            "problem": None,
+        }
+    ]
+    assert f"1 run is archived in {to}" in anchor("status", "--archives", "--store", store).out
+
+
+def test_a_run_of_several_collectors_goes_from_all_of_them(tmp_path: Path) -> None:
+    stores = [tmp_path / "a", tmp_path / "b"]
+    write(stores[0], 0, 0, 30)
+    write(stores[1], 1, 20, 50, closes=True)
+    with serve(stores[0]) as one, serve(stores[1]) as other:
+        several = f"grpc://{one.address},{other.address}"
+        words = ("archive", "run1", "--to", tmp_path / "archive", "--store", several)
+        planned = anchor(*words, "--dry-run", "--json").json
+        assert (planned["ranks"], planned["there"]) == ([0], [])
+        refused = anchor(*words, "--keep-local", "none")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        done = anchor(*words, "--json").json
+        assert done["sent"] == done["objects"] - 2
+        assert anchor(*words, "--dry-run", "--json").json["there"] == [0]
+        for question in (("names", "run1"), ("hist", "run1", "-t", "*"), ("verify", "run1")):
+            there = anchor(*question, "--store", tmp_path / "archive", "--json")
+            assert there.code == 0
+            assert there.out == anchor(*question, "--store", several, "--json").out

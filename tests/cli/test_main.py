@@ -58,7 +58,7 @@ SURFACE = {
         "--json",
     },
     "runs": {"--store", "--json"},
-    "status": {"where", "--store", "--json"},
+    "status": {"where", "--archives", "--store", "--json"},
     "names": {"run", "selector", "--tree", "--store", "--json"},
     "tail": {"run", "selector", "--last", "-n", "--interval", "--store", "--json"},
     "export": {

@@ -202,5 +202,19 @@ class _Keeper:
     def __init__(self, shown: list[Writing]) -> None:
         self._shown = shown
 
+    def archives(self):
+        return []
+
     def writings(self) -> list[Writing]:
         return self._shown
+
+
+def test_where_no_collector_of_a_list_answers_all_are_named():
+    with socket.socket() as one, socket.socket() as other:  # bound, and nobody listens
+        for end in (one, other):
+            end.bind(("127.0.0.1", 0))
+        ports = [end.getsockname()[1] for end in (one, other)]
+        done = anchor("status", "--store", "grpc://" + ",".join(f"127.0.0.1:{n}" for n in ports))
+    assert (done.code, done.out, done.err.count("\n")) == (4, "", 1)
+    assert done.err.startswith("anchor: none of them answers: ")
+    assert all(f"127.0.0.1:{port}" in done.err for port in ports)

@@ -339,10 +339,14 @@ class Soak:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Soak; 1 where a law is broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.delivery.soak")
-    parser.add_argument("--minutes", type=float, default=15)
-    parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.delivery.soak",
+        description="Many ranks that come, go, die and resume against one collector. Ends with 1 "
+        "where a record was lost, doubled or changed, or the collector grew.",
+    )
+    parser.add_argument("--minutes", type=float, default=15, help="how long (default: 15)")
+    parser.add_argument("--ranks", type=int, default=64, help="trainers at once (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, help="plans the same events again (0)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), options.minutes, options.ranks, options.seed)

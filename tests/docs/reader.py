@@ -121,7 +121,7 @@ class Reader:
         )
         self.collectors.append(collector)
         assert collector.stdout is not None
-        found = re.search(r"collecting on (\S+) ", collector.stdout.readline())
+        found = re.search(r"(?:collecting|serving) on (\S+) ", collector.stdout.readline())
         assert found is not None, text
         bind = re.search(r"--bind (\S+)", text)
         self.served[bind[1] if bind else SERVED] = found[1]

@@ -8,16 +8,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from anchor_server import Archiver, Archiving, serve
+from anchor_server import Archiver, Archiving, files, serve
 from anchor_server.tally import ArchiveTally
-from anchorlib.archive import Keep, shelf_at
-from anchorlib.errors import CollectorError
+from anchorlib.archive import Keep, archive_run, make_room, shelf_at
+from anchorlib.errors import CollectorError, RunNotFoundError, StoreError
 from anchorlib.reading import open_run
-from anchorlib.store import Writer, list_runs, locate_store
+from anchorlib.store import RankReader, Writer, find_run, list_runs, locate_store, names_beneath
+from anchorlib.store.objects import FolderShelf
 from tests.anchorlib.reading.runs import make_run, training
 from tests.bucket import Line, object_store
+from tests.cli.made import anchor
 from tests.waiting import until
 from tests.writing import put
 
@@ -136,3 +139,115 @@ def test_what_another_archiver_claims_is_told_and_waited_for(
     assert "by dead-machine" in tally.problem
     assert (tally.runs, tally.failures) == (0, 1)
     assert not any("rank0" in path for _, path in line.asked[asked:])
+
+
+def test_whoever_reads_a_run_while_it_goes_reads_on(tmp_path: Path) -> None:
+    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
+    values = open_run("run1", store).series("fc2", "grad").values().tobytes()
+    archive_run(store, "run1", shelf)
+    with serve(store) as collector:
+        address = f"grpc://{collector.address}"
+        opened, live = open_run("run1", address), open_run("run1", address)
+        tensors = opened.tensors()
+        reader = RankReader(find_run("run1", address).location, 0)
+        assert make_room(store, shelf, Keep(most=0)).keys() == {"run1"}
+        # Nothing was read but names: rows and values come from the archive, under their old names.
+        assert opened.series("fc2", "grad").values().tobytes() == values
+        assert not reader.is_sealed
+        reader.check_rows(np.arange(reader.committed))
+        assert (live.tensors(), live.steps) == (tensors, [0, 1, 2])
+        with pytest.raises(RunNotFoundError):
+            open_run("run2", address)
+
+
+def test_a_listing_that_is_overtaken_by_a_removal_is_that_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, shelf = make_run(tmp_path / "store", ranks=2), FolderShelf(tmp_path / "archive")
+    archive_run(store, "run1", shelf)
+
+    turns = iter(range(100))
+
+    def overtaken(root: str, key: str) -> list[str]:
+        names = names_beneath(root, key)
+        # The first look finds the run, the second one says which ranks it has.
+        if key == "run1.zarr" and names and next(turns) == 1:
+            make_room(store, shelf, Keep(most=0))
+            return [name for name in names if name != "rank0/"]
+        return names
+
+    monkeypatch.setattr(files, "names_beneath", overtaken)
+    with serve(store) as collector:
+        assert open_run("run1", f"grpc://{collector.address}").ranks == [0, 1]
+
+
+def test_a_run_that_was_left_open_goes_when_it_was_repaired(tmp_path: Path) -> None:
+    store, shelf = tmp_path / "store", FolderShelf(tmp_path / "archive")
+    with Writer.open(store, "died", 0) as writer:
+        put(writer, training(0))
+        writer.abandon()
+    tally = ArchiveTally()
+    worker = Archiver(store, Archiving(shelf, after=0.0), tally)
+    worker.look()
+    assert (tally.runs, tally.failures, tally.due) == (0, 0, ())
+    refused = anchor("archive", "died", "--to", shelf.place, "--store", store)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "make a closed run of it (anchor repair died --as NAME)" in refused.err
+    anchor("repair", "died", "--as", "repaired", "--store", store)
+    worker.look()
+    assert list_runs(locate_store(shelf.place)) == ["repaired"]
+    there = open_run("repaired", shelf.place)
+    assert (there.state, there.tensors()) == ("closed", open_run("died", store).tensors())
+
+
+def test_a_collector_says_what_became_of_closed_runs(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        make_run(tmp_path / "store", run)
+    archive_run(make_run(tmp_path / "other", "a"), "a", FolderShelf(tmp_path / "archive"))
+    how = Archiving(FolderShelf(tmp_path / "archive"), after=0.01, keep=Keep(most=0))
+    with serve(tmp_path / "store", archiving=how) as collector:
+        assert collector.tally.archive is not None
+        tally = collector.tally.archive
+        until(lambda: tally.runs and tally.failing and tally.freed, 60)
+        address = f"grpc://{collector.address}"
+        (told,) = anchor("status", address, "--archives", "--json").json
+        why = told["failing"].pop("a")
+        assert "another recording of rank 0" in why
+        assert told == {
+            "store": address,
+            "to": how.shelf.place,
+            "archived": 1,
+            "alone": ["b"],
+            "bytes": tally.bytes,
+            "waiting": ["a"],
+            "failing": {},
+            "problem": None,
+        }
+        shown = anchor("status", address, "--archives").out
+        assert shown.startswith(f"{address}: 1 run is archived in {how.shelf.place}, 0 of them are")
+        assert f"  a is not archived: {why}" in shown
+        assert anchor("status", address, "--json").json == []
+        assert f"a is not archived: {why}" in anchor("status", address).err
+        runs = anchor("runs", "--store", address, "--json").json
+        assert {run["name"]: run["archive"] for run in runs} == {"a": None, "b": how.shelf.place}
+
+
+def test_an_archive_that_leads_elsewhere_gives_nothing_of_it_out(tmp_path: Path) -> None:
+    store, shelf = make_run(tmp_path / "store"), FolderShelf(tmp_path / "archive")
+    archive_run(store, "run1", shelf)
+    make_room(store, shelf, Keep(most=0))
+    secrets = tmp_path / "secrets"
+    (secrets / "rank1").mkdir(parents=True)
+    for name in ("password", "rank1/password"):
+        (secrets / name).write_text("secret")
+    (tmp_path / "archive" / "run1.zarr").rename(tmp_path / "away")
+    (tmp_path / "archive" / "run1.zarr").symlink_to(secrets)
+    (secrets / "rank0").mkdir()
+    (secrets / "rank0" / "c.0").symlink_to(secrets / "password")
+    with serve(store) as collector:
+        there = locate_store(f"grpc://{collector.address}")
+        for key in ("password", "rank1/password"):
+            assert there.get(f"run1.zarr/{key}") is None
+        with pytest.raises(StoreError, match="is a link"):
+            there.get("run1.zarr/rank0/c.0")
+        assert there.list("run1.zarr") == ["rank0/"]

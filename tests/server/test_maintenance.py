@@ -169,6 +169,9 @@ def wrong(tmp_path, monkeypatch):
 
 
 WRONG = {
+    "a time for archiving without an archive": ["--archive-after", "5s"],
+    "what stays of archived runs without an archive": ["--keep-local", "1GB"],
+    "a store without conditions without an archive": ["--without-conditional-writes"],
     "a store below a file": ["--store", "file/store"],
     "a store that is a file": ["--store", "file"],
     "a store that is an address": ["--store", "grpc://127.0.0.1:1"],
@@ -249,6 +252,10 @@ def test_what_would_start_is_said_and_nothing_is_made(tmp_path, options):
     checked = anchor("serve", "--store", tmp_path / "a" / "b", *given, "--check")
     assert (checked.code, checked.err) == (0, "")
     assert checked.out.startswith("anchor: would collect on ")
+    reading = anchor("serve", "--store", tmp_path, *given, "--check", "--read-only")
+    if "--self-signed" not in given:
+        assert reading.out.startswith("anchor: would serve on 127.0.0.1:0 from ")
+        assert reading.out.endswith(", read-only\n")
     assert looks(tmp_path) == before
     as_json = anchor("serve", "--store", tmp_path / "a", *given, "--check", "--json").json
     assert as_json == {"starts": True, "problems": []}

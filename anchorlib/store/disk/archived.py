@@ -20,17 +20,30 @@ from typing import Any, Final
 from anchorlib.errors import AnchorError, StoreError
 from anchorlib.names import check_stored_run_name, escape
 from anchorlib.store.disk.tree import sync_directory
-from anchorlib.store.format import encode, hidden, is_sound, mapping, rank_of, text, whole
+from anchorlib.store.format import (
+    encode,
+    hidden,
+    is_sound,
+    items,
+    mapping,
+    part_of,
+    rank_name,
+    rank_of,
+    text,
+    whole,
+)
+from anchorlib.store.locations import PartKey
 
 __all__ = ["ArchiveNote", "RankNote", "forget", "note_of", "noted_runs", "write_note"]
 
 _FOLDER: Final = "archived"
 _SUFFIX: Final = ".json"
+_RANK: Final = "rank"  # which names of ranks begin with, and notes leave out
 
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """One rank as it was archived.
+    """One rank, or the part of it that was here, as it was archived.
 
     uid, records, catalogue: what was sealed: the rank's own, its rows, and bytes of its catalogue.
     objects: a hash of the names, sizes and tags of its objects, as they were when each had been
@@ -50,12 +63,17 @@ class RankNote:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNote:
-    """An archived run. place: the archive, as a `--store` takes it."""
+    """An archived run. place: the archive, as a `--store` takes it. parts: what was here."""
 
     run: str
     place: str
     archived_ns: int
-    ranks: Mapping[int, RankNote]
+    parts: Mapping[PartKey, RankNote]
+
+    @property
+    def ranks(self) -> set[int]:
+        """Those of which something was here."""
+        return {rank for rank, _ in self.parts}
 
 
 def write_note(store: Path, note: ArchiveNote) -> None:
@@ -63,8 +81,8 @@ def write_note(store: Path, note: ArchiveNote) -> None:
     folder = hidden(store) / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     ranks = {
-        str(rank): [one.uid, one.records, one.catalogue, one.objects]
-        for rank, one in note.ranks.items()
+        rank_name(*key).removeprefix(_RANK): [one.uid, one.records, one.catalogue, one.objects]
+        for key, one in note.parts.items()
     }
     told = {"run": note.run, "place": note.place, "archived_ns": note.archived_ns, "ranks": ranks}
     made = folder / f".{note.run}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -127,14 +145,15 @@ def _is_name(run: str) -> bool:
 def _read(told: Mapping[str, Any], run: str) -> ArchiveNote:
     if text(told["run"]) != run:
         raise ValueError("it is of another run")
-    ranks = {}
+    parts = {}
     for name, one in mapping(told["ranks"]).items():
-        uid, records, catalogue, objects = one
-        rank = rank_of(f"rank{name}")
+        uid, records, catalogue, objects = items(one)
+        rank = rank_of(f"{_RANK}{name}")
         if rank is None:
             raise ValueError("it speaks of what is no rank")
-        ranks[rank] = RankNote(text(uid), whole(records), whole(catalogue), text(objects))
-    return ArchiveNote(run, text(told["place"]), whole(told["archived_ns"]), ranks)
+        key = (rank, part_of(f"{_RANK}{name}"))
+        parts[key] = RankNote(text(uid), whole(records), whole(catalogue), text(objects))
+    return ArchiveNote(run, text(told["place"]), whole(told["archived_ns"]), parts)
 
 
 def _unread(store: Path, run: str, why: str) -> StoreError:

@@ -166,9 +166,9 @@ def rank_name(rank: int, part: int = 0) -> str:
     return f"rank{rank}.p{part}" if part else f"rank{rank}"
 
 
-def claim_key(rank: int) -> str:
+def claim_key(rank: int, part: int = 0) -> str:
     """What says, from the run on, that a sealed rank is being put there and not whole yet."""
-    return f"{rank_name(rank)}/sealing.json"
+    return f"{rank_name(rank, part)}/sealing.json"
 
 
 def rank_of(name: str) -> int | None:

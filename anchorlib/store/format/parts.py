@@ -8,10 +8,14 @@ Names differ, so that stores of several collectors may be put together in one pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-__all__ = ["ANEW", "Begins", "Part"]
+if TYPE_CHECKING:
+    from anchorlib.store.read import RankReader
+
+__all__ = ["ANEW", "Begins", "Part", "is_whole"]
 
 Begins: TypeAlias = Literal["", "new", "anew", "resumed"]
 """How an attempt began that is spread over collectors: with a name that nobody had, in place of
@@ -32,3 +36,9 @@ class Part:
     number: int = 0
     first: int = 0
     restart: int | None = None
+
+
+def is_whole(parts: Sequence[RankReader]) -> bool:
+    """Whether one part is the rank as it is: there is no other, and it has its first records."""
+    attempts = parts[0].catalogue.attempts
+    return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part

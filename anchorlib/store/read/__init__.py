@@ -2,7 +2,7 @@
 
 from anchorlib.store.read.prints import stored_fingerprint
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.reader import RunReader, end_copy
+from anchorlib.store.read.reader import RunReader, end_copy, open_parts
 from anchorlib.store.read.remnants import Remnants
 from anchorlib.store.read.rereading import stored_records
 from anchorlib.store.read.run_index import (
@@ -13,6 +13,7 @@ from anchorlib.store.read.run_index import (
     parsed_index,
     sealed_figures,
 )
+from anchorlib.store.read.sessions import has_ended
 
 __all__ = [
     "MergedSeries",
@@ -22,7 +23,9 @@ __all__ = [
     "RunReader",
     "common_shape",
     "end_copy",
+    "has_ended",
     "index_bytes",
+    "open_parts",
     "parsed_index",
     "sealed_figures",
     "stored_fingerprint",

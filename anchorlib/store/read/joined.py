@@ -19,9 +19,9 @@ import numpy as np
 from anchorlib.operations import Entry, entry_key
 from anchorlib.record import Gap
 from anchorlib.store.disk import MISFIT, REASONS
-from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key
+from anchorlib.store.format import Attempt, Catalogue, Form, GapKey, edges_key, is_whole
 from anchorlib.store.read.rank import RankReader
-from anchorlib.store.read.sessions import Session, sessions_of
+from anchorlib.store.read.sessions import Session, has_ended, sessions_of
 from anchorlib.store.stored import StoredForm
 
 __all__ = ["JoinedRank", "joined_rank"]
@@ -41,12 +41,6 @@ class _Stretch:
     row: int
     session: int
     order: int  # added to the part's own
-
-
-def is_whole(parts: Sequence[RankReader]) -> bool:
-    """Whether one part is the rank as it is: there is no other, and it has its first records."""
-    attempts = parts[0].catalogue.attempts
-    return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part
 
 
 class JoinedRank(RankReader):
@@ -89,15 +83,9 @@ class JoinedRank(RankReader):
             merged.attempts.append(self._attempt(session, row))
             row += sum(span.end - span.first for span in session.spans)
             self._state(merged, session)
-        merged.state = "closed" if self._is_closed() else "open"
+        merged.state = "closed" if has_ended(self._parts) else "open"
         merged.published = row
         return merged
-
-    def _is_closed(self) -> bool:
-        """Whether the last session ended as it should: it told whichever collector it was at."""
-        own = self._sessions[-1].attempts if self._sessions else ()
-        parts = [(self._parts[place].catalogue, attempt) for place, attempt in own]
-        return any(one.state == "closed" and one.attempts[-1] == attempt for one, attempt in parts)
 
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
         """Series and phases get one number for all parts, forms one for each: values lie apart."""
@@ -167,6 +155,11 @@ class JoinedRank(RankReader):
         """Whether every part is still the one that was opened."""
         return all(part.is_current for part in self._parts)
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether every part was sealed."""
+        return all(part.is_sealed for part in self._parts)
+
     def refresh(self) -> None:
         """Nothing: what was committed since is in a rank that is joined anew."""
 
@@ -228,10 +221,9 @@ class JoinedRank(RankReader):
         if not len(places) or (places == places[0]).all():
             place = int(places[0]) if len(places) else 0
             return self._parts[place]._pairs(offsets - place * _PAIRS, lengths)  # noqa: SLF001
-        found = [
-            self._pairs(offsets[at : at + 1], lengths[at : at + 1]) for at in range(len(offsets))
-        ]
-        exponents, counts = zip(*found, strict=True)
+        cuts = np.flatnonzero(np.diff(places)) + 1
+        pieces = zip(np.split(offsets, cuts), np.split(lengths, cuts), strict=True)
+        exponents, counts = zip(*(self._pairs(*piece) for piece in pieces), strict=True)
         return np.concatenate(exponents), np.concatenate(counts)
 
     def _stored(self, form: Form) -> StoredForm:

@@ -15,7 +15,7 @@ from anchorlib.store.read.run_index import RunFigures, archived_figures
 from anchorlib.store.read.tail import whole_rows
 from anchorlib.store.seal import is_unfinished
 
-__all__ = ["RunReader", "end_copy"]
+__all__ = ["RunReader", "end_copy", "open_parts"]
 
 
 class RunReader:
@@ -78,8 +78,8 @@ class RunReader:
         try:
             return self._fresh(key)
         except RunNotFoundError:
-            is_claimed = self.location.get(claim_key(key[0]), 0, 1) is not None
-            if is_claimed or is_unfinished(self.location, key[0]):
+            is_claimed = self.location.get(claim_key(*key), 0, 1) is not None
+            if is_claimed or is_unfinished(self.location, *key):
                 return None
             raise
 
@@ -125,6 +125,9 @@ class RunReader:
     def rank(self, rank: int) -> RankReader:
         """One rank; raises KeyError where it has recorded nothing."""
         if self.figures is not None and rank in self.figures.ranks and rank not in self._ranks:
+            parts = self.figures.parts_of(rank)
+            if parts != ((rank, 0),):
+                return self.open_rank(rank)
             self._ranks[rank] = self._opened((rank, 0))
         return self._ranks[rank]
 
@@ -160,6 +163,11 @@ class RunReader:
         return any(known) if known else None
 
 
+def open_parts(run: Location, name: str) -> list[RankReader]:
+    """Every part of every rank at a location by itself, also where others are elsewhere."""
+    return [RankReader(run, rank, name, part) for rank, part in listed_parts(run)]
+
+
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
     """Leaves out the rows that a copy of a live rank has in part; whether it is such a copy.
 
@@ -167,7 +175,10 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
     this place: then no lock of it is there.
     """
     lock = _lock(run, name, reader.rank, reader.part)
-    if lock is None or reader.catalogue.state != "open" or is_locked(lock):
+    # What was sealed is whole, and says "open" where its session went on at another collector.
+    if lock is None or reader.is_sealed:
+        return False
+    if reader.catalogue.state != "open" or is_locked(lock):
         return False
     reader.end_at(whole_rows(run, reader))
     return bool(reader.left_out) or not lock.exists()

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from anchorlib.errors import DamagedError, StoreError
 from anchorlib.record import Gap, summed_gaps
 from anchorlib.store.format import INDEX, encode, is_sound, items, mapping, step, text, texts, whole
-from anchorlib.store.locations import Location, listed_parts
+from anchorlib.store.locations import Location, PartKey, listed_parts
+from anchorlib.store.read.joined import joined_rank
+from anchorlib.store.read.rank import RankReader
 from anchorlib.store.seal import read_sealed
 from anchorlib.store.seal.codecs import deflated, inflated
-from anchorlib.store.seal.index import MOST_STEPS, RankFigures, SeriesFigures, read_index
+from anchorlib.store.seal.index import (
+    MOST_BYTES,
+    MOST_STEPS,
+    RankFigures,
+    SeriesFigures,
+    figures_of,
+    read_index,
+)
 from anchorlib.summary import Log2Histogram
 
 __all__ = [
@@ -34,7 +43,6 @@ __all__ = [
 
 FORMAT: Final = "anchor-index"
 VERSION: Final = 1
-_MOST_BYTES: Final = 256 << 20
 _MOST_RANKS: Final = 1 << 20
 
 Shape = tuple[int | None, ...] | None
@@ -86,7 +94,8 @@ class RunFigures:
     """A run of sealed ranks without its records.
 
     ranks: ascending. closed: whether all of them are. steps: those that have records, ascending.
-    bytes: of stored values, all attempts together. series: in order of execution.
+    bytes: of stored values, all attempts together. series: in order of execution. parts: those of
+    ranks that lie in several; every other rank is there as a whole.
     """
 
     ranks: tuple[int, ...]
@@ -97,6 +106,7 @@ class RunFigures:
     written_ns: int
     series: tuple[MergedSeries, ...]
     gaps: tuple[Gap, ...]
+    parts: tuple[PartKey, ...] = ()
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
@@ -115,10 +125,23 @@ class RunFigures:
             max((one.written_ns for one in known), default=0),
             _in_order(_pooled(parts) for parts in series.values()),
             tuple(summed_gaps(gap for one in known for gap in one.gaps)),
+            tuple((one.rank, part) for one in known if one.parts != (0,) for part in one.parts),
         )
+
+    def parts_of(self, rank: int) -> tuple[PartKey, ...]:
+        """What there is of a rank."""
+        return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
+
+    @property
+    def keys(self) -> set[PartKey]:
+        """What there is of all ranks."""
+        apart = {rank for rank, _ in self.parts}
+        return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
         """Both together; they share no rank."""
+        if not self.ranks:  # of no rank no time is known
+            return other
         series = {one.key: one for one in self.series}
         for one in other.series:
             series[one.key] = series[one.key].joined(one) if one.key in series else one
@@ -131,6 +154,7 @@ class RunFigures:
             max(self.written_ns, other.written_ns),
             _in_order(series.values()),
             tuple(summed_gaps((*self.gaps, *other.gaps))),
+            tuple(sorted((*self.parts, *other.parts))),
         )
 
 
@@ -154,28 +178,56 @@ def archived_figures(run: Location) -> RunFigures | None:
         known = parsed_index(data)
     except DamagedError:  # the ranks themselves say the same
         return None
-    parts = listed_parts(run)
-    listed = [rank for rank, _ in parts]
-    if any(part for _, part in parts):  # which are never sealed, and in no index
+    listed, ranks = listed_parts(run), {*known.ranks}
+    # Of a rank in parts, one more may have been archived since.
+    if not ranks or {key for key in listed if key[0] in ranks} != known.keys:
         return None
-    if not known.ranks or not {*known.ranks} <= {*listed}:
-        return None
-    missing = [rank for rank in listed if rank not in {*known.ranks}]
-    later = [*sealed_figures(run, missing)]
+    missing = sorted({rank for rank, _ in listed} - ranks)
+    later = [*sealed_figures(run, missing, listed)]
     if len(later) < len(missing):  # live, or not whole yet
         return None
     return known.joined(RunFigures.of(later)) if later else known
 
 
-def sealed_figures(run: Location, ranks: Iterable[int]) -> Iterator[RankFigures]:
-    """What the indices of those of the ranks say that are marked as whole."""
+def sealed_figures(
+    run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
+) -> Iterator[RankFigures]:
+    """What the indices of those of the ranks say that are marked as whole.
+
+    listed: all that there is. A rank in parts is counted from its rows, where none is missing.
+    """
+    parts: dict[int, list[int]] = {}
+    for rank, part in listed:
+        parts.setdefault(rank, []).append(part)
     for rank in ranks:
-        if read_sealed(run, rank) is not None and (one := read_index(run, rank)) is not None:
+        own = parts.get(rank, [])
+        if any(read_sealed(run, rank, part) is None for part in own):
+            continue
+        one = read_index(run, rank) if own == [0] else None
+        if one is None or one.is_part:
+            one = _joined_figures(run, rank, own)
+        if one is not None and one.state == "closed":
             yield one
 
 
+def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigures | None:
+    """The figures of a rank in parts; None where records are missing between them."""
+    if not parts:
+        return None
+    try:
+        joined = joined_rank([RankReader(run, rank, part=part) for part in parts], f"rank {rank}")
+    except DamagedError:
+        raise
+    except StoreError:
+        return None
+    found = figures_of(joined)
+    # A part is made when its session comes there, which may be after its last record.
+    written = max(found.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
+    return replace(found, written_ns=written, parts=tuple(parts))
+
+
 def index_bytes(figures: RunFigures) -> bytes:
-    """The object that holds them."""
+    """The object that holds them. Raises ValueError where it is larger than readers take."""
     told = {
         "format": FORMAT,
         "version": VERSION,
@@ -183,6 +235,7 @@ def index_bytes(figures: RunFigures) -> bytes:
         "closed": figures.closed,
         "steps": _runs(figures.steps),
         "bytes": figures.bytes,
+        **({"parts": figures.parts} if figures.parts else {}),
         "created_ns": figures.created_ns,
         "written_ns": figures.written_ns,
         "series": [_told(one) for one in figures.series],
@@ -191,13 +244,16 @@ def index_bytes(figures: RunFigures) -> bytes:
             for gap in figures.gaps
         ],
     }
-    return deflated(encode(told))
+    line = encode(told)
+    if len(line) > MOST_BYTES:
+        raise ValueError(f"the index of a run would be larger than {MOST_BYTES} bytes")
+    return deflated(line)
 
 
 def parsed_index(data: bytes) -> RunFigures:
     """What an object holds. Raises DamagedError, and StoreError for one of a later version."""
     try:
-        line = inflated(data, _MOST_BYTES)
+        line = inflated(data, MOST_BYTES)
         if not line.endswith(b"\n") or not is_sound(line[:-1]):
             raise ValueError("it does not fit its checksum")
         told = mapping(json.loads(line))
@@ -269,7 +325,16 @@ def _read(told: Mapping[str, Any]) -> RunFigures:
         written_ns=whole(told["written_ns"]),
         series=series,
         gaps=tuple(_read_gap(items(one)) for one in items(told["gaps"])),
+        parts=_read_parts(told.get("parts", ()), known),
     )
+
+
+def _read_parts(told: Any, known: _Ranks) -> tuple[PartKey, ...]:
+    """Raises ValueError where a part is of no rank of the run."""
+    found = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
+    if not all(known.has(rank) for rank, _ in found):
+        raise ValueError("it speaks of a part of no rank")
+    return found
 
 
 def _read_series(told: Mapping[str, Any], known: _Ranks) -> MergedSeries:
@@ -324,9 +389,14 @@ class _Ranks:
     """Ranks that series were recorded on: most name the same ones, which are held once."""
 
     def __init__(self, all_ranks: tuple[int, ...]) -> None:
+        self._all = frozenset(all_ranks)
         self._most = len(all_ranks)
         self._room = MOST_STEPS  # for all that differ, together
         self._known: dict[str, tuple[int, ...]] = {}
+
+    def has(self, rank: int) -> bool:
+        """Whether the run has a rank."""
+        return rank in self._all
 
     def of(self, told: Any) -> tuple[int, ...]:
         """The ranks of one series. Raises ValueError where they are more than the run's."""

@@ -19,7 +19,7 @@ from anchorlib.store.format import ANEW, Attempt
 from anchorlib.store.read.rank import RankReader
 from anchorlib.store.read.spans import Share, Span, missing, spans
 
-__all__ = ["Session", "sessions_of"]
+__all__ = ["Session", "has_ended", "sessions_of"]
 
 _HOW: Final = "read it with the address of every collector of the run (--store or ANCHOR_STORE)"
 
@@ -43,16 +43,16 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
     Of a rank that was recorded anew, from the last such recording on. Raises StoreError where
     records are missing between parts, and where two recordings bear the run's name.
     """
-    writers: dict[object, list[tuple[int, Attempt]]] = {}
+    writers = _writers(parts)
     shares: dict[object, list[Share]] = {}
     for place, part in enumerate(parts):
         attempts = part.catalogue.attempts
         ends = [*(one.first_row for one in attempts[1:]), part.committed]
         for one, end in zip(attempts, ends, strict=True):
-            key: object = one.claim if one.begins else (place, one.number)
-            writers.setdefault(key, []).append((place, one))
             last = one.first + max(end - one.first_row, 0)
-            shares.setdefault(key, []).append(Share(one.first, last, place, one.number))
+            shares.setdefault(_writer(place, one), []).append(
+                Share(one.first, last, place, one.number)
+            )
     keys = sorted(writers, key=lambda key: _began(writers[key]))
     newest = max((at for at, key in enumerate(keys) if _is_anew(writers[key])), default=0)
     where = f"rank {parts[0].rank} of {escape(run)}"
@@ -68,6 +68,34 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
             )
         found.append(Session(number, read, own))
     return found
+
+
+def has_ended(parts: Sequence[RankReader]) -> bool:
+    """Whether the last session of a rank was closed, as far as these parts of it tell.
+
+    Parts that are not among them may have records of it, and need not be here to be asked: a
+    session says that it is closed to whichever collector it is at then.
+    """
+    writers = _writers(parts)
+    if not writers:
+        return False
+    last = max(writers.values(), key=_began)
+    told = [(parts[place].catalogue, attempt) for place, attempt in last]
+    return any(one.state == "closed" and one.attempts[-1] == attempt for one, attempt in told)
+
+
+def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attempt]]]:
+    """The attempts of each session, and the places of the parts that they are in."""
+    found: dict[object, list[tuple[int, Attempt]]] = {}
+    for place, part in enumerate(parts):
+        for one in part.catalogue.attempts:
+            found.setdefault(_writer(place, one), []).append((place, one))
+    return found
+
+
+def _writer(place: int, attempt: Attempt) -> object:
+    """What attempts of one session share, wherever they are."""
+    return attempt.claim if attempt.begins else (place, attempt.number)
 
 
 def _check_whole(hole: tuple[int, int] | None, where: str) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_STORE",
     "FoundRun",
+    "archived_alone",
     "archived_location",
     "as_zarr",
     "find_run",
@@ -109,6 +110,19 @@ def list_runs(store: Location) -> list[str]:
     if isinstance(store, LocalLocation):
         found |= {*noted_runs(store.root)}
     return sorted(found)
+
+
+def archived_alone(run: str, store: str | Path | None = None) -> tuple[Path, ArchiveNote] | None:
+    """The directory and the note of a run whose files are in its archive alone, else None.
+
+    No archive is asked: it may have moved, or be gone. Raises StoreError for a damaged note.
+    """
+    where = store_text(store)
+    if "://" in run or "://" in where or names_path(run) or not _may_be_run(run):
+        return None
+    place = Path(where)
+    note = None if os.path.lexists(place / f"{run}{SUFFIX}") else note_of(place, run)
+    return None if note is None else (place, note)
 
 
 def archived_location(store: Path, run: str) -> Location | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from anchorlib.errors import AnchorError, RunBusyError, RunExistsError, RunNotFoundError, StoreError
@@ -23,11 +24,20 @@ from anchorlib.store.disk import (
     whole_run,
 )
 from anchorlib.store.format import rank_name, run_directory
-from anchorlib.store.locations import LocalLocation
-from anchorlib.store.read import RunReader
+from anchorlib.store.locations import LocalLocation, PartKey
+from anchorlib.store.read import RankReader, RunReader, open_parts
 from anchorlib.store.write import store_errors
 
-__all__ = ["evict_run", "place_run", "remove_rank", "remove_run", "rename_run", "written_ns"]
+__all__ = [
+    "evict_run",
+    "forget_run",
+    "newest_ns",
+    "place_run",
+    "remove_rank",
+    "remove_run",
+    "rename_run",
+    "written_ns",
+]
 
 
 def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int:
@@ -54,6 +64,19 @@ def remove_run(store: Path, run: str, *, unless_after: int | None = None) -> int
         return delete_aside(store, aside)
 
 
+def forget_run(store: Path, run: str) -> None:
+    """Drops the note of a run whose files are in its archive alone; the archive keeps them.
+
+    Raises RunBusyError where the run is being recorded anew, StoreError.
+    """
+    check_stored_run_name(run)
+    with store_errors(f"cannot forget run {run!r} of {escape(str(store))}"), whole_run(store, run):
+        if os.path.lexists(run_directory(store, run)):
+            raise RunBusyError(f"run {run!r} was recorded anew a moment ago: it stays")
+        drop_locks(store, run)
+        forget(store, run)
+
+
 def evict_run(store: Path, note: ArchiveNote) -> int:
     """Removes the files of an archived run, which its note still leads to; the bytes freed.
 
@@ -64,18 +87,16 @@ def evict_run(store: Path, note: ArchiveNote) -> int:
     with store_errors(f"cannot remove run {note.run!r} of {escape(str(store))}"):
         with whole_run(store, note.run):
             _check_there(folder, note.run, store)
-            reader = RunReader(LocalLocation(folder), note.run)
-            reader.refresh()
-            if _ranks_of(reader) != {rank: one.sealed for rank, one in note.ranks.items()}:
+            if _parts_of(folder, note.run) != {key: one.sealed for key, one in note.parts.items()}:
                 raise RunBusyError(f"run {note.run!r} has changed since it was archived: it stays")
             aside = put_aside(store, folder)
             drop_locks(store, note.run)
         return delete_aside(store, aside)
 
 
-def _ranks_of(run: RunReader) -> dict[int, tuple[str, int, int]]:
-    readers = map(run.rank, run.ranks)
-    return {one.rank: (one.catalogue.uid, *one.version) for one in readers}
+def _parts_of(folder: Path, run: str) -> dict[PartKey, tuple[str, int, int]]:
+    readers = open_parts(LocalLocation(folder), run)
+    return {(one.rank, one.part): (one.catalogue.uid, *one.version) for one in readers}
 
 
 def remove_rank(store: Path, run: str, rank: int) -> int:
@@ -127,9 +148,13 @@ def written_ns(run: RunReader) -> int:
     The newest of: a rank was made, an attempt began, a record was observed. A clock that is ahead
     does not count: the answer is never in the future.
     """
+    return newest_ns(map(run.rank, run.ranks))
+
+
+def newest_ns(readers: Iterable[RankReader]) -> int:
+    """The same, of ranks or parts of them."""
     times = [0]
-    for rank in run.ranks:
-        reader = run.rank(rank)
+    for reader in readers:
         times += [reader.catalogue.created_ns]
         times += [attempt.started_ns for attempt in reader.catalogue.attempts]
         if reader.committed:

@@ -19,6 +19,7 @@ from anchorlib.record import Gap
 from anchorlib.store.format import (
     encode,
     is_sound,
+    is_whole,
     items,
     mapping,
     rank_name,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INDEX",
+    "MOST_BYTES",
     "MOST_STEPS",
     "RankFigures",
     "SeriesFigures",
@@ -48,7 +50,10 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 INDEX: Final = "index.json.zst"
-_MOST_BYTES: Final = 256 << 20  # of its text
+MOST_BYTES: Final = 64 << 20
+"""Of an index as text: as objects in memory it is some twelve times as large. One that would be
+larger is not made, and not read: then the ranks themselves are."""
+
 MOST_STEPS: Final = 1 << 24
 """More than a run has: each is a number in memory, and a few bytes may speak of any number."""
 
@@ -88,7 +93,8 @@ class RankFigures:
 
     steps: those that have records, ascending. created_ns, written_ns: when the rank was made, and
     its last record. bytes: of stored values, all attempts together. series: in order of execution.
-    gaps: what was not recorded.
+    gaps: what was not recorded. parts: what of the rank they are counted from. is_part: what was
+    counted is a part of a rank that lies in several, and no figures of the rank.
     """
 
     rank: int
@@ -101,25 +107,27 @@ class RankFigures:
     steps: tuple[int, ...]
     series: tuple[SeriesFigures, ...]
     gaps: tuple[Gap, ...]
+    parts: tuple[int, ...] = (0,)
+    is_part: bool = False
 
 
-def read_index(run: Location, rank: int) -> RankFigures | None:
-    """The index of one sealed rank; None where it has none. One request.
+def read_index(run: Location, rank: int, part: int = 0) -> RankFigures | None:
+    """The index of one sealed rank, or a part of it; None where it has none. One request.
 
     Raises DamagedError where it is not what was written.
     """
-    key = f"{rank_name(rank)}/{INDEX}"
-    data = run.get(key, 0, _MOST_BYTES)
+    key = f"{rank_name(rank, part)}/{INDEX}"
+    data = run.get(key, 0, MOST_BYTES)
     if data is None:
         return None
     try:
-        line = inflated(data, _MOST_BYTES)
+        line = inflated(data, MOST_BYTES)
         if not line.endswith(b"\n") or not is_sound(line[:-1]):
             raise ValueError("it does not fit its checksum")
         told = mapping(json.loads(line))
         if whole(told["rank"]) != rank:
             raise ValueError(f"it is that of rank {told['rank']}")
-        return _read_rank(told)
+        return _read_rank(told, part)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{key} is damaged: {error}") from error
 
@@ -127,6 +135,9 @@ def read_index(run: Location, rank: int) -> RankFigures | None:
 def index_document(figures: RankFigures) -> bytes:
     """The line that the object holds, before it is compressed."""
     told = asdict(figures)
+    del told["parts"]
+    if not figures.is_part:
+        del told["is_part"]
     told["steps"] = _runs(figures.steps)
     for one, series in zip(told["series"], figures.series, strict=True):
         histogram = series.histogram
@@ -156,6 +167,8 @@ def figures_of(reader: RankReader) -> RankFigures:
         steps=tuple(np.unique(reader.column("step")).tolist()),
         series=tuple(sorted(series, key=lambda one: one.first_order)),
         gaps=tuple(reader.gaps()),
+        parts=(reader.part,),
+        is_part=not is_whole([reader]),
     )
 
 
@@ -203,7 +216,7 @@ def _runs(steps: tuple[int, ...]) -> list[list[int]]:
     return found
 
 
-def _read_rank(told: Mapping[str, Any]) -> RankFigures:
+def _read_rank(told: Mapping[str, Any], part: int) -> RankFigures:
     return RankFigures(
         rank=whole(told["rank"]),
         uid=text(told["uid"]),
@@ -215,6 +228,8 @@ def _read_rank(told: Mapping[str, Any]) -> RankFigures:
         steps=tuple(_numbers(told["steps"], min(whole(told["records"]), MOST_STEPS))),
         series=tuple(_read_series(mapping(one)) for one in items(told["series"])),
         gaps=tuple(_read_gap(mapping(one)) for one in items(told["gaps"])),
+        parts=(part,),
+        is_part=told.get("is_part", False) is True,
     )
 
 

@@ -34,7 +34,7 @@ class SealedRank(RowLocation):
     def __init__(self, run: Location, sealed: Sealed) -> None:
         self.run = run
         self.sealed = sealed
-        self._name = rank_name(sealed.rank)
+        self._name = sealed.folder
         self._rank = Within(run, self._name)
         self._kept = Kept()
         self._sources: dict[str, RowSource] = {}
@@ -148,10 +148,10 @@ class SealedRank(RowLocation):
 def rank_location(run: Location, rank: int, part: int = 0) -> Location:
     """The location of one rank of the run at `run`, sealed or live: readers see no difference.
 
-    part: the piece of it that another collector than the first has; no such piece is ever sealed.
+    part: the piece of it that another collector than the first has.
     Raises DamagedError where it says that it is sealed, and not how.
     """
-    sealed = None if part else read_sealed(run, rank)
+    sealed = read_sealed(run, rank, part)
     return Within(run, rank_name(rank, part)) if sealed is None else SealedRank(run, sealed)
 
 

@@ -66,11 +66,12 @@ class SealedObject:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What sealing a rank has made.
+    """What sealing a rank, or a part of one, has made.
 
     uid: the rank's own, from its catalogue. records: committed rows. bytes: of their values, before
     compression. arrays: what readers have to know of each array, by its key in the rank.
-    objects: all but `sealed.json` itself, in the order they were made.
+    objects: all but `sealed.json` itself, in the order they were made. part: which part of the
+    rank it is, see `parts`.
     """
 
     rank: int
@@ -79,21 +80,28 @@ class Sealed:
     bytes: int
     arrays: Mapping[str, Mapping[str, Any]]
     objects: tuple[SealedObject, ...]
+    part: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Where its objects are, from the run on."""
+        return rank_name(self.rank, self.part)
 
     @property
     def key(self) -> str:
         """Of `sealed.json`, from the run on."""
-        return f"{rank_name(self.rank)}/{SEALED}"
+        return f"{self.folder}/{SEALED}"
 
     @property
     def document(self) -> builtins.bytes:
         """The bytes of `sealed.json`."""
-        begin = len(rank_name(self.rank)) + 1
+        begin = len(self.folder) + 1
         return encode(
             {
                 "format": FORMAT,
                 "version": VERSION,
                 "rank": self.rank,
+                **({"part": self.part} if self.part else {}),
                 "uid": self.uid,
                 "records": self.records,
                 "bytes": self.bytes,
@@ -106,13 +114,13 @@ class Sealed:
         )
 
 
-def read_sealed(run: Location, rank: int) -> Sealed | None:
-    """What the rank of the run at `run` says it is made of; None where it is not sealed.
+def read_sealed(run: Location, rank: int, part: int = 0) -> Sealed | None:
+    """What a rank of the run at `run`, or a part of it, is made of; None where it is not sealed.
 
     One request. Raises DamagedError where `sealed.json` is not what was written, StoreError where a
     later version wrote it.
     """
-    key = f"{rank_name(rank)}/{SEALED}"
+    key = f"{rank_name(rank, part)}/{SEALED}"
     data = run.get(key, 0, _MOST_BYTES)
     if data is None:
         return None
@@ -126,7 +134,7 @@ def read_sealed(run: Location, rank: int) -> Sealed | None:
                 f"{key} was written in version {told['version']} of sealed ranks, and this "
                 f"anchorlib knows {VERSION}: a newer one can read it"
             )
-        return _sealed(told, rank)
+        return _sealed(told, rank, part)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{key} is damaged: {error}") from error
 
@@ -138,12 +146,12 @@ def rank_document(catalogue: Catalogue) -> bytes:
     return group_json(stamp(**about, sealed=VERSION))
 
 
-def is_unfinished(run: Location, rank: int) -> bool:
+def is_unfinished(run: Location, rank: int, part: int = 0) -> bool:
     """Whether a rank was begun to be sealed here and never was to its end: it does not exist.
 
     Its `zarr.json` is the first of its objects, and the only one that says so.
     """
-    folder = rank_name(rank)
+    folder = rank_name(rank, part)
     if run.get(f"{folder}/{SEALED}", 0, 1) is not None:
         return False
     try:
@@ -153,9 +161,13 @@ def is_unfinished(run: Location, rank: int) -> bool:
         return False
 
 
-def _sealed(told: Mapping[str, Any], rank: int) -> Sealed:
-    if told["format"] != FORMAT or whole(told["rank"]) != rank:
-        raise ValueError(f"it is no {FORMAT} of rank {rank}")
+def _sealed(told: Mapping[str, Any], rank: int, part: int) -> Sealed:
+    name = rank_name(rank, part)
+    if told["format"] != FORMAT or (whole(told["rank"]), whole(told.get("part", 0))) != (
+        rank,
+        part,
+    ):
+        raise ValueError(f"it is no {FORMAT} of {name}")
     return Sealed(
         rank,
         text(told["uid"]),
@@ -164,12 +176,13 @@ def _sealed(told: Mapping[str, Any], rank: int) -> Sealed:
         {_safe(key): mapping(one) for key, one in mapping(told["arrays"]).items()},
         tuple(
             SealedObject(
-                f"{rank_name(rank)}/{_safe(key)}",
+                f"{name}/{_safe(key)}",
                 whole(one["size"], most=_MOST),
                 _digest(one["sha256"]),
             )
             for key, one in mapping(told["objects"]).items()
         ),
+        part,
     )
 
 

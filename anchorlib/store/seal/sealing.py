@@ -24,7 +24,7 @@ from anchorlib.store.locations import LocalLocation, Location, Within
 from anchorlib.store.seal.arrays import Elements, SealedArray, Written
 from anchorlib.store.seal.codecs import TABLES, VALUES, deflated
 from anchorlib.store.seal.grid import Grid
-from anchorlib.store.seal.index import INDEX, figures_of, index_document
+from anchorlib.store.seal.index import INDEX, MOST_BYTES, figures_of, index_document
 from anchorlib.store.seal.manifest import Sealed, SealedObject, rank_document, read_sealed
 from anchorlib.store.seal.sources import INT64, SortedForm, series_ranges, sorted_form
 from anchorlib.store.seal.stacks import Column, Stack
@@ -42,10 +42,15 @@ _MOST_NAME: Final = 120
 BYTES: Final = np.dtype("u1")
 
 
-def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
+def seal(
+    run: Location, reader: RankReader, into: Target, *, ended_elsewhere: bool = False
+) -> Sealed:
     """Puts the objects of one closed rank `into` a target, `sealed.json` last; what it has put.
 
-    run: the location whose keys begin with "rank0/"; reader: reads the rank there.
+    run: the location whose keys begin with "rank0/"; reader: reads the rank there, or a part of it,
+    which becomes a sealed part of the same name.
+    ended_elsewhere: the rank is a part whose session went on at another collector, and was closed
+    there: its own catalogue never says so.
     The same rank gives the same objects, byte by byte, so a target may leave alone what it has.
     Values are compared with their digests, rows with their checksums. The run's own `zarr.json` is
     no part of a rank: whoever makes a run of sealed ranks copies it.
@@ -55,7 +60,7 @@ def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
     Raises StoreError where the rank was not closed, or is sealed already; DamagedError where rows
     or values are not those that were written, and whatever the target raises.
     """
-    _check(run, reader, into)
+    _check(run, reader, into, ended_elsewhere=ended_elsewhere)
     reader.check_rows(np.arange(reader.committed))
     sealing = _Sealing(run, reader, into)
     sealing.put("zarr.json", rank_document(reader.catalogue))
@@ -64,7 +69,9 @@ def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
     sealing.forms()
     sealing.operations()
     figures = figures_of(reader)
-    sealing.put(INDEX, deflated(index_document(figures)))
+    document = index_document(figures)
+    if len(document) <= MOST_BYTES:
+        sealing.put(INDEX, deflated(document))
     made = Sealed(
         rank=reader.rank,
         uid=figures.uid,
@@ -72,19 +79,20 @@ def seal(run: Location, reader: RankReader, into: Target) -> Sealed:
         bytes=figures.bytes,
         arrays=sealing.arrays,
         objects=tuple(sealing.objects),
+        part=reader.part,
     )
     into.put(made.key, [made.document])
     return made
 
 
-def _check(run: Location, reader: RankReader, into: Target) -> None:
+def _check(run: Location, reader: RankReader, into: Target, *, ended_elsewhere: bool) -> None:
     what = f"rank {reader.rank} of {escape(reader.run or str(run))}"
     roots = [one.root.resolve() for one in (run, into) if isinstance(one, LOCAL)]
     if len(roots) > len({*roots}):
         raise OptionError(f"{what} cannot be sealed into the run itself: name another folder")
-    if read_sealed(run, reader.rank) is not None:
+    if read_sealed(run, reader.rank, reader.part) is not None:
         raise StoreError(f"{what} is sealed already: copy its objects as they are")
-    if reader.catalogue.state != "closed":
+    if reader.catalogue.state != "closed" and not ended_elsewhere:
         raise StoreError(
             f"{what} was not closed: wait until its training ends, or make a closed run of it with "
             "anchor repair"
@@ -95,7 +103,8 @@ class _Sealing:
     """The objects of one rank as they are made."""
 
     def __init__(self, run: Location, reader: RankReader, into: Target) -> None:
-        self._rank = Within(run, rank_name(reader.rank))
+        self._name = rank_name(reader.rank, reader.part)
+        self._rank = Within(run, self._name)
         self._reader = reader
         self._into = into
         self.objects: list[SealedObject] = []
@@ -103,7 +112,7 @@ class _Sealing:
 
     def put(self, key: str, *parts: Buffer) -> None:
         """One object, and what `sealed.json` will say of it."""
-        key = f"{rank_name(self._reader.rank)}/{key}"
+        key = f"{self._name}/{key}"
         hasher = hashlib.sha256()
         for part in parts:
             hasher.update(part)

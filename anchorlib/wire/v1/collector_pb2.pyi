@@ -1065,23 +1065,104 @@ class StatusReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WRITINGS_FIELD_NUMBER: _builtins.int
+    ARCHIVE_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     check: _builtins.int
     @_builtins.property
     def writings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Writing]: ...
+    @_builtins.property
+    def archive(self) -> Global___ArchivingTold:
+        """where nothing is archived there is none"""
+
     def __init__(
         self,
         *,
         writings: _abc.Iterable[Global___Writing] | None = ...,
+        archive: Global___ArchivingTold | None = ...,
         check: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_archive", b"_archive", "archive", b"archive"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_archive", b"_archive", "archive", b"archive", "check", b"check", "writings", b"writings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__archive: _TypeAlias = _typing.Literal["archive"]  # noqa: Y015
+    _WhichOneofArgType__archive: _TypeAlias = _typing.Literal["_archive", b"_archive"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__archive) -> _WhichOneofReturnType__archive | None: ...
+
+Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class ArchivingTold(_message.Message):
+    """What a collector does with closed runs. Runs are named only to those who may read them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    ARCHIVED_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    FAILING_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    place: _builtins.str
+    archived: _builtins.int
+    """runs that are there, by the store's notes"""
+    bytes: _builtins.int
+    """sent since the collector was started"""
+    problem: _builtins.str
+    """why nothing can be archived now; "" where it can"""
+    @_builtins.property
+    def alone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """those of them whose files are there alone"""
+
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """closed runs that are not there yet, at the last look"""
+
+    @_builtins.property
+    def failing(self) -> _containers.RepeatedCompositeFieldContainer[Global___Failing]: ...
+    def __init__(
+        self,
+        *,
+        place: _builtins.str = ...,
+        archived: _builtins.int = ...,
+        alone: _abc.Iterable[_builtins.str] | None = ...,
+        bytes: _builtins.int = ...,
+        waiting: _abc.Iterable[_builtins.str] | None = ...,
+        failing: _abc.Iterable[Global___Failing] | None = ...,
+        problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["check", b"check", "writings", b"writings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "archived", b"archived", "bytes", b"bytes", "failing", b"failing", "place", b"place", "problem", b"problem", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+Global___ArchivingTold: _TypeAlias = ArchivingTold  # noqa: Y015
+
+@_typing.final
+class Failing(_message.Message):
+    """A run that could not be archived, and what it failed of last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    problem: _builtins.str
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["problem", b"problem", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Failing: _TypeAlias = Failing  # noqa: Y015
 
 @_typing.final
 class Writing(_message.Message):

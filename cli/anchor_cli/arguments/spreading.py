@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anchorlib.cluster import Cluster
     from anchorlib.reading import Over
 
 __all__ = ["spread_over"]
@@ -16,12 +17,30 @@ __all__ = ["spread_over"]
 def spread_over(address: str | None) -> Iterator[Over]:
     """`map`, or that of the cluster whose scheduler has this address, for as long as the block.
 
-    Raises MissingExtraError, OptionError, ClusterError.
+    The cluster is connected to when the first question goes there: by then the runs were found, and
+    a wrong name was told at once. Raises MissingExtraError, OptionError; so does the map, and
+    ClusterError.
     """
     if address is None:
         yield map
         return
-    from anchorlib.cluster import Cluster, quiet
+    from anchorlib.cluster import checked_address, quiet
 
-    with quiet(), Cluster(address) as cluster:
-        yield cluster.map
+    with quiet(), ExitStack() as held:
+        yield _Late(checked_address(address), held)
+
+
+class _Late:
+    """The map of a cluster that is connected to when it is first asked."""
+
+    def __init__(self, address: str, held: ExitStack) -> None:
+        self._address = address
+        self._held = held
+        self._cluster: Cluster | None = None
+
+    def __call__(self, function: Any, parts: Any) -> Iterator[Any]:
+        from anchorlib.cluster import Cluster
+
+        if self._cluster is None:
+            self._cluster = self._held.enter_context(Cluster(self._address))
+        return self._cluster.map(function, parts)

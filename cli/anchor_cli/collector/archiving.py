@@ -10,7 +10,9 @@ from anchor_cli.arguments import parse_keep, parse_seconds
 if TYPE_CHECKING:
     from anchor_server import Archiving
 
-__all__ = ["archiving", "try_archive"]
+__all__ = ["ARCHIVE_AFTER", "archiving", "try_archive"]
+
+ARCHIVE_AFTER = "60s"
 
 
 def archiving(
@@ -30,8 +32,13 @@ def archiving(
     keep = parse_keep(keep_local, "--keep-local")
     seconds = parse_seconds(after, "--archive-after")
     if place is None:
-        if not keep.is_all:
-            raise OptionError("--keep-local says what stays of archived runs: give --archive, too")
+        given = {
+            "--archive-after": after != ARCHIVE_AFTER,
+            "--keep-local": keep_local != "all",
+            "--without-conditional-writes": without_conditions,
+        }
+        for option in (name for name, is_given in given.items() if is_given):
+            raise OptionError(f"{option} is of runs that are archived: give --archive URL, too")
         return None
     return Archiving(shelf_at(place), seconds, keep, without_conditions)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +15,15 @@ from anchor_cli.arguments import (
     examples,
     not_empty,
     parse_keep,
+    without_slash,
 )
 from anchor_cli.exits import ExitCode
 from anchor_cli.progress import progress
 from anchor_cli.terminal import Screen, counted, document, emit, size, this_screen
 
 if TYPE_CHECKING:
-    from anchorlib.archive import Archived, Planned
+    from anchorlib.archive import Archived, Keep, Planned, Shelf
+    from anchorlib.store import ArchiveNote, FoundRun
 
 __all__ = ["EXAMPLES", "archive"]
 
@@ -27,6 +31,7 @@ EXAMPLES = examples(
     "anchor archive run1 --to s3://bucket/prefix",
     "anchor archive run1 --to s3://bucket/prefix --keep-local none",
     "anchor archive run1 --to /mnt/archive --keep-local 30d --dry-run",
+    "anchor archive run1 --to s3://bucket/prefix --store grpcs://a:50051,b:50051",
 )
 
 
@@ -68,39 +73,122 @@ def archive(  # noqa: PLR0913  # one parameter for each option
     """Archive a closed run: sealed into few objects, sent, compared, and marked as whole.
 
     May be interrupted and repeated: what is there and fits is not sent again. Nothing is removed
-    here before the archive was seen to have it. Credentials and endpoint come from the cloud's own
-    variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on).
+    here before the archive was seen to have it. A run of collectors (--store grpc://a,b,c) goes
+    there from all of them. Where an archive has moved, --to its new place leads the store there,
+    once all of it was read. Credentials and endpoint come from the cloud's own variables
+    (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and so on).
     """
-    from anchorlib.archive import (
-        archive_run,
-        checked_shelf,
-        leaving,
-        make_room,
-        plan_archive,
-        shelf_at,
-    )
-    from anchorlib.store import find_run
+    from anchorlib.archive import shelf_at
+    from anchorlib.store import LocalLocation, archived_alone, find_run
     from anchorlib.upkeep import local_run
 
     keep = parse_keep(keep_local, "--keep-local")
-    found, shelf = find_run(run, store), shelf_at(to)
+    shelf = shelf_at(to)
+    alone = archived_alone(without_slash(run), store)
+    if alone is not None and alone[1].place != shelf.place:
+        return _lead_elsewhere(*alone, shelf, dry_run=dry_run, as_json=as_json)
+    found = find_run(run, store)
     if found.archive == shelf.place:
         return _say_done(found.name, found.archive, as_json=as_json)
-    directory, name = local_run(found)
+    is_here = isinstance(found.location, LocalLocation)
+    source = _Here(*local_run(found), keep) if is_here else _There.of(found, keep)
     if dry_run:
-        plan = plan_archive(directory, name, shelf)
-        going = leaving(directory, shelf.place, keep, [name])
+        plan, going = source.plan(shelf)
         told = _plan_document(plan, shelf.place, going)
         document(told) if as_json else emit(_plan_lines(plan, going, this_screen()))
         return ExitCode.DONE
-    shelf = checked_shelf(shelf, without_conditions=without_conditions)
-    with progress(f"anchor: archiving {name}, ranks") as tick:
-        done = archive_run(directory, name, shelf, tick)
-    freed = make_room(directory, shelf, keep)
+    done, freed = source.send(shelf, without_conditions=without_conditions)
     if as_json:
         document(_document(done, freed))
     else:
         emit(_lines(done, freed, this_screen()))
+    return ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A run of a directory, of which some may stay there."""
+
+    store: Path
+    run: str
+    keep: Keep
+
+    def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
+        """What would be sent, and which runs would be removed here."""
+        from anchorlib.archive import leaving, plan_archive
+
+        plan = plan_archive(self.store, self.run, shelf)
+        return plan, leaving(self.store, shelf.place, self.keep, [self.run])
+
+    def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
+        """What was sent, and bytes of the runs that were removed here."""
+        from anchorlib.archive import archive_run, checked_shelf, make_room
+
+        shelf = checked_shelf(shelf, without_conditions=without_conditions)
+        with progress(f"anchor: archiving {self.run}, ranks") as tick:
+            done = archive_run(self.store, self.run, shelf, tick)
+        return done, make_room(self.store, shelf, self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A run of collectors, or of another archive: it stays there as it is."""
+
+    found: FoundRun
+
+    @classmethod
+    def of(cls, found: FoundRun, keep: Keep) -> _There:
+        """Raises OptionError where some of it is to be removed, RunBusyError."""
+        from anchorlib.errors import OptionError, RunBusyError
+        from anchorlib.store import ObjectLocation
+        from anchorlib.upkeep import keeper_of
+
+        if not keep.is_all:
+            raise OptionError(
+                f"--keep-local is of a directory, and {found.name} stays where it is: a collector "
+                "frees its own disk (anchor serve --archive URL --keep-local SIZE)"
+            )
+        outer = getattr(found.location, "outer", None)
+        if not isinstance(outer, ObjectLocation):
+            keeper, run = keeper_of(found)
+            if any(one.run == run for one in keeper.writings()):
+                raise RunBusyError(f"run {run!r} is being written: archive it when that has ended")
+        return cls(found)
+
+    def plan(self, shelf: Shelf) -> tuple[Planned, list[str]]:
+        """What would be sent; nothing would be removed."""
+        from anchorlib.archive import plan_served
+
+        return plan_served(self.found.location, self.found.name, shelf), []
+
+    def send(self, shelf: Shelf, *, without_conditions: bool) -> tuple[Archived, dict[str, int]]:
+        """What was sent; nothing was removed."""
+        from anchorlib.archive import archive_served, checked_shelf
+
+        shelf = checked_shelf(shelf, without_conditions=without_conditions)
+        with progress(f"anchor: archiving {self.found.name}, ranks") as tick:
+            return archive_served(self.found.location, self.found.name, shelf, tick), {}
+
+
+def _lead_elsewhere(
+    store: Path, note: ArchiveNote, shelf: Shelf, *, dry_run: bool, as_json: bool
+) -> ExitCode:
+    """Leads the note of a run, whose files are in an archive alone, to where that is now."""
+    from anchorlib.archive import lead_elsewhere
+    from anchorlib.errors import OptionError
+    from anchorlib.names import escape
+
+    if dry_run:
+        raise OptionError(
+            f"{note.run} is in {escape(note.place)} alone, and nothing would be sent: without "
+            "--dry-run all of it is read in the other place, and the store then finds it there"
+        )
+    lead_elsewhere(store, note, shelf)
+    if as_json:
+        told = {"run": note.run, "to": shelf.place, "objects": 0, "sent": 0, "removed": []}
+        document({**told, "freed": 0})
+    else:
+        emit(f"{note.run}: read in {escape(shelf.place)}, and found there from now on")
     return ExitCode.DONE
 
 

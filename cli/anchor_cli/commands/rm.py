@@ -12,6 +12,9 @@ from anchor_cli.spools import note_spools
 from anchor_cli.terminal import Screen, document, emit, note, size, this_screen
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anchorlib.store import ArchiveNote
     from anchorlib.upkeep import Keeper
 
 __all__ = ["EXAMPLES", "freed_line", "note_unfinished", "remove_runs"]
@@ -35,16 +38,21 @@ def remove_runs(
 ) -> int:
     """Remove runs, at once and for good; a run that a living process writes stays.
 
+    Of a run that is in its archive alone the note here is removed; what the archive has stays.
     All names are looked up first: where one is wrong, nothing is removed.
     """
     from anchorlib.errors import AnchorError
-    from anchorlib.store import find_run
+    from anchorlib.store import archived_alone, find_run
     from anchorlib.upkeep import keeper_of
 
     asked = dict.fromkeys(without_slash(run) for run in runs)
-    found = [keeper_of(find_run(run, store)) for run in asked]
+    noted = [one for run in asked if (one := archived_alone(run, store)) is not None]
+    alone = {note.run for _, note in noted}
+    found = [keeper_of(find_run(run, store)) for run in asked if run not in alone]
     done: list[dict[str, Any]] = []
     try:
+        for place, note in noted:
+            _forget(place, note, done, as_json=as_json)
         for keeper, run in found:
             _remove(keeper, run, done, as_json=as_json)
     except AnchorError:  # what has gone until then is told nevertheless
@@ -65,8 +73,22 @@ def _remove(keeper: Keeper, run: str, done: list[dict[str, Any]], *, as_json: bo
     note_spools(run)
 
 
+def _forget(store: Path, noted: ArchiveNote, done: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Drops the note of a run whose files are in its archive alone, and says that they stay."""
+    from anchorlib.names import escape
+    from anchorlib.store import forget_run
+
+    forget_run(store, noted.run)
+    done.append({"run": noted.run, "freed": 0, "archive": noted.place})
+    if not as_json:
+        where = escape(noted.place)
+        emit(f"{noted.run}: forgotten here; its objects stay in {where} (--store {where})")
+
+
 def freed_line(run: str, freed: int, screen: Screen) -> str:
     """What became of a run, in a line."""
+    if not freed:  # nothing of it was there: a collector led to its archive
+        return f"{run}: forgotten; what its archive has stays there"
     unit = "" if screen.human else " bytes"
     return f"{run}: removed, {size(freed, screen)}{unit} freed"
 

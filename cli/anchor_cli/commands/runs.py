@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anchor_cli.arguments import JsonOption, StoreOption, examples
 from anchor_cli.commands.names import GAPS, spans
@@ -37,7 +37,7 @@ _COLUMNS = [
     Column("written", spare=2),
 ]
 
-
+_ARCHIVE = Column("only in", cut=True, spare=3)
 _FIELDS = ("name", "state", "ranks", "steps", "tensors", "bytes")
 
 
@@ -49,6 +49,7 @@ class _Line:
         epoch.
     gaps: how many observations were not recorded, or not with their values.
     unrecorded: of how many tensors nothing was recorded.
+    archive: where it is, of a run whose files are in its archive alone; "" of every other one.
     """
 
     name: str
@@ -61,12 +62,13 @@ class _Line:
     written: int
     gaps: int
     unrecorded: int
+    archive: str = ""
 
     def document(self) -> dict[str, object]:
         """As JSON has it."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         times = {"when": moment(self.when, Screen()), "written": moment(self.written, Screen())}
-        return {**fields, **times, "gaps": self.gaps}
+        return {**fields, **times, "gaps": self.gaps, "archive": self.archive or None}
 
     def cells(self, screen: Screen) -> list[str]:
         """As a table has it."""
@@ -93,9 +95,10 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
 
     lines, unreadable = [], []
     location = locate_store(store)
+    alone = _alone(store)
     for name in list_runs(location):
         try:
-            lines.append(_line(name, store))
+            lines.append(replace(_line(name, store), archive=alone.get(name, "")))
         except AnchorError as error:  # the others are still worth showing
             # Of a directory it is the archive of this one run that is away.
             if isinstance(error, CollectorError) and not isinstance(location, LocalLocation):
@@ -112,11 +115,29 @@ def show_runs(*, store: StoreOption = "anchors", as_json: JsonOption = False) ->
 
 
 def _table(lines: Sequence[_Line], screen: Screen) -> Iterator[str]:
+    from anchorlib.names import escape
+
     rows = [line.cells(screen) for line in lines]
-    if not any(line.gaps for line in lines):
-        return written(_COLUMNS, rows, screen)
-    with_gaps = [[*row, str(line.gaps)] for row, line in zip(rows, lines, strict=True)]
-    return written([*_COLUMNS, GAPS], with_gaps, screen)
+    columns = list(_COLUMNS)
+    if any(line.gaps for line in lines):
+        rows = [[*row, str(line.gaps)] for row, line in zip(rows, lines, strict=True)]
+        columns.append(GAPS)
+    if any(line.archive for line in lines):
+        rows = [[*row, escape(line.archive) or "-"] for row, line in zip(rows, lines, strict=True)]
+        columns.append(_ARCHIVE)
+    return written(columns, rows, screen)
+
+
+def _alone(store: str) -> dict[str, str]:
+    """The runs that are in an archive alone, and which, where the store knows."""
+    from anchorlib.errors import AnchorError
+    from anchorlib.upkeep import keepers_at
+
+    try:
+        told = [one for keeper in keepers_at(store) for one in keeper.archives()]
+    except AnchorError:  # an object store keeps none of them; a collector that is away is told of
+        return {}
+    return {run: one.place or "its archive" for one in told for run in one.alone}
 
 
 def _told(lines: Sequence[_Line]) -> Iterator[str]:

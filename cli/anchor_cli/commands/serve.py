@@ -14,6 +14,7 @@ import typer
 
 from anchor_cli.arguments import JsonOption, examples, not_empty
 from anchor_cli.collector import Plan, Shown, Signals, say_exports
+from anchor_cli.collector.archiving import ARCHIVE_AFTER
 from anchor_cli.exits import ExitCode
 from anchor_cli.terminal import document, emit, note
 
@@ -156,7 +157,7 @@ def run_collector(  # noqa: PLR0913  # one parameter for each option
         typer.Option(
             "--archive-after", metavar="TIME", help="With --archive: how long after the last write."
         ),
-    ] = "60s",
+    ] = ARCHIVE_AFTER,
     keep_local: Annotated[
         str,
         typer.Option(
@@ -237,7 +238,10 @@ def _say_problems(plan: Plan, *, as_json: bool) -> ExitCode:
     for said in found or plan.remarks():
         note(said)
     if not (found or as_json):
-        emit(f"anchor: would collect on {plan.bind} into {plan.store}")
+        if plan.read_only:
+            emit(f"anchor: would serve on {plan.bind} from {plan.store}, read-only")
+        else:
+            emit(f"anchor: would collect on {plan.bind} into {plan.store}")
     return ExitCode.USAGE if found else ExitCode.DONE
 
 
@@ -252,7 +256,7 @@ def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
         return ExitCode.USAGE
     try:
         with _metrics(collector, plan.metrics_bind, insecure=plan.insecure):
-            _begin(collector, identity, shown, as_json=as_json)
+            _begin(collector, identity, shown, as_json=as_json, read_only=plan.read_only)
             signals.wait(lambda: _read_again(collector, shown))
             collector.stop(_GRACE, readers=True)
     finally:
@@ -260,11 +264,18 @@ def _collect(plan: Plan, signals: Signals, *, as_json: bool) -> ExitCode:
     return _ended(collector)
 
 
-def _begin(collector: Collector, identity: Identity | None, shown: Shown, *, as_json: bool) -> None:
+def _begin(
+    collector: Collector,
+    identity: Identity | None,
+    shown: Shown,
+    *,
+    as_json: bool,
+    read_only: bool,
+) -> None:
     collector.start()
     if identity is not None:
         say_exports(collector.address, identity, shown)
-    _say_ready(collector, as_json=as_json)
+    _say_ready(collector, as_json=as_json, read_only=read_only)
 
 
 def _ended(collector: Collector) -> ExitCode:
@@ -319,9 +330,11 @@ def _read_again(collector: Collector, shown: Shown) -> None:
         log.info("certificates and token were read again")
 
 
-def _say_ready(collector: Collector, *, as_json: bool) -> None:
+def _say_ready(collector: Collector, *, as_json: bool, read_only: bool) -> None:
     if as_json:
         document({"address": collector.address, "store": str(collector.store)})
+    elif read_only:
+        emit(f"anchor: serving on {collector.address} from {collector.store}, read-only")
     else:
         emit(f"anchor: collecting on {collector.address} into {collector.store}")
     sys.stdout.flush()  # whoever started this waits for the line

@@ -1,9 +1,9 @@
-"""`anchor status`: who writes now."""
+"""`anchor status`: who writes now, and what became of runs that are closed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -23,11 +23,17 @@ from anchor_cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from anchorlib.upkeep import Writing
+    from anchorlib.upkeep import ArchiveState, Keeper, Writing
 
 __all__ = ["EXAMPLES", "show_status"]
 
-EXAMPLES = examples("anchor status", "anchor status grpc://127.0.0.1:50051 --json")
+EXAMPLES = examples(
+    "anchor status",
+    "anchor status grpc://127.0.0.1:50051 --json",
+    "anchor status grpc://127.0.0.1:50051 --archives",
+)
+
+T = TypeVar("T")
 
 _COLUMNS = [
     Column("run", cut=True, main=True),
@@ -53,6 +59,13 @@ def show_status(
         ),
     ] = None,
     *,
+    archives: Annotated[
+        bool,
+        typer.Option(
+            "--archives",
+            help="Instead, which closed runs are archived, wait for it, or could not be, and why.",
+        ),
+    ] = False,
     store: StoreOption = "anchors",
     as_json: JsonOption = False,
 ) -> int:
@@ -62,41 +75,90 @@ def show_status(
     backlog what waits in the spool, in records. Only a collector knows these; of a directory a dash
     stands for them. Of several collectors those that answer are shown, and the others named.
     """
-    from anchorlib.names import escape
-    from anchorlib.upkeep import archived_lines
-
     place = where if where is not None else store
-    writings, away = _asked(place)
-    if as_json:
-        document([_document(one) for one in writings])
-    elif writings:
-        emit(_table(writings, this_screen()))
-    elif not away:
-        note(f"nobody writes into {escape(place)} now")
-    if not away:
-        for text in archived_lines(place):
-            note(text)
+    kept, away = _asked(place, lambda keeper: keeper.archives())
+    if archives:
+        _say_archives(place, kept, as_json=as_json)
+    else:
+        _say_writings(place, kept, complete=not away, as_json=as_json)
     for problem in away:
         note(problem)
     return ExitCode.COLLECTOR if away else ExitCode.DONE
 
 
-def _asked(place: str) -> tuple[list[Writing], list[str]]:
-    """Who writes, and what is wrong with those who could not be asked, if somebody could."""
+def _say_writings(
+    place: str, kept: Sequence[ArchiveState], *, complete: bool, as_json: bool
+) -> None:
+    from anchorlib.names import escape
+
+    found, _ = _asked(place, lambda keeper: keeper.writings())
+    writings = sorted(found, key=lambda one: (one.run, one.rank))
+    if as_json:
+        document([_document(one) for one in writings])
+    elif writings:
+        emit(_table(writings, this_screen()))
+    elif complete:
+        note(f"nobody writes into {escape(place)} now")
+    for state in kept:
+        for text in state.lines():
+            note(text)
+
+
+def _say_archives(place: str, kept: Sequence[ArchiveState], *, as_json: bool) -> None:
+    from anchorlib.names import escape
+
+    if as_json:
+        document([_archive_document(one) for one in kept])
+    elif kept:
+        emit(line for state in kept for line in _archive_lines(state, this_screen()))
+    else:
+        note(f"no run of {escape(place)} is archived")
+
+
+def _archive_document(one: ArchiveState) -> dict[str, object]:
+    return {
+        "store": one.store,
+        "to": one.place or None,
+        "archived": one.archived,
+        "alone": list(one.alone),
+        "bytes": one.bytes,
+        "waiting": None if one.waiting is None else list(one.waiting),
+        "failing": dict(one.failing),
+        "problem": one.problem or None,
+    }
+
+
+def _archive_lines(one: ArchiveState, screen: Screen) -> Iterator[str]:
+    from anchorlib.names import escape
+
+    first, *others = one.lines()
+    sent = "" if one.bytes is None else f"; {size(one.bytes, screen)} sent since it was started"
+    yield f"{escape(one.store)}: {first}{sent}"
+    yield from (f"  {text}" for text in others)
+    yield from (f"  {escape(run)} waits" for run in one.waiting or () if run not in one.failing)
+
+
+def _asked(place: str, ask: Callable[[Keeper], list[T]]) -> tuple[list[T], list[str]]:
+    """What keepers say, and what is wrong with those who could not be asked, if somebody could.
+
+    Raises CollectorError where nobody answers, which names all of them.
+    """
     from anchorlib.errors import CollectorError
     from anchorlib.upkeep import keepers_at
 
-    found: list[Writing] = []
+    found: list[T] = []
     away: list[CollectorError] = []
     keepers = keepers_at(place)
     for keeper in keepers:
         try:
-            found += keeper.writings()
+            found += ask(keeper)
         except CollectorError as error:
             away.append(error)
+    if len(away) == len(keepers) > 1:
+        raise CollectorError(f"none of them answers: {'; '.join(map(str, away))}")
     if len(away) == len(keepers):
         raise away[0]
-    return sorted(found, key=lambda one: (one.run, one.rank)), [str(error) for error in away]
+    return found, [str(error) for error in away]
 
 
 def _document(one: Writing) -> dict[str, object]:

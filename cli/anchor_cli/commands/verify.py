@@ -162,7 +162,7 @@ def verified(found: FoundRun, tick: Tick) -> Report:
             reader = RankReader(found.location, rank, part=part)
             audit = RankAudit(found.location, reader)
         except (StoreError, RunNotFoundError) as error:
-            if not is_unfinished(found.location, rank):
+            if not is_unfinished(found.location, rank, part):
                 report.damaged.append(_Damage(rank, str(error)))
             continue
         copied = end_copy(found.location, found.name, reader)

@@ -17,8 +17,9 @@ from anchorlib.store import LocalLocation
 from anchorlib.store.format.catalog import encode
 from anchorlib.store.format.layout import INDEX
 from anchorlib.store.objects import ShelfWithin
+from anchorlib.store.read import run_index
 from anchorlib.store.read.run_index import RunFigures, index_bytes, parsed_index
-from anchorlib.store.seal import read_index
+from anchorlib.store.seal import index, read_index, sealing
 from anchorlib.store.seal.codecs import deflated, inflated
 from tests.anchorlib.reading.runs import make_run
 from tests.bucket import Line, object_store
@@ -89,6 +90,25 @@ def test_the_index_says_what_the_ranks_say(tmp_path: Path, line: Line) -> None:
     found = folder.fetch(INDEX)
     assert found is not None
     assert parsed_index(found[0]) == parsed_index(whole[0])
+
+
+def test_an_index_that_is_too_large_is_not_made_and_the_ranks_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, shelf = make_run(tmp_path / "store", ranks=2), shelf_at(str(tmp_path / "archive"))
+    archive_run(store, "run1", shelf)
+    tensors = open_run("run1", store).tensors()
+    assert open_run("run1", shelf.place).tensors() == tensors
+    folder = ShelfWithin(shelf, "run1.zarr")
+    monkeypatch.setattr(run_index, "MOST_BYTES", 1000)
+    put_index(folder, [0, 1])
+    assert folder.fetch(INDEX) is None
+    assert open_run("run1", shelf.place).tensors() == tensors
+    monkeypatch.setattr(index, "MOST_BYTES", 1000)
+    monkeypatch.setattr(sealing, "MOST_BYTES", 1000)
+    archive_run(make_run(tmp_path / "other"), "run1", other := shelf_at(str(tmp_path / "another")))
+    assert not [key for key in other.held("run1.zarr") if key.endswith(INDEX)]
+    assert open_run("run1", other.place).steps == [0, 1, 2]
 
 
 def test_an_index_reads_as_it_was_written(tmp_path: Path) -> None:

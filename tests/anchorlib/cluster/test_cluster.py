@@ -166,6 +166,17 @@ def test_a_scheduler_that_does_not_answer_is_one_line(store, monkeypatch):
     assert err.count("\n") == 1
 
 
+def test_a_run_that_is_not_there_is_told_before_a_cluster_is_asked(store):
+    for words in (
+        ("compare", "run1", "none"),
+        ("stats", "none", "-t", "*"),
+        ("hist", "none", "-t", "*"),
+    ):
+        code, out, err = told(store, words, "--dask", "127.0.0.1:9")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "no run 'none'" in err
+
+
 @pytest.mark.parametrize(
     "text", ["", "localhost", "http://h:1", "tcp://h", "tcp://h:0", "tcp://h:99999", "tls://h:1"]
 )

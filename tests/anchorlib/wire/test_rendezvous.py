@@ -85,11 +85,12 @@ def test_several_addresses_are_read_from_one_url():
     ("text", "said"),
     [
         ("grpc://a,A:50051", "a:50051 stands twice among the collectors"),
-        ("grpc://a,,b", "is no collector's address"),
-        ("grpc://a,", "is no collector's address"),
-        ("grpc://a,grpc://b", "is no collector's address"),
+        ("grpc://a,,b", "'grpc://a,,b' is no list of collectors, for a name is missing beside"),
+        ("grpc://a,", "a name is missing beside a comma"),
+        ("grpc://a,grpc://b", "'grpc://a,grpc://b' .* each collector has a scheme of its own"),
+        ("grpcs://a:1/run1,grpcs://b:2/run1", "the scheme stands once, and the run at the end"),
         ("grpc://a,b:0", "is no collector's address"),
-        ("grpc://a/run1,b", "cannot name a run"),
+        ("grpc://a/run1,b", "a collector stands behind the name of a run"),
     ],
 )
 def test_what_is_no_list_is_refused_in_one_line(text, said):

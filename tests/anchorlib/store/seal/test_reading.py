@@ -73,10 +73,13 @@ class Counting:
     def __init__(self, root: Path) -> None:
         self._inner = LocalLocation(root)
         self.gets: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         self.gets[key] += 1
-        return self._inner.get(key, start, length)
+        data = self._inner.get(key, start, length)
+        self.bytes[key] += len(data or b"")
+        return data
 
     def list(self, prefix: str) -> list[str]:
         return self._inner.list(prefix)
@@ -110,6 +113,52 @@ def test_a_tensor_is_at_most_four_requests_a_shard(sealed: Path) -> None:
         run = Run(RunReader(location, "run1"))
         list(run[selector].records())
         assert {k: n for k, n in location.gets.items() if "/c/" in k and n > 4} == {}
+
+
+def test_whoever_goes_through_a_shard_has_the_rest_of_it_with_the_second_request(
+    sealed: Path,
+) -> None:
+    location = Counting(sealed)
+    reader = RankReader(location, 0)
+    row = reader.committed - 1
+    blocks = reader.raw_blocks(row, 1 << 20)
+    first = next(blocks)
+    values = {key: n for key, n in location.bytes.items() if "value/c" in key}
+    assert sum(values.values()) < 4 << 20  # of one block no shard is read
+    assert len([first, *blocks]) == LARGE[0] * LARGE[1] * 4 >> 20
+    gets = {key: n for key, n in location.gets.items() if "value/c" in key}
+    assert len(gets) == 2
+    assert max(gets.values()) <= 3  # its index, one chunk, and all that follows
+    for key in gets:
+        assert location.bytes[key] < (sealed / key).stat().st_size + (4 << 10)  # nothing twice
+
+
+def flip(path: Path, at: int) -> None:
+    """Changes one bit of a file; a second time, it is as it was."""
+    with path.open("r+b") as file:
+        file.seek(at, 0 if at >= 0 else 2)
+        held = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([held[0] ^ 1]))
+
+
+def test_what_does_not_fit_its_digest_is_not_sealed(live: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with Writer.open(large, "run1", 0) as writer:  # a form of its own, in more than one shard
+        put(writer, [record("large", 0, filled("float32", LARGE), order=0)])
+    places = [
+        (live, "forms/flat_float32/value/c.0", 0),
+        (live, "forms/float32_512x600/value/c.0.0.0", 0),
+        (large / "run1.zarr", "forms/float32_3x6291456/value/c.0.0.0", 0),
+        (large / "run1.zarr", "forms/float32_3x6291456/value/c.0.0.0", -1),
+    ]
+    for number, (run, file, at) in enumerate(places):
+        flip(run / "rank0" / file, at)
+        into = tmp_path / f"sealed{number}.zarr"
+        with pytest.raises(DamagedError, match="do not fit their digest"):
+            sealed_run(run, into)
+        assert read_sealed(LocalLocation(into), 0) is None
+        flip(run / "rank0" / file, at)
 
 
 def test_an_index_says_what_reading_all_rows_would(live: Path, sealed: Path) -> None:

@@ -1,0 +1,72 @@
+"""Whether more may come to the ranks of a run, of which other collectors may have parts.
+
+A session says that it is closed to whichever collector it is at then. So the part that a session
+left behind is closed by what is in a later part: here, or in the archive already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from anchorlib.errors import StoreError
+from anchorlib.names import escape
+from anchorlib.store import (
+    Location,
+    RankReader,
+    Within,
+    has_ended,
+    is_whole,
+    listed_parts,
+    read_sealed,
+)
+from anchorlib.store.objects import Shelf
+
+__all__ = ["check_ended", "is_spread", "open_ranks"]
+
+
+def open_ranks(run: str, parts: Sequence[RankReader], shelf: Shelf) -> list[int]:
+    """The ranks of a run of which neither these parts nor the archive's say that they were closed.
+
+    The archive is asked only where a rank is open here. Raises StoreError, CollectorError.
+    """
+    there = Within(shelf.location, f"{run}.zarr")
+    own: dict[int, list[RankReader]] = {}
+    for part in parts:
+        own.setdefault(part.rank, []).append(part)
+    return [rank for rank, here in own.items() if not _has_ended(here, there)]
+
+
+def is_spread(parts: Sequence[RankReader]) -> bool:
+    """Whether the run was recorded by a list of collectors, of which others may have parts."""
+    return any(one.begins for part in parts for one in part.catalogue.attempts)
+
+
+def check_ended(run: str, parts: Sequence[RankReader], shelf: Shelf) -> None:
+    """Raises StoreError where a rank may be gone on with."""
+    for rank in open_ranks(run, parts, shelf):
+        todo = f"make a closed run of it (anchor repair {escape(run)} --as NAME) and archive that"
+        if is_spread(parts):
+            todo = (
+                "archive it from all of its collectors (--store grpc://a,b,c); if its training "
+                f"died, make one run of it first (anchor push {escape(run)} --to DIR)"
+            )
+        raise StoreError(
+            f"rank {rank} of {escape(run)} was not closed: wait until its training ends, or {todo}"
+        )
+
+
+def _has_ended(here: Sequence[RankReader], there: Location) -> bool:
+    if is_whole(here) and here[0].catalogue.state == "closed":
+        return True
+    if has_ended(here):
+        return True
+    return is_spread(here) and has_ended([*here, *_others(here, there)])
+
+
+def _others(here: Sequence[RankReader], there: Location) -> Iterator[RankReader]:
+    """The parts of the same rank that the archive has, whole, and that are not here."""
+    own = {(one.rank, one.part) for one in here}
+    for rank, part in listed_parts(there):
+        is_other = rank == here[0].rank and (rank, part) not in own
+        if is_other and read_sealed(there, rank, part) is not None:
+            yield RankReader(there, rank, part=part)

@@ -1,0 +1,54 @@
+"""An archive that has moved: the note of a run led to another place, where the run is as well."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from anchorlib.archive.rank import listing_hash
+from anchorlib.errors import DamagedError, RunExistsError, RunNotFoundError
+from anchorlib.names import escape
+from anchorlib.store import Location, PartKey, RankReader, Within, read_sealed
+from anchorlib.store.disk import ArchiveNote, RankNote, write_note
+from anchorlib.store.objects import Shelf
+from anchorlib.store.seal import sealed_faults
+from anchorlib.store.write import store_errors
+
+__all__ = ["lead_elsewhere"]
+
+
+def lead_elsewhere(store: Path, note: ArchiveNote, shelf: Shelf) -> ArchiveNote:
+    """Writes that an archived run is at another place, where each of its objects was read.
+
+    note: of a run whose files are in its archive alone, as it stands; that archive is not asked.
+
+    Raises RunNotFoundError where the run is not there whole, RunExistsError where it is another
+    recording, DamagedError where an object does not fit its SHA-256, StoreError, CollectorError.
+    """
+    folder = Within(shelf.location, f"{note.run}.zarr")
+    found = {key: _noted(folder, key, told, note.run, shelf) for key, told in note.parts.items()}
+    moved = ArchiveNote(note.run, shelf.place, time.time_ns(), found)
+    with store_errors(f"cannot note that {note.run!r} is archived in {escape(str(store))}"):
+        write_note(store, moved)
+    return moved
+
+
+def _noted(run: Location, key: PartKey, told: RankNote, name: str, shelf: Shelf) -> RankNote:
+    """What is to be noted of a rank, once all of it was read and is what was archived."""
+    sealed = read_sealed(run, *key)
+    if sealed is None:
+        raise RunNotFoundError(
+            f"{escape(shelf.place)} has no rank {key[0]} of run {name!r} that is whole: copy the "
+            "archive there first, all of its objects under the same names"
+        )
+    reader = RankReader(run, key[0], name, key[1])
+    if (sealed.uid, *reader.version) != told.sealed:
+        raise RunExistsError(
+            f"{escape(shelf.place)} has another recording of rank {key[0]} of run {name!r}, and "
+            "not the one that was archived from here"
+        )
+    for fault in sealed_faults(run, sealed):
+        raise DamagedError(f"in {escape(shelf.place)}, {fault}: copy it there once more")
+    held = shelf.held(f"{name}.zarr/{sealed.folder}")
+    own = {one.key: held[f"{name}.zarr/{one.key}"] for one in sealed.objects}
+    return RankNote(told.uid, told.records, told.catalogue, listing_hash(own))
