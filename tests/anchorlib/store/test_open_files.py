@@ -30,6 +30,7 @@ def chunk_files() -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_writer_keeps_few_files_open_however_many_shapes_it_goes_round(tmp_path, monkeypatch):
     """And what it writes is whole, though files are closed and opened again all the time."""
     monkeypatch.setattr(register, "FORM_RECORDS", 2)  # each soon has an array of its own

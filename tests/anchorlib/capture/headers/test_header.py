@@ -82,6 +82,7 @@ def test_the_header_learns_of_a_grad_scaler_that_scales(enabled):
     assert learnt(seen) == ({"amp.grad_scaler": True} if enabled else {})
 
 
+@pytest.mark.slow
 def test_compare_tells_what_each_run_was_compiled_by(tmp_path):
     for run, compiled in (("a", None), ("b", "aot_eager")):
         with anchorlib.start(run, store=tmp_path):
