@@ -15,7 +15,7 @@ from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.covering import Covering
 from anchorlib.diagnosis.judgement.envelope import Envelope
 from anchorlib.diagnosis.judgement.resummation import Resummations
-from anchorlib.diagnosis.judgement.severity import severity
+from anchorlib.diagnosis.judgement.severity import LEARNT, severity
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
 
@@ -207,8 +207,11 @@ class Classes:
         layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
         kinds = ("pass_grad",) if pass_index else ("pass_grad", "grad", "updated")
         told = {key[0] for key in layout.keys if key[1] in kinds}
-        if told and found.role[row] == Role.PARAMETER:
-            return False  # no optimizer has it: code moves it, as the copy of a model
+        if found.role[row] == Role.PARAMETER:
+            rank = a.tensors[a.tensor[row]].rank
+            learnt = {one.name for one in a.tensors if one.kind in LEARNT and one.rank == rank}
+            if learnt and not learnt.intersection(names):
+                return False  # no optimizer has it: code moves it, as the copy of a model
         return any(name not in told for name in names)
 
     def _computed(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
