@@ -30,7 +30,7 @@ from benchmarks.timing import touch_memory
 
 MODULES = (
     "calls", "observing", "training", "tracing", "storing", "forms", "sealing", "collecting",
-    "reading", "comparing", "page", "scaling", "twins",
+    "reading", "ranks", "comparing", "page", "scaling", "twins",
 )  # fmt: skip
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30

@@ -1,7 +1,7 @@
 """What a comparison says, as one list of sections, which terminal, prompt, notebook and page draw.
 
 config    the entries of the two headers that differ
-verdict   the answer in a sentence; how many records differ
+verdict   the answer in a sentence; how many records differ, and of many ranks on which
 first     the first record, as A ran, whose bits differ
 origins   records that differ although all that they were computed from is equal
 reference which of A and B is nearer to a third run there, a table
@@ -25,6 +25,7 @@ from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.counting import counted, figure, how_many
 from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
+from anchorlib.diagnosis.ranks import ranks_line
 from anchorlib.diagnosis.tracing import headline, told
 from anchorlib.dtypes import DTYPES
 from anchorlib.names import escape, join
@@ -160,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 def _verdict(found: Comparison) -> Section:
-    counts = tuple(Entry(text) for text in how_many(found))
+    counts = tuple(Entry(text) for text in (*how_many(found), ranks_line(found.ranks)) if text)
     return Section("verdict", found.verdict.upper(), escape(found.sentence), entries=counts)
 
 

@@ -21,6 +21,7 @@ from anchorlib.diagnosis.judgement import (
 )
 from anchorlib.diagnosis.pairing import Alignment, Counts, Place, Renaming
 from anchorlib.diagnosis.pairs import Pair, columns_of, pairs_of
+from anchorlib.diagnosis.ranks import Ranks, ranks_of
 from anchorlib.diagnosis.sizes import Measures
 from anchorlib.errors import UnsupportedError
 from anchorlib.operations import OpAlignment
@@ -96,6 +97,11 @@ class Comparison:
     roles: Any = field(default=None, repr=False, compare=False)
     runs: tuple[Run, Run] | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def ranks(self) -> Ranks | None:
+        """Which ranks were compared, and which differ; None where it was one rank."""
+        return ranks_of(self.alignment)
+
     def pairs(self) -> Iterator[Pair]:
         """Every matched pair in A's order of execution."""
         if self.alignment is None or self.measures is None:
@@ -161,6 +167,7 @@ class Comparison:
             "leaves_noise": leaving_dict(self.leaves_noise),
             "complete": asdict(self.complete),
             "ops": None if self.ops is None else self.ops.to_dict(),
+            "ranks": None if self.ranks is None else self.ranks.to_dict(),
             "notes": list(self.notes),
         }
 

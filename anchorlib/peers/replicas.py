@@ -60,7 +60,8 @@ def _classes(grid: Grid, kind: str, places: slice) -> Classes:
 def settled(found: list[Classes]) -> list[Classes]:
     """The same, where series that say nothing go by the others of their kind.
 
-    A bias of zeros, or a scale that never moves, is held alike where nearly all of its kind are.
+    A bias of zeros, or a scale that never moves, is held alike where nearly all of its kind are. A
+    loss is not, which ranks have each for itself from the first record on.
     """
     kinds: dict[str, list[int]] = {}
     for one in found:
@@ -73,7 +74,7 @@ def settled(found: list[Classes]) -> list[Classes]:
     }
     return [
         one
-        if not one.plain or one.kind not in sure or one.typical
+        if not one.plain or one.kind not in sure or one.typical or not _agree_at_first(one.sizes)
         else Classes(one.kind, one.first, one.digest, one.sizes, sure[one.kind], plain=False)
         for one in found
     ]
@@ -177,6 +178,12 @@ def _changes(sizes: Array, digest: Array) -> int:
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
     return int(np.count_nonzero((shared[1:] != shared[:-1]) & most[1:] & most[:-1]))
+
+
+def _agree_at_first(sizes: Array) -> bool:
+    """Whether a rank typically has peers at the first place where there are several."""
+    held = np.flatnonzero((sizes > 0).sum(axis=0) > 1)
+    return bool(len(held)) and int(_usual(sizes[:, held[:1]])[0]) > 1
 
 
 def _usual(sizes: Array) -> Array:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from anchorlib.record import Gap, TensorInfo
+from anchorlib.reading.sizes import stored_sizes
+from anchorlib.record import Gap, TensorInfo, summed_gaps
 from anchorlib.store import RankReader, RunFigures, SeriesEntry, common_shape, visible_rows
 
 __all__ = ["RankIndex", "listed_figures", "listing"]
 
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str]
+Shape: TypeAlias = tuple[int | None, ...] | None
 
 
 class RankIndex:
@@ -34,8 +35,10 @@ class RankIndex:
         self._entries = list(reader.catalogue.series)
         self._starts = np.searchsorted(owner[order], np.arange(len(self._entries) + 1))
         self._first_order = reader.column("order")
-        held = [entry for entry in self._entries if len(self.rows(entry))]
-        self.series = sorted(held, key=self.first_order)
+        held = np.flatnonzero(np.diff(self._starts))
+        first = self._first_order[self._rows[self._starts[held]]]
+        numbers = held[np.argsort(first, kind="stable")].tolist()
+        self.series = [self._entries[number] for number in numbers]
         self._of_tensor: dict[tuple[str, str], list[SeriesEntry]] = {}
         for entry in self.series:
             self._of_tensor.setdefault((entry.name, entry.kind), []).append(entry)
@@ -51,47 +54,56 @@ class RankIndex:
         found: Array = self._rows[self._starts[entry.id] : self._starts[entry.id + 1]]
         return found
 
+    def laid_out(self) -> tuple[Array, Array]:
+        """The rows of all `series`, one series after the other, and where each of them begins."""
+        parts = [self.rows(entry) for entry in self.series]
+        return np.concatenate(parts), np.cumsum([0, *map(len, parts[:-1])])
+
     def first_order(self, entry: SeriesEntry) -> int:
         """The place of a series' first record in the rank's run."""
         return int(self._first_order[self.rows(entry)[0]])
 
 
-@dataclass(slots=True)
 class _Sum:
-    """What several ranks hold of one tensor, kind and mode."""
+    """What several ranks hold of one tensor, kind and mode; made of the first one's figures."""
 
-    first_order: int
-    dtypes: dict[str, None]
-    shape: tuple[int | None, ...] | None
-    ranks: list[int]
-    records: int
-    first_step: int
-    last_step: int
-    nbytes: int
+    __slots__ = ("dtypes", "figures", "ranks", "shape")
 
-    def add(self, other: _Sum) -> None:
-        self.first_order = min(self.first_order, other.first_order)
-        self.dtypes |= other.dtypes
-        self.shape = common_shape([self.shape, other.shape])
-        self.ranks += other.ranks
-        self.records += other.records
-        self.first_step = min(self.first_step, other.first_step)
-        self.last_step = max(self.last_step, other.last_step)
-        self.nbytes += other.nbytes
+    def __init__(self, one: _Described, rank: int) -> None:
+        self.dtypes, self.shape = one.dtypes, one.shape
+        self.figures = [*one.figures]
+        self.ranks = [rank]
+
+    def add(self, other: _Described, rank: int) -> None:
+        """Another rank's; nearly always of the same dtypes and shape."""
+        if other.dtypes != self.dtypes:
+            self.dtypes = tuple(dict.fromkeys((*self.dtypes, *other.dtypes)))
+        if other.shape != self.shape:
+            self.shape = common_shape([self.shape, other.shape])
+        own, (order, records, first, last, nbytes) = self.figures, other.figures
+        own[:] = (
+            min(own[0], order),
+            own[1] + records,
+            min(own[2], first),
+            max(own[3], last),
+            own[4] + nbytes,
+        )
+        self.ranks.append(rank)
 
 
-def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInfo]:
+def listing(indexes: Iterable[RankIndex]) -> list[TensorInfo]:
     """All tensors, kinds and modes of all ranks, in order of execution."""
     found: dict[Key, _Sum] = {}
+    gaps: list[Gap] = []
     for index in indexes:
-        for entry in index.series:
-            one = _describe(index, entry)
+        gaps += index.reader.gaps()
+        for entry, one in zip(index.series, _described(index), strict=True):
             key = (entry.name, entry.kind, entry.mode)
             if key in found:
-                found[key].add(one)
+                found[key].add(one, index.reader.rank)
             else:
-                found[key] = one
-    missing = _missing(gaps)
+                found[key] = _Sum(one, index.reader.rank)
+    missing = _missing(summed_gaps(gaps))
     return [
         TensorInfo(
             name=key[0],
@@ -100,13 +112,13 @@ def listing(indexes: Iterable[RankIndex], gaps: Iterable[Gap]) -> list[TensorInf
             dtype="|".join(one.dtypes),
             shape=one.shape,
             ranks=tuple(one.ranks),
-            records=one.records,
-            first_step=one.first_step,
-            last_step=one.last_step,
-            bytes=one.nbytes,
+            records=one.figures[1],
+            first_step=one.figures[2],
+            last_step=one.figures[3],
+            bytes=one.figures[4],
             gaps=missing.get(key, 0),
         )
-        for key, one in sorted(found.items(), key=lambda item: item[1].first_order)
+        for key, one in sorted(found.items(), key=lambda item: item[1].figures[0])
     ]
 
 
@@ -139,17 +151,48 @@ def _missing(gaps: Iterable[Gap]) -> dict[Key, int]:
     return found
 
 
-def _describe(index: RankIndex, entry: SeriesEntry) -> _Sum:
-    reader, rows = index.reader, index.rows(entry)
+class _Described(NamedTuple):
+    """A series of one rank. figures: first order, records, first and last step, stored bytes."""
+
+    dtypes: tuple[str, ...]
+    shape: Shape
+    figures: tuple[int, int, int, int, int]
+
+
+def _described(index: RankIndex) -> list[_Described]:
+    """Of each series of a rank, in their order; all at once, by columns."""
+    if not index.series:
+        return []
+    reader, (rows, starts) = index.reader, index.laid_out()
+    shapes, codes = reader.shape_codes(rows)
     steps = reader.column("step")[rows]
-    shapes: list[tuple[int | None, ...] | None] = [*reader.shape_set(rows)]
-    return _Sum(
-        first_order=index.first_order(entry),
-        dtypes=dict.fromkeys(reader.dtype_set(rows)),
-        shape=common_shape(shapes),
-        ranks=[reader.rank],
-        records=len(rows),
-        first_step=int(steps.min()),
-        last_step=int(steps.max()),
-        nbytes=reader.stored_bytes(rows),
+    figures = zip(
+        reader.column("order")[rows[starts]].tolist(),
+        np.diff(starts, append=len(rows)).tolist(),
+        np.minimum.reduceat(steps, starts).tolist(),
+        np.maximum.reduceat(steps, starts).tolist(),
+        np.add.reduceat(stored_sizes(reader, rows), starts).tolist(),
+        strict=True,
     )
+    forms = _different(reader.column("form")[rows], starts)
+    known = [form.dtype for form in reader.catalogue.forms]
+    common: dict[tuple[int, ...], Shape] = {}
+    found = []
+    for own, alike, one in zip(forms, _different(codes, starts), figures, strict=True):
+        if alike not in common:
+            common[alike] = common_shape([shapes[code] for code in alike])
+        dtypes = tuple(dict.fromkeys(known[at] for at in own))
+        found.append(_Described(dtypes, common[alike], one))
+    return found
+
+
+def _different(values: Array, starts: Array) -> list[tuple[int, ...]]:
+    """The different numbers of each stretch, ascending."""
+    ends = [*starts[1:].tolist(), len(values)]
+    low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    return [
+        (least,) if least == most else tuple(np.unique(values[start:end]).tolist())
+        for least, most, start, end in zip(
+            low.tolist(), high.tolist(), starts.tolist(), ends, strict=True
+        )
+    ]

@@ -255,6 +255,7 @@ class Run:
         if rank is not None:
             self._checked_rank(rank)
         wanted = None if mode is None else str(parse_mode(mode))
+        self._reader.refresh()
         found = self._find(name, kind, attempts=attempts)
         if not found:
             self.tensors(join(name, kind))
@@ -309,7 +310,7 @@ class Run:
         for pair in pairs:
             series = [
                 one
-                for one in self._find(*pair, attempts=False)
+                for one in self._find(*pair)
                 if (rank is None or one.rank == rank) and (wanted is None or one.mode == wanted)
             ]
             found.append(self._histogram(pair, series, where))
@@ -395,8 +396,8 @@ class Run:
         """Looks for what was committed since; every other call does so by itself."""
         self._reader.refresh()
 
-    def _find(self, name: str, kind: str, *, attempts: bool) -> list[Series]:
-        self._reader.refresh()
+    def _find(self, name: str, kind: str, *, attempts: bool = False) -> list[Series]:
+        """The series of a tensor and kind, as of the last look at the run."""
         found = []
         for rank in self._reader.ranks:
             index = self._index(rank, attempts=attempts)
@@ -417,7 +418,7 @@ class Run:
         indexes = self._all()
         version = [(id(index.reader), index.version) for index in indexes]
         if self._listed is None or self._listed[0] != version:
-            self._listed = (version, listing(indexes, self.gaps()))
+            self._listed = (version, listing(indexes))
         return list(self._listed[1])
 
     def _all(self) -> list[RankIndex]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from anchorlib.reading.frames import series_array, series_frame
 from anchorlib.reading.histogram import pooled
 from anchorlib.reading.lazy import Chunks
 from anchorlib.reading.showing import series_html, series_line
+from anchorlib.reading.sizes import stored_sizes
 from anchorlib.record import Coordinates, Flag, Record
 from anchorlib.store import RankReader, SeriesEntry, TensorTree
 from anchorlib.summary import Log2Histogram, Summary, log2_histogram
@@ -95,12 +95,7 @@ class Series:
     @property
     def sizes(self) -> Array:
         """Bytes of values that are stored of each record."""
-        shapes, codes = self._reader.shape_codes(self._rows)
-        numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
-        forms = [dtypes.dtype(form.dtype) for form in self._reader.catalogue.forms]
-        widths = np.array([kind.storage.itemsize for kind in forms] or [0], np.int64)
-        found: Array = numel * widths[self._reader.column("form")[self._rows]] * self.kept
-        return found
+        return stored_sizes(self._reader, self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)

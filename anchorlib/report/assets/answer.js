@@ -61,7 +61,8 @@ class Answer {
     const told = Object.fromEntries(one.sections.map((section) => [section.key, section]));
     const { first } = one;
     const head = h('p', { class: 'sentence' }, h('span', { class: `verdict ${one.verdict}` }, one.verdict), ' ', h('strong', {}, told.verdict.head));
-    const facts = told.verdict.entries.map((entry) => entry.text).join(' ');
+    const [matched, alone, ranks] = told.verdict.entries.map((entry) => entry.text);
+    const facts = `${matched} ${alone}${ranks ? `; ${ranks}` : ''}`;
     const go = first && first.line >= 0 && button(`show the first difference: ${told.first.entries[0].where}, ${told.first.entries[0].name}`,
       () => this.app.select({ run: 0, line: first.line, column: first.column, contrast: i, reveal: true }));
     const where = h('div', { class: 'where' },

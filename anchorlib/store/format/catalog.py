@@ -25,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, cast, get_args
 
 import numpy as np
@@ -46,6 +47,8 @@ Array = np.ndarray[Any, Any]
 GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
 
 _MOST: Final = (1 << 63) - 1
+_SHARED: Final = 1 << 9  # bytes of a line that is remembered for other ranks
+_SERIES_KEYS: Final = {"series", "name", "kind", "mode", "check"}
 _WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
 _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 
@@ -119,6 +122,12 @@ class Catalogue:
                 ) from error
 
     def _apply(self, line: bytes) -> None:
+        if self.version > 1 and line.startswith(b'{"series":') and len(line) <= _SHARED:
+            found = _series_of(line, self.checked is not None)
+            if found is not None:
+                _put(self.series, found.id, found)
+                self.stated_bytes["series"] += len(line) + 1
+                return
         entry = json.loads(line)
         check_depth(mapping(entry))
         _check_version(entry)
@@ -153,6 +162,23 @@ class Catalogue:
         self.keeps_statements = False
         self.gaps.clear()
         self.edges.clear()
+
+
+@lru_cache(maxsize=1 << 14)
+def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
+    """What a line says of a series, None where it says more than that.
+
+    The ranks of a job have these lines in common: each is read once, however many ranks there are.
+    """
+    entry = mapping(json.loads(line))
+    if not is_sound(line) and (checked or is_sound(line) is False):
+        raise ValueError("it does not fit its checksum")
+    return _series_entry(entry) if entry.keys() <= _SERIES_KEYS else None
+
+
+def _series_entry(entry: Mapping[str, Any]) -> SeriesEntry:
+    name, kind, mode = (text(entry[key]) for key in ("name", "kind", "mode"))
+    return SeriesEntry(whole(entry["series"]), name, kind, mode)
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
@@ -209,8 +235,7 @@ def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    name, kind, mode = (text(entry[key]) for key in ("name", "kind", "mode"))
-    found = SeriesEntry(whole(entry["series"]), name, kind, mode)
+    found = _series_entry(entry)
     if catalogue.version == 1:
         path = text(entry["path"])
         if not is_safe_key(path):

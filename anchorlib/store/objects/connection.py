@@ -155,8 +155,11 @@ def no_bucket(error: Exception) -> bool:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a range was asked for that begins where the object ends."""
-    return _status(error) == 416
+    """Whether a range was asked for that begins where the object ends.
+
+    Azure's store answers one that begins right there with no byte (206), which the client refuses.
+    """
+    return _status(error) == 416 or "StartTooLarge" in str(error)
 
 
 def _status(error: Exception) -> int:

@@ -93,11 +93,12 @@ def _sides(entry: Entry, width: int) -> list[str]:
 def _verdict(section: Section, width: int, screen: Screen) -> Block:
     first, *rest = wrapped(f"{section.title}  {section.head}", width, None)
     shown = screen.style(section.title, 1, _COLOUR.get(section.title, _RED))
-    matched, others = (one.text for one in section.entries)
+    matched, others, *ranks = (one.text for one in section.entries)
     lines = [f"  {matched} {others}"]
     if width_of(lines[0]) > width:
         lines = [f"  {matched}", f"    {others}"]
     counts = [part for line in lines for part in wrapped(line, width, 2, "    ")]
+    counts += [part for text in ranks for part in wrapped(f"  {text}", width, 2, "    ")]
     return _fixed([first.replace(section.title, shown, 1), *rest, *counts])
 
 

@@ -164,6 +164,18 @@ def test_a_bias_of_zeros_is_judged_where_its_kind_is_replicated(tmp_path):
     assert (one.ranks, one.name, one.step) == ((5,), "bias", 0)
 
 
+def test_a_loss_of_each_ranks_own_is_not_counted_among_replicated_parameters(tmp_path):
+    for rank in range(4):
+        records = []
+        for step in range(3):
+            records += [record(f"w{n}", "value", drawn(n, step), step=step) for n in range(3)]
+            loss = np.exp(drawn(9, rank, step, shape=(), scale=0.1))
+            records.append(record("loss", "value", loss, step=step))
+        make_run(tmp_path, records, rank=rank)
+    answer = found(tmp_path)
+    assert (answer.series, answer.replicated, answer.outliers) == (4, 3, ())
+
+
 def test_nan_on_one_rank_is_named(tmp_path):
     def change(rank, step, name, values):
         return values * np.nan if (rank, name) == (3, "x@grad") and step >= 4 else values

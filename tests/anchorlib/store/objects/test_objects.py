@@ -328,3 +328,18 @@ def test_what_is_read_needs_no_more_requests_than_it_has_parts(
     location = object_location(parse_object_url(PLACE))
     assert location.get("run1.zarr/rank0/c.0", 7, 90) == FILES["run1.zarr/rank0/c.0"][7:97]
     assert len(line.asked) == 1
+
+
+def test_a_store_that_answers_a_range_at_the_end_with_no_byte_has_no_more_there(
+    filled: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Azure's does, whose answer the client refuses."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise GenericError(
+            "Generic MicrosoftAzure error: Wanted range starting at 10, but object was only 10 "
+            "bytes long\n\nsource: InvalidRangeRequest { source: StartTooLarge { requested: 10 } }"
+        )
+
+    monkeypatch.setattr(obstore, "get", refused)
+    assert filled.get("top", 10, 5) == b""

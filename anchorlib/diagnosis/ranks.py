@@ -1,0 +1,57 @@
+"""Which ranks of two runs were compared, and on which of them anything differs, folded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from anchorlib.peers import ranks_text
+
+if TYPE_CHECKING:
+    from anchorlib.diagnosis.pairing import Alignment
+
+__all__ = ["Ranks", "ranks_line", "ranks_of"]
+
+NAMED = 8
+
+
+class Ranks(NamedTuple):
+    """Ranks that have records in both runs, ascending; those of them that have a differing one."""
+
+    compared: tuple[int, ...]
+    differing: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, str]:
+        """Both as text: {"compared": "0-1023", "differing": "17,512,600"}."""
+        return {name: _spans(some) for name, some in self._asdict().items()}
+
+
+def ranks_of(alignment: Alignment | None) -> Ranks | None:
+    """Of the records that have a partner; None where one rank was compared, or none."""
+    if alignment is None or not len(alignment):
+        return None
+    a = alignment.a
+    ranks = np.array([one.rank for one in a.tensors])[a.tensor[alignment.a_row]]
+    compared = tuple(np.unique(ranks).tolist())
+    if len(compared) < 2:
+        return None
+    return Ranks(compared, tuple(np.unique(ranks[~alignment.equal]).tolist()))
+
+
+def ranks_line(ranks: Ranks | None) -> str:
+    """As "ranks 0-1023, 3 differ (17, 512, 600)"; "" where there is one rank."""
+    if ranks is None:
+        return ""
+    count = len(ranks.differing)
+    if not count:
+        return f"{ranks_text(ranks.compared)}, none differs"
+    if count == len(ranks.compared):
+        return f"{ranks_text(ranks.compared)}, all differ"
+    some = ", ".join(map(str, ranks.differing[:NAMED]))
+    more = f" and {count - NAMED:,} more" if count > NAMED else ""
+    return f"{ranks_text(ranks.compared)}, {count:,} differ{'s' * (count == 1)} ({some}{more})"
+
+
+def _spans(ranks: tuple[int, ...]) -> str:
+    return ranks_text(ranks).partition(" ")[2] if ranks else ""

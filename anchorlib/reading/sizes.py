@@ -1,0 +1,25 @@
+"""How many bytes of values are stored of records."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from anchorlib import dtypes
+from anchorlib.store import RankReader
+
+__all__ = ["stored_sizes"]
+
+Array = np.ndarray[Any, Any]
+
+
+def stored_sizes(reader: RankReader, rows: Array) -> Array:
+    """Of each of these rows of a rank, int64; 0 where its values were not kept."""
+    shapes, codes = reader.shape_codes(rows)
+    numel = np.array([prod(shape) for shape in shapes] or [0], np.int64)[codes]
+    forms = [dtypes.dtype(form.dtype) for form in reader.catalogue.forms]
+    widths = np.array([kind.storage.itemsize for kind in forms] or [0], np.int64)
+    found: Array = numel * widths[reader.column("form")[rows]] * reader.kept(rows)
+    return found

@@ -1,0 +1,121 @@
+"""What is asked of a run of 1,024 ranks: of sealed ones, which one index has, and of live ones.
+
+376 series a rank (94 tensors in four kinds, summaries alone) in two steps. The sealed run is a
+folder as an archive has it: an object store's requests, at most four, come on top, at some tens of
+milliseconds each. The live one is what a writer left on this disk and no reader has seen.
+
+    python -m benchmarks ranks
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import anchorlib
+from anchorlib.archive import archive_run, shelf_at
+from anchorlib.block import RowBlock, block_of
+from anchorlib.record import Coordinates, Record
+from anchorlib.store import LocalLocation, Writer
+from anchorlib.store.format.layout import INDEX, rank_name
+from anchorlib.store.read.run_index import RunFigures, index_bytes
+from anchorlib.store.seal import read_index
+from anchorlib.summary import summarise
+from benchmarks.figures import Figure, figure
+from benchmarks.timing import Ratio, interleaved
+
+RANKS, TENSORS, STEPS = 1024, 94, 2
+KINDS = ("value", "grad", "delta", "updated")
+
+
+def figures() -> Iterator[Figure]:
+    """All of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        live, archive = Path(folder) / "live", Path(folder) / "archive"
+        recorded(live)
+        sealed(live, archive)
+        yield from asked("sealed", archive, "*@grad", at_most=2)
+        yield from asked("live", live, "blocks.0.part0.weight@grad")
+
+
+def asked(
+    kind: str, store: Path, tensors: str, *, at_most: float | None = None
+) -> Iterator[Figure]:
+    """Names and a pooled histogram: as Python asks for them, and as commands do.
+
+    Commands have the start of the interpreter and all imports on top, and no target.
+    """
+
+    def command(*arguments: str) -> Callable[[], None]:
+        words = [sys.executable, "-m", "anchor_cli", *arguments, "--store", str(store), "--json"]
+        return lambda: _quietly(words)
+
+    arms = {
+        "open_run and its listing": lambda: anchorlib.open_run("job", store).tensors(),
+        "open_run and a pooled histogram": lambda: anchorlib.open_run("job", store).histogram(
+            tensors
+        ),
+        "anchor names": command("names", "job"),
+        "anchor hist": command("hist", "job", "--tensor", tensors),
+    }
+    samples = interleaved(arms, rounds=3)
+    for name, taken in samples.items():
+        seconds = Ratio.of([one.wall for one in taken])
+        bound = None if name.startswith("anchor") else at_most
+        yield figure(f"{name}, {RANKS:,} {kind} ranks", seconds, "s", at_most=bound)
+
+
+def recorded(store: Path) -> None:
+    """A run of many ranks, closed."""
+    block = block_of(list(_records()))
+    for rank in range(RANKS):
+        _write(store, rank, block)
+
+
+def sealed(live: Path, archive: Path) -> None:
+    """The run as an archive has it: its first rank in full, of the others what makes them listed.
+
+    The index is that of all of them: names and histograms ask for nothing else.
+    """
+    one = live.parent / "one"
+    (one / "job.zarr").mkdir(parents=True)
+    shutil.copytree(live / "job.zarr" / rank_name(0), one / "job.zarr" / rank_name(0))
+    archive_run(one, "job", shelf_at(str(archive)))
+    run = archive / "job.zarr"
+    first = read_index(LocalLocation(run), 0)
+    assert first is not None
+    for rank in range(1, RANKS):
+        (run / rank_name(rank)).mkdir()
+    merged = RunFigures.of(replace(first, rank=rank) for rank in range(RANKS))
+    (run / INDEX).write_bytes(index_bytes(merged))
+
+
+def _write(store: Path, rank: int, block: RowBlock) -> None:
+    with Writer.open(store, "job", rank) as writer:
+        writer.write_block(block)
+
+
+def _records() -> Iterator[Record]:
+    order = 0
+    random = np.random.default_rng(0)
+    for step in range(STEPS):
+        for kind in KINDS:
+            for number in range(TENSORS):
+                raw = (random.standard_normal(4096) * 2.0 ** (number % 30 - 15)).astype("<f4")
+                yield Record(
+                    f"blocks.{number // 9}.part{number % 9}.weight", kind, "summary",
+                    Coordinates(step), order, 0, "float32", raw.shape, None,
+                    summarise(raw, "float32"),
+                )  # fmt: skip
+                order += 1
+
+
+def _quietly(arguments: list[str]) -> None:
+    subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True)
