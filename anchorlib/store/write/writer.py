@@ -9,7 +9,6 @@ zarr.json follow at `publish`. A Writer belongs to the first thread that writes 
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.store.disk import (
     MISFIT,
+    NO_ROOM,
     Budget,
     Ground,
     LeftOut,
@@ -52,7 +52,6 @@ from anchorlib.store.write.tracefile import OperationFile
 __all__ = ["Writer"]
 
 MAX_RANK = 1 << 31
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Writer:
