@@ -10,7 +10,7 @@ import numpy as np
 from anchorlib.diagnosis.pairing import Alignment, Place, Table
 from anchorlib.diagnosis.sizes import Measure, Measures
 
-__all__ = ["COLUMNS", "Pair", "columns_of", "pairs_of"]
+__all__ = ["Pair", "columns_of", "pairs_of"]
 
 Array = np.ndarray[Any, Any]
 CHUNK = 4096
@@ -35,13 +35,6 @@ class Pair(NamedTuple):
     score: float | None
 
 
-COLUMNS = (
-    *Place._fields,
-    *("order", "order_b", "digest_a", "digest_b", "equal", "role", "score"),
-    *Measure._fields,
-)
-
-
 def pairs_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[Pair]:
@@ -59,7 +52,7 @@ def pairs_of(
 def columns_of(
     alignment: Alignment, measures: Measures, *, scores: Array | None, roles: Array | None
 ) -> Iterator[dict[str, list[Any]]]:
-    """The same by columns, some thousand pairs at a time: `COLUMNS`, each a list.
+    """Every pair by columns, a list for each field of it; some thousand pairs at a time.
 
     A pair that is equal has None for its score and measures; a score that says nothing too.
     """

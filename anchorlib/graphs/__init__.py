@@ -9,12 +9,11 @@ Names are paths (stage, then module by module), so that viewers fold them.
 """
 
 from anchorlib.graphs.around import around
-from anchorlib.graphs.graph import MOST_NODES, Graph, Node, Source, graph_of
+from anchorlib.graphs.graph import Graph, Node, Source, graph_of
 from anchorlib.graphs.marking import Marks, marks_of
 from anchorlib.graphs.writing import SUFFIXES, write_graphs
 
 __all__ = [
-    "MOST_NODES",
     "SUFFIXES",
     "Graph",
     "Marks",

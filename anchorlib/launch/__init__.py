@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from anchorlib.launch.command import Launch, launch
 from anchorlib.launch.observing import observe_trainers
-from anchorlib.launch.request import WATCH, Request, selectors_of_environment
+from anchorlib.launch.request import Request, selectors_of_environment
 
 __all__ = [
-    "WATCH",
     "Launch",
     "Request",
     "launch",

@@ -1,11 +1,13 @@
 """Names, kinds and selectors: which tensor is meant, and what may have been meant.
 
-spelling      what a name and a kind may be, how they are joined, split and shown
+spelling      what a name and a kind may be, how they are joined and split
+escaping      how a name, a selector or an address is shown
 selectors     what one selector says, for tensors not known in advance
 selection     what selectors name among tensors that are known
 suggestions   "did you mean"
 """
 
+from anchorlib.names.escaping import escape, quoted, shown_address
 from anchorlib.names.selection import select
 from anchorlib.names.selectors import Selector, below, matches, parse, parse_list
 from anchorlib.names.spelling import (
@@ -15,13 +17,10 @@ from anchorlib.names.spelling import (
     check_name,
     check_run_name,
     check_stored_run_name,
-    escape,
     graft_name,
     is_kind,
     join,
     noise_name,
-    quoted,
-    shown_address,
     split,
 )
 from anchorlib.names.suggestions import near, suggest

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Collection, Iterable
 
 from anchorlib.errors import UnknownTensorError
+from anchorlib.names.escaping import escape, quoted
 from anchorlib.names.selectors import Reading, Selector, parse, poptorch_prefix, tell
-from anchorlib.names.spelling import escape, is_kind, join, quoted, split, splits
+from anchorlib.names.spelling import is_kind, join, split, splits
 from anchorlib.names.suggestions import near, one_of
 
 __all__ = ["select"]

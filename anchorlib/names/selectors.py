@@ -21,7 +21,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from anchorlib.errors import UnknownTensorError
-from anchorlib.names.spelling import KINDS, OPTIMIZER_KIND, join, quoted, split
+from anchorlib.names.escaping import quoted
+from anchorlib.names.spelling import KINDS, OPTIMIZER_KIND, join, split
 
 __all__ = [
     "Reading",

@@ -1,4 +1,4 @@
-"""What a name may be, what a kind is, how the two are written, and how a name is shown.
+"""What a name may be, what a kind is, and how the two are written.
 
 fc2.bias@grad
 ──name── kind
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from anchorlib.errors import InvalidNameError
+from anchorlib.names.escaping import quoted
 
 __all__ = [
     "KINDS",
@@ -18,13 +19,10 @@ __all__ = [
     "check_name",
     "check_run_name",
     "check_stored_run_name",
-    "escape",
     "graft_name",
     "is_kind",
     "join",
     "noise_name",
-    "quoted",
-    "shown_address",
     "split",
     "splits",
 ]
@@ -40,8 +38,6 @@ MAX_NAME_BYTES = 1024
 _RUN_NAME_LETTERS = 64
 _RUN_NAME = re.compile(rf"(?![.-])[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
 _STORED_RUN_NAME = re.compile(rf"(?!\.)[A-Za-z0-9._-]{{1,{_RUN_NAME_LETTERS}}}")
-_LOOKS_ESCAPED = re.compile(r"\\(?:[nrt\\]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", flags=re.ASCII)
-_SHOWN = 200  # characters of a name, selector or address that a message quotes
 
 
 def is_kind(text: str) -> bool:
@@ -133,40 +129,3 @@ def graft_name(run: str) -> str:
     run = run.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
     suffix = "-graft"
     return f"{run[: _RUN_NAME_LETTERS - len(suffix)]}{suffix}"
-
-
-def escape(text: str) -> str:
-    r"""`text` as a terminal, a log line or a table may show it: printable, and unambiguous.
-
-    What Python's repr would escape (control characters, ESC, bidirectional overrides, line and
-    paragraph separators, invisible and unassigned characters, unpaired surrogates) becomes
-    `\n`, `\x1b`, `\u202e`, `\U000e0001`.  Only such a text, or one that could be mistaken for an
-    escaped one, has its backslashes doubled: `C:\data` stays as it is, and different texts are
-    always shown differently.
-    """
-    if text.isprintable() and not _LOOKS_ESCAPED.search(text):
-        return text
-    return "".join(_escape_character(character) for character in text)
-
-
-def _escape_character(character: str) -> str:
-    if character.isprintable() and character != "\\":
-        return character
-    return repr(character)[1:-1]
-
-
-def shown_address(text: str) -> str:
-    """An address that a user gave, as a message may show it: without credentials, escaped.
-
-    What stands before an "@" may be a password, and what follows a "?" a signature.
-    """
-    place, _, question = text.partition("?")
-    if "@" in question:  # which of both it belongs to cannot be told
-        return "…"
-    return escape(place.rpartition("@")[2][:_SHOWN])
-
-
-def quoted(text: str) -> str:
-    """`text` as a message quotes it: escaped, shortened where it is very long."""
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    return f"'{escape(shown)}'"

@@ -6,7 +6,7 @@ import difflib
 import heapq
 from collections.abc import Iterable
 
-from anchorlib.names.spelling import quoted
+from anchorlib.names.escaping import quoted
 
 __all__ = ["near", "one_of", "suggest"]
 

@@ -13,7 +13,7 @@ Nothing here imports torch: `anchorlib.capture.tracing` sees the operations whil
 """
 
 from anchorlib.operations.aligning import align_ops
-from anchorlib.operations.asking import TRACE, traced_steps
+from anchorlib.operations.asking import traced_steps
 from anchorlib.operations.differences import OpAlignment, OpDifference
 from anchorlib.operations.entries import Entry, check_entry, entry_key, gap_entry
 from anchorlib.operations.gaps import OpGap, gaps_of
@@ -27,7 +27,6 @@ from anchorlib.operations.spelling import base_name, computes
 __all__ = [
     "FLOAT",
     "STAGES",
-    "TRACE",
     "Entry",
     "Joined",
     "Op",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from anchorlib.store import Pin, packed_rows, pin_of, told_rows
 
 __all__ = ["Block", "FarBlock", "Over", "plan", "spread"]
 
-Array = np.ndarray[Any, Any]
 Answer = TypeVar("Answer")
 Part = TypeVar("Part")
 BLOCK_BYTES = 256 << 20

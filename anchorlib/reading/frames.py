@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from anchorlib.errors import AmbiguousTensorError, MissingExtraError
 from anchorlib.names import join
 from anchorlib.reading.lazy import Chunks, lazy_values
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_dataset", "run_frame", "series_array", "series_frame"]
 
-Array = np.ndarray[Any, Any]
 COORDINATES = ("step", "pass_index", "call", "phase", "attempt", "order", "time_ns", "count")
 SHARED = ("step", "pass_index", "call", "phase", "attempt")
 """What two tensors have in common whose records belong together."""

@@ -9,7 +9,6 @@ Rules of thumb, each said in the sentence itself:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from anchorlib.summary import FORMATS, Log2Histogram, shares_as
 
 __all__ = ["attention", "gradient_lines", "line_histogram"]
 
-Array = np.ndarray[Any, Any]
 FEWEST_RECORDS = 4
 EXPLODED = 1000.0
 SHARE_SHOWN = 0.01

@@ -21,7 +21,6 @@ class FormatLimits:
     """
 
     name: str
-    torch_name: str
     largest: float
     normal: float
     subnormal: float
@@ -44,7 +43,6 @@ def _limits(short: str, kind: dtypes.DType) -> FormatLimits:
     step = kind.eps * 2.0 ** (math.frexp(kind.max)[1] - 1)
     return FormatLimits(
         name=short,
-        torch_name=kind.name,
         largest=kind.max,
         normal=normal,
         subnormal=subnormal,

@@ -1,6 +1,6 @@
 """Records on this machine's disk until the collector, or another store, has them.
 
-place      where spools are, how large they may grow, and which process owns one
+place      where spools are, and which process owns one; `limit`: how large one may grow
 spools     one that a session writes, and one that a dead process left
 writer     adds frames to segments, and sees that they reach the disk
 segments   the files of one spool; `format`: what stands in them; `disk`: the system's calls
@@ -21,7 +21,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from anchorlib.spool.left import LeftSpool, SpoolRoom, spool_room, spools_here
-from anchorlib.spool.place import is_spool, parse_bytes, spool_place, was_spool
+from anchorlib.spool.limit import parse_bytes
+from anchorlib.spool.place import is_spool, spool_place, was_spool
 
 if TYPE_CHECKING:
     from anchorlib.spool.delivery import deliver

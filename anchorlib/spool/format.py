@@ -12,7 +12,6 @@ lower half of the payload's xxh3-64, seeded with that of length and seq.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -27,7 +26,6 @@ __all__ = [
     "Damaged",
     "Stored",
     "checked",
-    "entries",
     "entry_at",
     "header",
     "kind_of",
@@ -107,17 +105,6 @@ def checked(start: int, data: bytes | memoryview, at: int, message: bytes) -> St
     if len(message) != length or _checksum(length, seq, message) != checksum:
         return Damaged(start, end, torn=False)
     return Stored(start, end, seq, message)
-
-
-def entries(data: bytes | memoryview, at: int = 0) -> Iterator[Stored | Damaged]:
-    """All good entries from `at` on, and the stretches of damage between them."""
-    while at < len(data):
-        found = entry_at(data, at)
-        if isinstance(found, Damaged):
-            end = next_good(data, at + 1)
-            found = Damaged(at, end, torn=found.torn and end == len(data))
-        yield found
-        at = found.end
 
 
 def next_good(data: bytes | memoryview, at: int) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchorlib.spool.place import LOCK, SpoolLabel, is_spool, limit_of, spool_place
+from anchorlib.spool.limit import limit_of
+from anchorlib.spool.place import LOCK, SpoolLabel, is_spool, spool_place
 from anchorlib.store import is_locked
 
 __all__ = ["LeftSpool", "SpoolRoom", "spool_room", "spools_here"]

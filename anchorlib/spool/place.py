@@ -1,4 +1,4 @@
-"""Where spools are, how large they may grow, and which process owns one.
+"""Where spools are, and which process owns one.
 
 <place>/<run>.rank<r>.<writer's claim>/
     spool.json                 what it is of, and where it goes
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import re
 import socket
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from anchorlib.claims import claim_of
-from anchorlib.errors import OptionError, RunBusyError
+from anchorlib.errors import RunBusyError
 from anchorlib.names import escape
 from anchorlib.store import holder
 
@@ -33,26 +32,16 @@ __all__ = [
     "SpoolLabel",
     "SpoolLock",
     "is_spool",
-    "limit_of",
-    "parse_bytes",
     "spool_place",
     "spools_of",
     "was_spool",
 ]
 
-DEFAULT_LIMIT: Final = 10 << 30
-_FREE_SHARE: Final = 5  # of what is free a spool takes a fifth at most
 _CLAIM_DIGITS: Final = 32
 LABEL: Final = "spool.json"
 LOCK: Final = "lock"
 
-_UNITS: Final = {"": 1, "B": 1} | {
-    f"{letter}{suffix}": base**power
-    for power, letter in enumerate("KMGT", start=1)
-    for suffix, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
-}
 _FOLDER: Final = re.compile(rf"(.+)\.rank(\d+)\.[0-9a-f]{{{_CLAIM_DIGITS}}}")
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +109,6 @@ def spool_place(environ: Mapping[str, str] = os.environ) -> Path:
     if cache and os.access(cache if Path(cache).exists() else Path(cache).parent, os.W_OK):
         return Path(cache) / "anchorlib" / "spool"
     return Path(tempfile.gettempdir()) / f"anchorlib-{os.getuid()}" / "spool"
-
-
-def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Bytes that a spool may take: ANCHOR_SPOOL_LIMIT, else 10 GiB or a fifth of what is free.
-
-    Raises OptionError where the variable holds no size.
-    """
-    told = environ.get("ANCHOR_SPOOL_LIMIT")
-    if not told:
-        return min(DEFAULT_LIMIT, free // _FREE_SHARE)
-    return parse_bytes(told, "ANCHOR_SPOOL_LIMIT")
-
-
-def parse_bytes(text: str, what: str) -> int:
-    """A size: `10GiB`, `500 MB`, `1048576`. Raises OptionError, which names `what`."""
-    found = _SIZE.fullmatch(text)
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None or not math.isfinite(float(found[1]) * unit):
-        raise OptionError(f"{what}='{escape(text[:80])}' is no size; write 10GiB, 500MB or 1048576")
-    return int(float(found[1]) * unit)
 
 
 def is_spool(path: Path) -> bool:

@@ -86,11 +86,6 @@ class Segments:
         """The first that is left."""
         return self._all[0] if self._all else None
 
-    @property
-    def newest(self) -> Segment | None:
-        """The last one."""
-        return self._all[-1] if self._all else None
-
     def add(self, segment: Segment) -> None:
         """A new segment, behind the others."""
         if self._all:

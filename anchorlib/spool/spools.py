@@ -22,7 +22,8 @@ from anchorlib.names import escape
 from anchorlib.spool.disk import Disk
 from anchorlib.spool.frames import SpoolFrames
 from anchorlib.spool.holes import Holes
-from anchorlib.spool.place import LABEL, SpoolLabel, SpoolLock, limit_of, spools_of
+from anchorlib.spool.limit import limit_of
+from anchorlib.spool.place import LABEL, SpoolLabel, SpoolLock, spools_of
 from anchorlib.spool.reader import SpoolNotes, read_notes
 from anchorlib.spool.segments import Segments
 from anchorlib.spool.writer import SEGMENT_SIZE, SegmentSize, SpoolWriter

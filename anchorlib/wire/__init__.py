@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         Address,
         is_address,
         is_loopback,
-        list_text,
         parse_address,
         parse_addresses,
     )
@@ -80,7 +79,6 @@ if TYPE_CHECKING:
         STALL_SECONDS,
         STREAMS,
         UNFINISHED_SHARE,
-        WINDOW,
     )
     from anchorlib.wire.lineage import read_header, read_lineage, read_operations
     from anchorlib.wire.malformed import FrameError
@@ -151,7 +149,6 @@ __all__ = [
     "STALL_SECONDS",
     "STREAMS",
     "UNFINISHED_SHARE",
-    "WINDOW",
     "Ack",
     "Address",
     "ArchivingTold",
@@ -221,7 +218,6 @@ __all__ = [
     "is_loopback",
     "keeper_handler",
     "kind_of",
-    "list_text",
     "open_channel",
     "parse_address",
     "parse_addresses",
@@ -241,9 +237,7 @@ __all__ = [
 
 _MODULES = {
     "credentials": "Credentials check_credentials",
-    "address": (
-        "Address DEFAULT_PORT is_address is_loopback list_text parse_address parse_addresses"
-    ),
+    "address": ("Address DEFAULT_PORT is_address is_loopback parse_address parse_addresses"),
     "channel": "KEEPALIVE_SECONDS PING_SECONDS open_channel",
     "decoder": "Decoder Framed parse_request",
     "encoder": "Encoded Encoder frame_weights",
@@ -257,7 +251,7 @@ _MODULES = {
     "limits": (
         "AHEAD_BYTES AHEAD_SHARE CONFIRMED_RECORDS DEFINED_BYTES FRAME_BYTES HANDSHAKE_SECONDS "
         "HEADER_BYTES HELLO_SECONDS IDLE_SECONDS LISTED_BYTES MESSAGE_BYTES PROTOCOL "
-        "READ_BYTES RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE WINDOW"
+        "READ_BYTES RECORD_BYTES REST_SECONDS STALL_SECONDS STREAMS UNFINISHED_SHARE"
     ),
     "lineage": "read_header read_lineage read_operations",
     "malformed": "FrameError",

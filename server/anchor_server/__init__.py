@@ -27,7 +27,7 @@ authors       whose a run is, and how many there may be
 founding      runs that are being made
 limits        what writers may spend
 handlers      something before a handler
-auth          certificates
+tls           certificates of a port
 validity      until when certificates are valid
 door          who is turned away before a call is taken
 handshakes    TLS handshakes that fail
@@ -36,21 +36,21 @@ ports         who holds a port
 premises      an address to listen on, and a store
 readers       who reads, while it ends
 startable     whether a collector would start
-descriptors   how many files may be open
+open_files    how many files may be open
 tally         what a collector counts about itself
 metrics       the same for Prometheus
 logs          the log on stderr
 """
 
 from anchor_server.archiving import Archiver, Archiving
-from anchor_server.auth import ServerTLS
 from anchor_server.certificates import Identity, own_identity
 from anchor_server.collector import Collector, serve
-from anchor_server.descriptors import allow_files
 from anchor_server.issuing import issue_token
 from anchor_server.logs import LogFormat, log_to_stderr
 from anchor_server.metrics import MetricsPort
+from anchor_server.open_files import allow_files
 from anchor_server.startable import Intended, problems
+from anchor_server.tls import ServerTLS
 
 __all__ = [
     "Archiver",

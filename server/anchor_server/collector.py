@@ -23,7 +23,6 @@ from grpc_health.v1 import health_pb2_grpc
 from anchor_server.access import Access
 from anchor_server.access_file import AccessFile
 from anchor_server.archiving import Archiver, Archiving
-from anchor_server.auth import Certificates, ServerTLS
 from anchor_server.door import Door
 from anchor_server.files import ReaderService
 from anchor_server.gate import Gate
@@ -36,6 +35,7 @@ from anchor_server.premises import checked_host, end_removals, port_taken, take_
 from anchor_server.push import PushService, StreamLimits
 from anchor_server.ranks import Ranks
 from anchor_server.tally import ArchiveTally, Tally
+from anchor_server.tls import Certificates, ServerTLS
 from anchor_server.trouble import Trouble
 from anchorlib.errors import CollectorError, OptionError
 from anchorlib.wire import (

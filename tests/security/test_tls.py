@@ -108,7 +108,7 @@ def test_a_bad_certificate_of_the_collector_is_named(
 ):
     bad = pair(authority.folder, name, authority.root, **options)
     # It was valid when the collector began.
-    monkeypatch.setattr("anchor_server.auth._check_dates", lambda *_: None)
+    monkeypatch.setattr("anchor_server.tls._check_dates", lambda *_: None)
     with serve(store, tls=ServerTLS(bad.cert, bad.key)) as collector:
         assert wanted in refused(collector, ca_file=authority.root.cert)
 

@@ -193,7 +193,7 @@ def test_a_certificate_that_has_expired_or_is_not_valid_yet_is_refused(tmp_path,
         def now(cls, tz=None):
             return datetime.now(tz) - timedelta(days=30)
 
-    monkeypatch.setattr("anchor_server.auth.datetime", Early)
+    monkeypatch.setattr("anchor_server.tls.datetime", Early)
     with pytest.raises(OptionError, match="is the clock right"):
         Collector(tmp_path / "store", "127.0.0.1:0", tls=ServerTLS(good.cert, good.key))
 

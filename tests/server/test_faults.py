@@ -98,7 +98,7 @@ def test_a_disk_without_inodes_is_full_and_a_twentieth_of_them_stays_free(tmp_pa
 def test_statements_wait_for_room_as_records_do_and_are_all_there_when_there_is_some(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("anchorlib.store.disk.budget.RECHECK_SECONDS", -1.0)  # asks each time
+    monkeypatch.setattr("anchorlib.store.disk.full.RECHECK_SECONDS", -1.0)  # asks each time
     lost = [Gap(f"t{number}", "grad", "all", "line full", 2, 0, 1) for number in range(300)]
     with small_disk(tmp_path / "disk", 8 * MIB) as disk, serve(disk / "store") as collector:
         sink = RemoteSink(f"grpc://{collector.address}", RunOptions("run1", 0))

@@ -22,7 +22,7 @@ import numpy as np
 from anchorlib.errors import OptionError
 from anchorlib.names import suggest
 
-__all__ = ["FLOAT_FORMATS", "PrintFormat", "format_edges", "format_tensor"]
+__all__ = ["FLOAT_FORMATS", "PrintFormat", "format_edges"]
 
 FLOAT_FORMATS = ("auto", "fixed", "scientific", "none")
 
@@ -78,38 +78,6 @@ class PrintFormat:
         """Which dimensions of an array of this shape show only their ends."""
         summarise = 0 < self.summarise_threshold < math.prod(shape)
         return tuple(summarise and size > 2 * self.edge_items for size in shape)
-
-
-def format_tensor(  # noqa: PLR0913  # PopTorch's arguments
-    array: np.ndarray[Any, Any],
-    *,
-    summarise_threshold: int = 1000,
-    edge_items: int = 3,
-    max_line_width: int = 80,
-    digits: int = 4,
-    float_format: str = "auto",
-    separator: str = ", ",
-    open_bracket: str = "(",
-    close_bracket: str = ")",
-) -> str:
-    """`array` (any shape; bool, integer, float or complex) as text; see `PrintFormat`."""
-    form = PrintFormat(
-        summarise_threshold,
-        edge_items,
-        max_line_width,
-        digits,
-        float_format,
-        separator,
-        open_bracket,
-        close_bracket,
-    )
-    cut = form.cut(array.shape)
-    for axis, is_cut in enumerate(cut):
-        if is_cut:
-            first = array.take(range(edge_items), axis)
-            last = array.take(range(array.shape[axis] - edge_items, array.shape[axis]), axis)
-            array = np.concatenate((first, last), axis)
-    return format_edges(array, cut, form)
 
 
 def format_edges(array: np.ndarray[Any, Any], cut: tuple[bool, ...], form: PrintFormat) -> str:

@@ -3,6 +3,7 @@
 from anchorlib.capture.sessions.opening import active_session
 from anchorlib.capture.sessions.session import Counters, Session, leaves_out, sharing_names
 from anchorlib.capture.sessions.starting import graft, record_into, start, tensor_names
+from anchorlib.capture.sessions.starting_by_itself import start_where_the_environment_asks
 from anchorlib.capture.sessions.unasked import (
     after_a_step,
     before_training_goes_on,
@@ -45,3 +46,5 @@ __all__ = [
     "tensor_names",
     "unwatch",
 ]
+
+start_where_the_environment_asks()

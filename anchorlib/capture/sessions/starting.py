@@ -1,8 +1,7 @@
-"""`start` and `tensor_names`: the doors through which users come in, and auto-start."""
+"""`start` and `tensor_names`: the doors through which users come in."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from anchorlib.capture.inline import hooks
 from anchorlib.capture.naming import parts_of, state_keys, tensor_kinds
 from anchorlib.capture.optimizers import unwrap_all
 from anchorlib.capture.sessions.opening import active_session, open_session
 from anchorlib.capture.sessions.session import Session
 from anchorlib.capture.sessions.settings import Options, settings
-from anchorlib.errors import AnchorError, SessionError
+from anchorlib.errors import SessionError
 from anchorlib.modes import All, ModeSpec
 from anchorlib.recorder import Place
 from anchorlib.scope import ANYTHING, PhasesSpec, StepsSpec
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from anchorlib.reading import Run
 
 __all__ = ["graft", "record_into", "start", "tensor_names"]
-
-_log = logging.getLogger("anchorlib")
 
 
 def start(  # noqa: PLR0913  # the contract's arguments
@@ -127,18 +123,3 @@ def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -
     parts = parts_of(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")
     return [f"{name}@{kind}" for name, kind in known]
-
-
-def _start_by_itself() -> None:
-    if active_session() is not None:
-        return
-    try:
-        open_session(settings(Options()), midway=True)  # an anchor has it called
-    except Exception as fault:  # noqa: BLE001  # nobody called us here: training goes on
-        hooks.deactivate()
-        said = fault if isinstance(fault, AnchorError) else repr(fault)
-        _log.warning("anchorlib: ANCHOR_RUN is set, but nothing is recorded: %s", said)
-
-
-if os.environ.get("ANCHOR_RUN"):
-    hooks.arm(_start_by_itself)

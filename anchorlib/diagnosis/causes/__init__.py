@@ -1,6 +1,6 @@
 """What each record was computed from, and which differences nothing recorded explains."""
 
-from anchorlib.diagnosis.causes.ancestry import Ancestry, Link, between
+from anchorlib.diagnosis.causes.ancestry import Link, between
 from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, frontier
 from anchorlib.diagnosis.causes.headers import (
     MODULE,
@@ -17,7 +17,7 @@ from anchorlib.diagnosis.causes.histories import (
     partings,
     settings,
 )
-from anchorlib.diagnosis.causes.lineage import Lineage, StepLineage
+from anchorlib.diagnosis.causes.lineage import Lineage
 from anchorlib.diagnosis.causes.parentage import Role, plain
 from anchorlib.diagnosis.causes.skips import Skips, skips
 
@@ -26,14 +26,12 @@ __all__ = [
     "HISTORY",
     "MODULE",
     "UNMATCHED",
-    "Ancestry",
     "Frontier",
     "Lineage",
     "Link",
     "Parting",
     "Role",
     "Skips",
-    "StepLineage",
     "between",
     "config_diff",
     "drawn_otherwise",

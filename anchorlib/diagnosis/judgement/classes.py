@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from anchorlib.names import escape, join
 
 __all__ = ["BAD", "Classes"]
 
-Array = np.ndarray[Any, Any]
 BAD = ("not_rounding", "nonfinite")
 UNRELATED = 0.3
 """Cosine distance from which two tensors are not variants of one another."""

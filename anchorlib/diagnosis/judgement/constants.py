@@ -7,7 +7,6 @@ another table is another formula.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from anchorlib.diagnosis.pairing import Table
 
 __all__ = ["is_constant"]
 
-Array = np.ndarray[Any, Any]
 SET = (Role.PARAMETER, Role.INPUT)
 
 

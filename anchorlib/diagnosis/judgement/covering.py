@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Covering"]
 
-Array = np.ndarray[Any, Any]
 NOISY = 30.0
 """Times the usual noise of its kind at which a tensor is made of noise alone."""
 HALF, TURNED = 0.5, 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from anchorlib.names import join
 
 __all__ = ["Judge"]
 
-Array = np.ndarray[Any, Any]
 OPTIMIZER = "the optimizer was told otherwise at this step"
 FORMULA = "both say that it is computed otherwise, and what it is made of is much nearer"
 

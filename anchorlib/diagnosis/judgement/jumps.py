@@ -10,7 +10,7 @@ known it stood at the cause in 5 of 6 faults that were hidden so, and nowhere in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["Jump", "jump"]
 
-Array = np.ndarray[Any, Any]
 TIMES = 1000.0
 """Times the largest error before it."""
 LEAST = 2.0**-23

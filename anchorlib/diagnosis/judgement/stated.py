@@ -7,8 +7,6 @@ that is no rounding that grew: it is an origin of its own.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
@@ -17,7 +15,6 @@ from anchorlib.diagnosis.sizes import Measures
 
 __all__ = ["stated"]
 
-Array = np.ndarray[Any, Any]
 TIMES = 10.0
 """Times the error of what it was made of."""
 LEAST = 2.0**-23

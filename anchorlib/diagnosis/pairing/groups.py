@@ -19,7 +19,6 @@ from anchorlib.diagnosis.pairing.table import Table, Tensor
 
 __all__ = ["Group", "Groups", "Key", "grouped", "members", "parameters_of"]
 
-Array = np.ndarray[Any, Any]
 PLACEMENTS, PARTIAL = ":placements", 2
 """What is recorded beside a DTensor: how it lies on its mesh, a row for each of its dimensions."""
 Way = Literal["first", "concatenated", "summed", "left out"]

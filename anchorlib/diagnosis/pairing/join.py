@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,6 @@ from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["align"]
 
-Array = np.ndarray[Any, Any]
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 

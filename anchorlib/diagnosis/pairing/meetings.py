@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from anchorlib.errors import StoreError
 
 __all__ = ["met"]
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 LOOKED_AT = 4  # records whose rows have to be the same
 FEW = 2  # samples, that any two runs may have

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from anchorlib.summary import digest
 
 __all__ = ["Merged", "merged"]
 
-Array = np.ndarray[Any, Any]
 SAMPLE = 64  # gradients whose size is looked at
 LOOKED_AT = 8  # records whose order of samples is looked at
 SHOWN = 3

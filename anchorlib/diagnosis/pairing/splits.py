@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from anchorlib.diagnosis.pairing.table import Table
 
 __all__ = ["Split", "meetings", "splits"]
 
-Array = np.ndarray[Any, Any]
 STEPWISE = ("updated", "delta")  # kinds that a step has once, whatever its passes
 
 

@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
@@ -22,7 +19,6 @@ from anchorlib.formulas import ENOUGH, Fit, fit
 
 __all__ = ["replay", "replayed"]
 
-Array = np.ndarray[Any, Any]
 PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 MOST = 8
 """Origins that are computed again: an operation at a time, and each is read whole."""

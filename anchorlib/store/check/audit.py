@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from anchorlib.store.stored import RowChecks, StoredForm, committed_rows
 
 __all__ = ["RankAudit"]
 
-Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together
 
 

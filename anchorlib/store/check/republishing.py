@@ -34,7 +34,6 @@ from anchorlib.store.write import write_all
 
 __all__ = ["republish", "unpublished"]
 
-Array = np.ndarray[Any, Any]
 _MOST_BYTES: Final = 64 << 20  # of a document
 _INT64: Final = np.dtype("<i8")
 

@@ -19,7 +19,7 @@ from anchorlib.store.disk.aside import (
     waiting_removals,
 )
 from anchorlib.store.disk.author import document_again, run_author, run_document
-from anchorlib.store.disk.budget import REASONS, Budget, Room, RunFilesError, RunRoom
+from anchorlib.store.disk.full import NO_ROOM, REASONS, Budget, Room, RunFilesError, RunRoom
 from anchorlib.store.disk.gaps import MISFIT, LeftOut
 from anchorlib.store.disk.ground import Ground
 from anchorlib.store.disk.holding import (
@@ -36,6 +36,7 @@ from anchorlib.store.disk.tree import Tree, sync_directory
 
 __all__ = [
     "MISFIT",
+    "NO_ROOM",
     "REASONS",
     "ArchiveNote",
     "Budget",

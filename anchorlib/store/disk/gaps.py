@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.record import UNKNOWN, Gap
-from anchorlib.store.disk.budget import REASONS
+from anchorlib.store.disk.full import REASONS
 
 __all__ = ["MISFIT", "LeftOut"]
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from anchorlib.store.disk.full import NO_ROOM
 from anchorlib.store.disk.tree import Tree, delete, sync_directory
 from anchorlib.store.format import hidden
 
@@ -54,7 +55,7 @@ def check_writable(store: Path) -> None:
         os.close(file)
         Path(path).unlink()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in NO_ROOM:
             raise
 
 

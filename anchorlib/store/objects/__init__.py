@@ -12,7 +12,7 @@ places       which of them a text names
 
 from anchorlib.store.objects.address import ObjectAddress, is_object_url, parse_object_url
 from anchorlib.store.objects.bucket import ObjectShelf
-from anchorlib.store.objects.connection import Limits, connected
+from anchorlib.store.objects.connection import Limits
 from anchorlib.store.objects.folder import FolderShelf
 from anchorlib.store.objects.inside import ShelfWithin
 from anchorlib.store.objects.location import ObjectLocation
@@ -28,7 +28,6 @@ __all__ = [
     "ObjectShelf",
     "Shelf",
     "ShelfWithin",
-    "connected",
     "is_object_url",
     "object_location",
     "parse_object_url",

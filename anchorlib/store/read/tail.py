@@ -10,7 +10,7 @@ values of each form; one that was left by a dead process has no such rows.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from anchorlib.store.stored import RowChecks
 
 __all__ = ["whole_rows"]
 
-Array = np.ndarray[Any, Any]
 _PART: Final = 4096  # rows looked at together, from the end on
 _NEVER_ZERO: Final = ("check", "time_ns", "count")
 _TAIL: Final = 8  # bytes at the end of values

@@ -18,7 +18,7 @@ reader opens the arrays; ours find every row, value and checksum at the place wh
 """
 
 from anchorlib.store.seal.faults import sealed_faults
-from anchorlib.store.seal.index import RankFigures, SeriesFigures, figures_of, read_index
+from anchorlib.store.seal.index import RankFigures, SeriesFigures, read_index
 from anchorlib.store.seal.location import SealedRank, rank_location
 from anchorlib.store.seal.manifest import Sealed, SealedObject, is_unfinished, read_sealed
 from anchorlib.store.seal.sealing import seal
@@ -32,7 +32,6 @@ __all__ = [
     "SealedRank",
     "SeriesFigures",
     "Target",
-    "figures_of",
     "is_unfinished",
     "rank_location",
     "read_index",

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["seal"]
 
-Array = np.ndarray[Any, Any]
 LOCAL: Final = (LocalLocation, FolderTarget)
 _MOST_NAME: Final = 120
 BYTES: Final = np.dtype("u1")

@@ -1,10 +1,11 @@
 """The one writing hand: blocks of records become rows, values and statements of a rank."""
 
 from anchorlib.store.write.forms import OpenForm
+from anchorlib.store.write.open_files import ChunkFiles
 from anchorlib.store.write.opening import store_errors
 from anchorlib.store.write.publishing import catalogue_json, rank_json, tell_series
 from anchorlib.store.write.register import check_series
-from anchorlib.store.write.slots import ChunkFiles, write_all
+from anchorlib.store.write.slots import write_all
 from anchorlib.store.write.table import column_shape
 from anchorlib.store.write.writer import Writer
 

@@ -32,7 +32,8 @@ from anchorlib.store.format import (
     shape_rows,
     stamp,
 )
-from anchorlib.store.write.slots import ChunkFiles, SlotArray
+from anchorlib.store.write.open_files import ChunkFiles
+from anchorlib.store.write.slots import SlotArray
 
 __all__ = ["OpenForm", "Part"]
 

@@ -27,7 +27,7 @@ from anchorlib.store.format import (
     new_form,
 )
 from anchorlib.store.write.forms import OpenForm
-from anchorlib.store.write.slots import ChunkFiles
+from anchorlib.store.write.open_files import ChunkFiles
 from anchorlib.store.write.table import CatalogFile
 
 __all__ = ["REFUSED", "Register", "Workshop", "check_series"]

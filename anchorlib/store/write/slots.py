@@ -8,84 +8,18 @@ again.
 
 from __future__ import annotations
 
-import errno
 import os
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from anchorlib.store.disk import Tree
 from anchorlib.store.format import chunk_key
+from anchorlib.store.write.open_files import ChunkFiles
 
-__all__ = ["ChunkFiles", "SlotArray"]
+__all__ = ["SlotArray", "write_all"]
 
 Buffer = bytes | memoryview
-
-
-class ChunkFiles:
-    """Open chunk files; the one used longest ago is closed first.
-
-    limit: of those that are open at a time. tree: where they are made, and whose they are.
-    """
-
-    def __init__(self, limit: int, tree: Tree) -> None:
-        self.fsync = tree.fsync
-        self._tree = tree
-        self._limit = limit
-        self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
-
-    def descriptor(self, array: SlotArray, chunk: int) -> int:
-        """The file of one chunk, at its full size, to be written to."""
-        self._tree.owner.check()
-        key = (array, chunk)
-        descriptor = self._open.get(key)
-        if descriptor is not None:
-            self._open.move_to_end(key)
-            return descriptor
-        while len(self._open) >= self._limit:
-            os.close(self._open.popitem(last=False)[1])
-        descriptor = self._create(array, chunk)
-        self._open[key] = descriptor
-        return descriptor
-
-    def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """See `Tree.put`; gives the others up where the process has too many open."""
-        return self._with_room(lambda: self._tree.put(path, fill))
-
-    def _create(self, array: SlotArray, chunk: int) -> int:
-        path, size = array.file(chunk), array.rows * array.nbytes
-        try:
-            descriptor = self._with_room(lambda: os.open(path, os.O_RDWR))
-        except FileNotFoundError:
-            return self.put(path, lambda made: os.ftruncate(made, size))
-        try:
-            if os.fstat(descriptor).st_size != size:  # cut short from outside, or by a version
-                os.ftruncate(descriptor, size)  # that sized files only once they had their names
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def _with_room(self, work: Callable[[], int]) -> int:
-        try:
-            return work()
-        except OSError as error:
-            if error.errno != errno.EMFILE or not self._open:
-                raise
-        self.close()
-        return work()
-
-    def sync(self, descriptor: int) -> None:
-        """Waits for the disk where the writer promised to survive power loss."""
-        if self.fsync:
-            os.fdatasync(descriptor)
-
-    def close(self) -> None:
-        """Closes them all; the next write opens what it needs."""
-        while self._open:
-            os.close(self._open.popitem()[1])
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,8 @@ from anchorlib.store.format import (
     array_json,
     chunk_key,
 )
-from anchorlib.store.write.slots import ChunkFiles, SlotArray
+from anchorlib.store.write.open_files import ChunkFiles
+from anchorlib.store.write.slots import SlotArray
 
 __all__ = ["CatalogFile", "RowTable"]
 

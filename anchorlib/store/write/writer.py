@@ -9,7 +9,6 @@ zarr.json follow at `publish`. A Writer belongs to the first thread that writes 
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from anchorlib.operations import Entry
 from anchorlib.record import Edges, Gap
 from anchorlib.store.disk import (
     MISFIT,
+    NO_ROOM,
     Budget,
     Ground,
     LeftOut,
@@ -40,11 +40,11 @@ from anchorlib.store.disk import (
 )
 from anchorlib.store.format import ANEW, ROW, Attempt, Begins, Part, encode, json_value
 from anchorlib.store.read import RankReader, stored_fingerprint
+from anchorlib.store.write.open_files import MOST_OPEN, ChunkFiles
 from anchorlib.store.write.opening import Place, resume_counters, store_errors, take_up
 from anchorlib.store.write.packing import Packer, without_values
 from anchorlib.store.write.publishing import Publisher
 from anchorlib.store.write.register import Register, Workshop
-from anchorlib.store.write.slots import ChunkFiles
 from anchorlib.store.write.statements import Statements
 from anchorlib.store.write.table import RowTable
 from anchorlib.store.write.tracefile import OperationFile
@@ -52,8 +52,6 @@ from anchorlib.store.write.tracefile import OperationFile
 __all__ = ["Writer"]
 
 MAX_RANK = 1 << 31
-MOST_OPEN = 64  # chunk files of values and labels
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Writer:

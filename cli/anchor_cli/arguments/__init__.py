@@ -21,7 +21,7 @@ from anchor_cli.arguments.options import (
     several_runs,
     without_slash,
 )
-from anchor_cli.arguments.selection import Selection, parse_steps
+from anchor_cli.arguments.selection import Selection
 from anchor_cli.arguments.spreading import spread_over
 from anchor_cli.arguments.traced import (
     ModuleOption,
@@ -53,7 +53,6 @@ __all__ = [
     "parse_rate",
     "parse_seconds",
     "parse_size",
-    "parse_steps",
     "several_runs",
     "spread_over",
     "tell_gaps",

@@ -30,8 +30,6 @@ from anchorlib.errors import MissingExtraError, UnsupportedError
 
 __all__ = ["WRITERS", "csv_rows", "write_csv"]
 
-Array = np.ndarray[Any, Any]
-
 
 def _write_npz(extract: Extract, file: IO[bytes]) -> None:
     arrays: dict[str, Any] = {**extract.named(), **extract.place}

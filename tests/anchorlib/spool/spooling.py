@@ -13,6 +13,7 @@ from pathlib import Path
 from anchorlib.block import block_of
 from anchorlib.record import Record
 from anchorlib.spool.disk import Disk
+from anchorlib.spool.format import Damaged, entry_at, next_good
 from anchorlib.spool.load import Load
 from anchorlib.spool.spools import OwnedSpool, make_spool
 from anchorlib.spool.target import Target
@@ -33,6 +34,17 @@ from tests.delivery.lines import (
 )
 from tests.server.pushing import answer
 from tests.writing import records_of
+
+
+def entries(data, at=0):
+    """All good entries from `at` on, and the stretches of damage between them."""
+    while at < len(data):
+        found = entry_at(data, at)
+        if isinstance(found, Damaged):
+            end = next_good(data, at + 1)
+            found = Damaged(at, end, torn=found.torn and end == len(data))
+        yield found
+        at = found.end
 
 
 class FailingDisk(Disk):

@@ -10,10 +10,11 @@ import pytest
 
 from anchor_server import serve
 from anchorlib.block import block_of
-from anchorlib.spool.format import Stored, entries, kind_of
+from anchorlib.spool.format import Stored, kind_of
 from anchorlib.store import LocalLocation, RankReader
 from tests.anchorlib.spool.spooling import (
     Written,
+    entries,
     good_records,
     segments,
 )

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anchorlib.errors import OptionError
-from anchorlib.spool.format import OPEN, Damaged, Stored, entries, header
-from anchorlib.spool.place import limit_of, parse_bytes, spool_place
+from anchorlib.spool.format import OPEN, Damaged, Stored, header
+from anchorlib.spool.limit import limit_of, parse_bytes
+from anchorlib.spool.place import spool_place
+from tests.anchorlib.spool.spooling import entries
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from anchorlib.store import Writer
 from anchorlib.store.write import register
-from anchorlib.store.write.writer import MOST_OPEN
+from anchorlib.store.write.open_files import MOST_OPEN
 from tests.anchorlib.store.records import assert_holds, filled, reader, record
 from tests.writing import put
 

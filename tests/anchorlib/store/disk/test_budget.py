@@ -15,7 +15,7 @@ import pytest
 from anchorlib.errors import StoreError
 from anchorlib.record import UNKNOWN, Flag, Gap
 from anchorlib.store import Writer
-from anchorlib.store.disk import budget as budget_module
+from anchorlib.store.disk import full as full_disk
 from anchorlib.store.disk import gaps as gaps_module
 from anchorlib.store.write import slots as slots_module
 from tests.anchorlib.store.records import assert_holds, floats, reader, record
@@ -107,7 +107,7 @@ def test_who_waits_for_room_cannot_ask_for_the_twentieth(
 ) -> None:
     with Writer.open(tmp_path, "run1", 0, max_bytes=1 << 60, wait_for_room=True) as writer:
         monkeypatch.setattr(os, "statvfs", lambda path: Free(f_bavail=50, f_blocks=1000))
-        monkeypatch.setattr(budget_module, "RECHECK_SECONDS", -1.0)
+        monkeypatch.setattr(full_disk, "RECHECK_SECONDS", -1.0)
         with pytest.raises(StoreError, match="beyond the twentieth that stays free"):
             put(writer, blocks(1))
 

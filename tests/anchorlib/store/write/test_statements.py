@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anchorlib.errors import StoreError
 from anchorlib.record import UNKNOWN, Edges, Gap
 from anchorlib.store import Writer
-from anchorlib.store.disk import budget as budget_module
+from anchorlib.store.disk import full as full_disk
 from anchorlib.store.write import ledgers
 from tests.anchorlib.store.disk.test_budget import Free
 from tests.anchorlib.store.records import reader
@@ -143,7 +143,7 @@ def test_lineage_and_headers_beyond_the_bound_are_counted(tmp_path, monkeypatch)
 def full(monkeypatch) -> None:
     """A file system of which but the twentieth is used; it is asked each time."""
     monkeypatch.setattr(os, "statvfs", lambda path: Free(f_bavail=50, f_blocks=1000))
-    monkeypatch.setattr(budget_module, "RECHECK_SECONDS", -1.0)
+    monkeypatch.setattr(full_disk, "RECHECK_SECONDS", -1.0)
 
 
 @pytest.mark.parametrize("said", ["gap", "edges", "header", "attempt"])

@@ -1,7 +1,7 @@
-"""How much a run may still take on disk: `max_bytes`, or all but a twentieth of the file system.
+"""What happens when the disk is full: how much a run may still take there, and who is refused.
 
-A twentieth of its bytes, and of the files that it can hold: a file system that has no inodes left
-is as full as another.
+A run takes `max_bytes`, or all but a twentieth of the file system: a twentieth of its bytes, and of
+the files that it can hold, since a file system that has no inodes left is as full as another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["REASONS", "Budget", "Room", "RunFilesError", "RunRoom"]
+__all__ = ["NO_ROOM", "REASONS", "Budget", "Room", "RunFilesError", "RunRoom"]
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where the file system, or what a user may have of it, is full."""
 
 REASONS = ("max_bytes", "max_run_size", "disk")
 """Why values are left out: a bound of the rank, one of the run, or a disk that is nearly full."""

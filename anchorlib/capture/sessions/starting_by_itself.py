@@ -1,0 +1,32 @@
+"""When a session starts by itself: at the first anchor, where ANCHOR_RUN is set."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from anchorlib.capture.inline import hooks
+from anchorlib.capture.sessions.opening import active_session, open_session
+from anchorlib.capture.sessions.settings import Options, settings
+from anchorlib.errors import AnchorError
+
+__all__ = ["start_where_the_environment_asks"]
+
+_log = logging.getLogger("anchorlib")
+
+
+def start_where_the_environment_asks() -> None:
+    """From now on the first anchor opens a session, if ANCHOR_RUN is set and none is open."""
+    if os.environ.get("ANCHOR_RUN"):
+        hooks.arm(_start_by_itself)
+
+
+def _start_by_itself() -> None:
+    if active_session() is not None:
+        return
+    try:
+        open_session(settings(Options()), midway=True)  # an anchor has it called
+    except Exception as fault:  # noqa: BLE001  # nobody called us here: training goes on
+        hooks.deactivate()
+        said = fault if isinstance(fault, AnchorError) else repr(fault)
+        _log.warning("anchorlib: ANCHOR_RUN is set, but nothing is recorded: %s", said)

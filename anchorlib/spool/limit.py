@@ -1,0 +1,43 @@
+"""How large a spool may grow: ANCHOR_SPOOL_LIMIT, else 10 GiB or a fifth of what is free."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from anchorlib.errors import OptionError
+from anchorlib.names import escape
+
+__all__ = ["limit_of", "parse_bytes"]
+
+DEFAULT_LIMIT: Final = 10 << 30
+_FREE_SHARE: Final = 5  # of what is free a spool takes a fifth at most
+_UNITS: Final = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for suffix, base in (("", 1000), ("B", 1000), ("I", 1024), ("IB", 1024))
+}
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def limit_of(free: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Bytes that a spool may take: ANCHOR_SPOOL_LIMIT, else 10 GiB or a fifth of what is free.
+
+    Raises OptionError where the variable holds no size.
+    """
+    told = environ.get("ANCHOR_SPOOL_LIMIT")
+    if not told:
+        return min(DEFAULT_LIMIT, free // _FREE_SHARE)
+    return parse_bytes(told, "ANCHOR_SPOOL_LIMIT")
+
+
+def parse_bytes(text: str, what: str) -> int:
+    """A size: `10GiB`, `500 MB`, `1048576`. Raises OptionError, which names `what`."""
+    found = _SIZE.fullmatch(text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or not math.isfinite(float(found[1]) * unit):
+        raise OptionError(f"{what}='{escape(text[:80])}' is no size; write 10GiB, 500MB or 1048576")
+    return int(float(found[1]) * unit)
