@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from anchorlib import dtypes
-from anchorlib.diagnosis.causes import Frontier
+from anchorlib.diagnosis.causes import Frontier, from_outside
 from anchorlib.diagnosis.comparison import Divergence
 from anchorlib.diagnosis.judgement import Completeness, Envelope, Origin, perturbation
 from anchorlib.diagnosis.pairing import Alignment, Table
@@ -30,6 +30,7 @@ def notes(
     for table in (alignment.a, alignment.b):
         told += _modes(table)
         told += _gaps(table)
+    told += _from_outside(alignment)
     for one in alignment.merged:
         told += [one.clause, *one.lines]
     told += reordering(alignment)
@@ -126,6 +127,18 @@ def _gaps(table: Table) -> Iterable[str]:
     return [f"{escape(table.run)} has gaps: {count} records are missing, of {name}{more}"]
 
 
+def _from_outside(alignment: Alignment) -> Iterator[str]:
+    """Gradients that are perhaps a part in one run alone."""
+    a, b = from_outside(alignment.a), from_outside(alignment.b)
+    for table, names in ((alignment.a, a - b), (alignment.b, b - a)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield (
+                f"{escape(table.run)} saw the gradient of {escape(min(names))}{more} from outside "
+                "compiled code: what that code kept of it was not recorded"
+            )
+
+
 def _steps(alignment: Alignment) -> Iterable[str]:
     if not alignment.step_offset:
         return []
@@ -167,6 +180,9 @@ def incomplete(complete: Completeness, alignment: Alignment, first: Divergence |
     """
     if first is None:
         return not complete
+    partial = from_outside(alignment.a) ^ from_outside(alignment.b)
+    if first.place.kind == "grad" and first.place.name in partial:
+        return True
     # Steps are A's; where a gap begins may be unknown, and may then be anywhere.
     tables = [table for table in (alignment.a, alignment.b) if table.gaps]
     return any((table.gaps_from or 0) <= first.place.step for table in tables)

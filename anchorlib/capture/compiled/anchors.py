@@ -128,7 +128,7 @@ def _recording(where: torch.Tensor, spot: tracing.Spelled) -> Hook:
 
     def record(g: torch.Tensor | None) -> torch.Tensor | None:
         if not torch.compiler.is_compiling():
-            see_input(name)
+            see_input(g, name, modes)
         if g is not None:
             ops.gradient(g, where, name, modes, program, site)
         return g  # compiled autograd takes None for "there is no gradient"

@@ -35,11 +35,11 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 
 
 @natively
-def see_input(name: str) -> None:
+def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
     """The hook of an input that is no leaf runs."""
     observer = ops.current()
     if observer is not None:
-        observer.see_from_outside(current_node(), name)
+        observer.see_from_outside(current_node(), (name, modes), g)
 
 
 def newest(hook: Callable[..., Any], *, keep: bool, **alike: object) -> tuple[dict[str, Any], int]:

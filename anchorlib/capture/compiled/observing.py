@@ -19,7 +19,7 @@ import torch
 
 from anchorlib.capture.compiled.executions import Executions, Watched, in_backward
 from anchorlib.capture.compiled.inorder import Lines, depends_on_order
-from anchorlib.capture.compiled.outside import PARTIAL, is_partial
+from anchorlib.capture.compiled.outside import Outside, is_partial
 from anchorlib.capture.compiled.programs import Place, Program, Spot, program_of
 from anchorlib.capture.counting import At
 from anchorlib.capture.eager import Observer
@@ -47,7 +47,8 @@ class CompiledObserver:
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
         self.watched: MutableMapping[int, Watched] = WeakValueDictionary()
         self._observer = observer
-        observer.outside = self.see_from_outside
+        self._outside = Outside(observer, self._warn)
+        observer.outside = self._outside.follow
         self._plan = functools.cache(plan_of)
         self._executions = Executions(observer, self._plan, self.watched)
         self._lock = threading.RLock()
@@ -166,17 +167,13 @@ class CompiledObserver:
 
     # -- called from elsewhere
 
-    def see_from_outside(self, node: object, name: str) -> None:
-        """Say so if compiled code may keep a part of the gradient of `name`, made by `node`."""
-        if not is_partial(node):
-            return
-        self._observer.recorder.skip(name, "grad", PARTIAL, self._observer.clock.step)
-        self._warn(
-            PARTIAL,
-            f"{escape(name)} is one of several outputs of compiled code: its gradient is "
-            "recorded as far as it comes from outside that code; anchor it inside, and watch "
-            "compiled models as torch.compile returns them",
-        )
+    def see_from_outside(
+        self, node: object, spot: tuple[str, str], gradient: torch.Tensor | None
+    ) -> None:
+        """A hook outside was given the gradient of an input, by name and modes, of `node`."""
+        plan = self._plan(*spot)
+        if plan is not None and is_partial(node):
+            self._outside.arrived(plan, self._observer.clock.now(), gradient)
 
     def declare(self, name: str) -> None:
         """An anchor was traced: it is to deliver something."""

@@ -86,7 +86,8 @@ class LeafHook(GradientHook):
 class Observer:
     """Takes observations for one session until it is closed.
 
-    outside: told of gradients that compiled code may keep a part of: the node, and the name.
+    outside: given what compiled code handed out, which may keep a part of its gradient: the
+        tensor, its node, the plan and the place.
     """
 
     def __init__(self, clock: Clock, recorder: Recorder) -> None:
@@ -96,7 +97,7 @@ class Observer:
         self.lineage = LineageTracker(recorder.lineage)
         self.closed = False
         self.graft: Graft | None = None
-        self.outside: Callable[[object, str], None] = lambda _node, _name: None
+        self.outside: Callable[[torch.Tensor, object, Plan, At], None] = lambda *_told: None
         self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
@@ -131,7 +132,7 @@ class Observer:
                 self._follow(plan, x, at, node, grads if grad else ())
             self.lineage.see(plan, x, at, node, grad=grad, shape=shape, given=given)
             if grads and grad and node is not None and type(node).__name__ == COMPILED_NODE:
-                self.outside(node, plan.name)
+                self.outside(x, node, plan, at)
             if self.graft is not None:
                 self.graft.in_place(plan.name, "value", at, x, NO_NOTE)
         except UnsupportedError:

@@ -5,6 +5,7 @@ from anchorlib.diagnosis.causes.frontier import EQUAL, UNMATCHED, Frontier, fron
 from anchorlib.diagnosis.causes.headers import (
     MODULE,
     config_diff,
+    from_outside,
     made_otherwise,
     mode_since,
     module_key,
@@ -35,6 +36,7 @@ __all__ = [
     "between",
     "config_diff",
     "drawn_otherwise",
+    "from_outside",
     "frontier",
     "made_otherwise",
     "mode_since",

@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from anchorlib.diagnosis.causes.histories import HISTORY, partings
-from anchorlib.diagnosis.pairing import Alignment, compiled
+from anchorlib.diagnosis.pairing import Alignment, Table, compiled
 
-__all__ = ["MODULE", "config_diff", "made_otherwise", "mode_since", "module_key", "other_values"]
+__all__ = [
+    "MODULE",
+    "config_diff",
+    "from_outside",
+    "made_otherwise",
+    "mode_since",
+    "module_key",
+    "other_values",
+]
 
 PASSING = (
     "pid",
@@ -23,6 +31,7 @@ PASSING = (
     "imported.from",
     "grafted.handed_over",
     "grafted.not_handed_over",
+    "grad.from_outside",
 )
 """What is another in every process, and changes no number."""
 
@@ -95,6 +104,12 @@ def _trees(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[An
         return {}
     alone = [name for name in {**own, **other} if (name in own) != (name in other)]
     return {name: (own.get(name), other.get(name)) for name in alone[:MOST_ALONE]}
+
+
+def from_outside(table: Table) -> set[str]:
+    """Tensors whose gradients were seen from outside compiled code, which may keep a part."""
+    told = [header.get("grad.from_outside") for header in table.header.values()]
+    return {name for names in told if isinstance(names, list) for name in map(str, names)}
 
 
 def mode_since(header: Mapping[str, Any], name: str) -> int | None:

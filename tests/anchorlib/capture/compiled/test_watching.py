@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import anchorlib
+from anchorlib.capture.naming import named_leaves
 from tests.anchorlib.capture.compiled.observing import (
     AOT,
     BACKENDS,
@@ -257,10 +259,86 @@ def test_one_of_several_outputs_is_said_to_be_seen_from_outside_alone(caplog):
         call(X)["loss"].backward()
     assert ("output:r", "grad", 0, 0, 0) not in places(run)
     assert run.arrays("output:loss", "grad")[0] == 1
-    reason = "a gradient that compiled code keeps a part of"
-    assert run.session.counters.skipped == {reason: 2}
-    assert {gap.name for gap in run.sink.gaps} == {"output:loss", "output:r"}
+    reason = "a gradient that compiled code keeps to itself"
+    assert run.session.counters.skipped == {reason: 1}
+    assert {gap.name for gap in run.sink.gaps} == {"output:r"}
+    assert run.sink.entries["grad.from_outside"] == ["output:loss"]
     assert caplog.text.count("is one of several outputs of compiled code") == 1
+
+
+class Encoding(nn.Module):
+    """It returns what it uses itself beside what it makes of it, in a form of the caller's.
+
+    named: whether what it uses is a layer's output, and has the layer's name too.
+    """
+
+    def __init__(self, form, named):
+        super().__init__()
+        self.code, self.out = nn.Linear(3, 4), nn.Linear(4, 3)
+        self.form, self.named = form, named
+
+    def forward(self, x):
+        code = self.code(x) if self.named else self.code(x) * 2
+        return self.form(self.out(code.tanh()), code)
+
+
+FORMS = {
+    "tuple": lambda made, code: (made, code),
+    "dict": lambda made, code: {"made": made, "code": code},
+    "dataclass": Parts,
+}
+
+
+def encoded(store, run, form, *, backend=None, named=True):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Encoding(FORMS[form], named)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with anchorlib.start(run, store=store, recorder="thread") as session:
+        # The plain model: what hangs on the root then runs outside the compiled code.
+        session.watch(model, tensors="*", optimizer=optimizer)
+        call = model if backend is None else torch.compile(model, backend=backend)
+        for _ in range(2):
+            made, code = (tensor for _, tensor in named_leaves("", call(X)))
+            optimizer.zero_grad()
+            ((made - X).square().mean() + 0.1 * code.abs().mean()).backward()
+            optimizer.step()
+    return anchorlib.open_run(run, store=store)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_gradient_that_is_recorded_as_seen_from_outside_is_no_gap(tmp_path, form):
+    encoded(tmp_path, "a", form)
+    run = encoded(tmp_path, "b", form, backend="aot_eager")
+    seen = sorted(i.name for i in run.tensors() if i.name.startswith("output") and i.kind == "grad")
+    assert len(seen) == 2
+    assert run.header()["grad.from_outside"] == seen
+    assert run.gaps() == []
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert (found.verdict, found.incomplete) == ("expected", False), found.sentence
+    assert found.complete
+    assert any("b saw the gradient of output" in note for note in found.notes)
+    assert "grad.from_outside" not in found.config_diff
+
+
+def test_an_answer_that_depends_on_such_a_gradient_is_incomplete(tmp_path):
+    encoded(tmp_path, "a", "tuple", named=False)
+    encoded(tmp_path, "b", "tuple", backend="aot_eager", named=False)
+    found = anchorlib.compare("a", "b", store=tmp_path)
+    assert found.first.place.name == "output:1"
+    assert (found.verdict, found.incomplete) == ("unexpected", True)
+
+
+def test_what_no_mode_selects_is_no_gap():
+    with recording() as run:
+        run.session.watch(
+            model := Structured(), tensors=["output:r@grad"], mode="every_n:2:unit=step"
+        )
+        call = torch.compile(model, backend="aot_eager")
+        for _ in range(4):
+            call(X)["loss"].backward()
+            run.session.step()
+    assert [(gap.name, gap.count) for gap in run.sink.gaps] == [("output:r", 2)]
 
 
 @pytest.mark.parametrize("backend", AOT)
@@ -285,7 +363,8 @@ def test_an_anchor_on_what_compiled_code_gave_out_says_what_it_cannot_see(backen
         h, _ = output(x)
         anchor(h, "the only one")
         h.sum().backward()
-    assert [(g.name, g.count) for g in run.sink.gaps] == [("one of two", 1)]
+    assert run.sink.gaps == []
+    assert run.sink.entries["grad.from_outside"] == ["one of two"]
     assert np.all(run.arrays("the only one", "grad")[0] == 1)
 
 
