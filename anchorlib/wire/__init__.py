@@ -1,36 +1,37 @@
-"""The wire: records, and files of a store, between processes.
+"""The wire: how records, and the files of a store, travel between processes.
 
     Record ─Encoder─▶ frames ─Outbox─▶ PushStream ══gRPC══▶ collector ─Decoder─▶ Record
     zarr   ◀──────── ReaderClient ◀════════════════gRPC════ collector ◀───────── files
 
-address    URLs
-rendezvous which of several collectors a rank is at
-credentials certificates, keys, tokens
-channel    channels
-loading    gRPC, kept from writing to stderr by itself
-framing    a frame as bytes, its payload in place
-encoder    records to frames
-decoder    frames to records, nothing trusted
-blocks     frames of many small records as columns
-outbox     what a writer has to say, until the collector has it
-holding    what it holds, compared with what the collector has
-push       one stream to a collector
-asking     one question to a collector, and its answer
-reader     the client of the second service
-keeper     the client of the third
-sealing    the checksum that ends each message
-malformed  what a message may not be
-services   the services, to serve and to call
-kinds      the kinds of failure
-failures   what a failed call means
-gaps       gap statements as messages
-health     whether a collector is well
-private    files that hold a secret
-lineage    what values were computed from, as messages
-texts      what may name a series
-versions   which versions of the protocol are taken
-limits     what both ends agree on
-v1         generated from proto/
+address     URLs of collectors
+rendezvous  which of several collectors takes a rank
+credentials certificates, keys and tokens
+channel     gRPC channels to a collector
+loading     gRPC, loaded so that it writes nothing to stderr
+framing     a frame as bytes, its payload in place
+encoder     blocks of records to frames
+decoder     frames to blocks of records, nothing trusted
+blocks      the rows of a frame as columns
+outbox      the writer's side of Push: what waits until the collector has it
+holding     records that a writer still holds, compared with those that the collector has
+numbering   finished frames under other record numbers
+push        one stream to a collector
+asking      one question to a collector, and its answer
+reader      the client of the service Reader: files of a store
+keeper      the client of the service Keeper: runs measured, removed and renamed
+sealing     the checksum that ends each message
+malformed   the error of a message that cannot be
+services    the three services, to serve and to call
+kinds       the kinds of failure
+failures    what a failed call means
+gaps        gap statements as messages
+health      whether a collector says that it is well
+private     files that hold a secret
+lineage     what values were computed from, as messages
+texts       names, kinds, modes, phases and reasons, checked
+versions    which versions of the protocol are accepted
+limits      what both ends agree on, and the most that a collector accepts
+v1          generated from proto/
 
 Importing this package does not import gRPC: it comes with the first name that needs it.
 """
@@ -279,5 +280,5 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module 'anchorlib.wire' has no attribute {name!r}")
     value = getattr(import_module(f"anchorlib.wire.{module}"), name)
-    globals()[name] = value  # asked once
+    globals()[name] = value  # the next read of the name does not come through here
     return value

@@ -1,6 +1,6 @@
-"""Where collectors are: `grpc://host:port[/run]`, or `grpcs://` where they speak TLS.
+"""URLs of collectors: `grpc://host:port[/run]`, or `grpcs://` for collectors that speak TLS.
 
-Several that take the ranks of a run together stand in one URL: `grpcs://a:50051,b:50051[/run]`.
+Several collectors that share the ranks of a run stand in one URL: `grpcs://a:50051,b:50051[/run]`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A collector's address, and the run that a URL named, if it did.
+    """A collector's address.
 
-    host: a name or an IP address, an IPv6 one without its brackets.
-    tls: whether the scheme was grpcs.
+    host: a name or an IP address; an IPv6 address is without its brackets.
+    tls: whether the scheme is grpcs.
+    run: the run that the URL named; None where the URL named no run.
     """
 
     host: str
@@ -60,39 +61,42 @@ def is_address(text: str) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """Read a URL. OptionError where it is none, InvalidNameError where its run cannot be one."""
-    found = _FORM.fullmatch(text)
-    port = int(found["port"] or DEFAULT_PORT) if found else 0
-    if found is None or not 0 < port < 1 << 16:
+    """The collector that the URL `text` names.
+
+    Raises OptionError where `text` is no such URL, InvalidNameError for a forbidden name of a run.
+    """
+    match = _FORM.fullmatch(text)
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if match is None or not 0 < port < 1 << 16:
         raise OptionError(
             f"'{shown_address(text)}' is no collector's address; write grpc://host:port, or "
-            "grpcs:// for TLS, with /run after it where a run is meant"
+            "grpcs://host:port for TLS, with /run at the end where a run is meant"
         )
-    run = check_stored_run_name(found["run"]) if found["run"] else None
-    return Address(found["host"].strip("[]"), port, found["scheme"] == "grpcs", run)
+    run = check_stored_run_name(match["run"]) if match["run"] else None
+    return Address(match["host"].strip("[]"), port, match["scheme"] == "grpcs", run)
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """Read a URL of one collector or of several; each of these has the run that stands at its end.
+    """The collectors that a URL of one or several names; each has the run at the URL's end.
 
-    Raises as `parse_address`, and OptionError where one stands there twice.
+    Raises what `parse_address` raises, and OptionError where a collector is named twice.
     """
     scheme, separator, rest = text.partition("://")
     if "," in rest:
         _check_list(text, rest)
     hosts, slash, run = rest.partition("/")
-    found = tuple(
+    collectors = tuple(
         parse_address(f"{scheme}{separator}{host}{slash}{run}") for host in hosts.split(",")
     )
-    targets = [one.target.lower() for one in found]
+    targets = [collector.target.lower() for collector in collectors]
     twice = [target for target in targets if targets.count(target) > 1]
     if twice:
         raise OptionError(f"{twice[0]} stands twice among the collectors: name each one once")
-    return found
+    return collectors
 
 
 def _check_list(text: str, rest: str) -> None:
-    """Raises OptionError for a list that is not written as one, and says how it is."""
+    """Raises OptionError for a malformed list of collectors; the message shows how to write it."""
     hosts = rest.partition("/")[0].split(",")
     if "://" in rest:
         why = "each collector has a scheme of its own"
@@ -109,13 +113,13 @@ def _check_list(text: str, rest: str) -> None:
 
 
 def list_text(collectors: Sequence[Address]) -> str:
-    """One text for a set of collectors, in whatever order they were named."""
+    """The URL of a set of collectors, sorted: the same text in whatever order they are given."""
     scheme = "grpcs" if collectors[0].tls else "grpc"
     return f"{scheme}://{','.join(sorted(one.target for one in collectors))}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what listens on `host` can be reached from this machine alone."""
+    """Whether a server that listens on `host` can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""One question to a collector and its answer, both sealed, over a channel of its own."""
+"""Questions to a collector, each a sealed request with a sealed answer, over one channel."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from anchorlib.wire.services import ReadCall
 
 __all__ = ["Line", "NotThereError"]
 
-_TRIES: Final = 4  # of a question that was damaged on the way, or whose answer was
+_TRIES: Final = 4  # of one question, where the question or its answer is damaged on the way
 
 R = TypeVar("R", bound=Message)
 
 
 class NotThereError(Exception):
-    """The collector has no such thing."""
+    """The collector does not have the run or the file that it was asked about."""
 
 
 class Line:
     """A channel to a collector; may be used by several threads.
 
-    address: an Address or a URL; its run is not looked at.
-    credentials: None takes the environment's.
+    address: an Address or a URL; a run in it is ignored.
+    credentials: None takes those of the environment.
     """
 
     def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
@@ -50,11 +50,12 @@ class Line:
     def ask(
         self, method: ReadCall, request: Message, kind: type[R], *, timeout: float, again: bool
     ) -> R:
-        """The answer, within `timeout` seconds.
+        """The collector's answer to `request`, within `timeout` seconds.
 
-        again: the question may be asked twice, so it is where its answer was damaged on the way.
+        method: the gRPC call. kind: the class of the answer.
+        again: the question changes nothing, so a question whose answer was damaged is asked again.
 
-        Raises NotThereError, StoreError where the collector finds its store spoilt, CollectorError.
+        Raises NotThereError, StoreError for a damaged store at the collector, CollectorError.
         """
         self._check_process()
         question = sealed(request)
@@ -88,7 +89,10 @@ class Line:
             raise Failure(Kind.HERE, sentence).error()
 
     def _refuse(self, error: grpc.RpcError) -> None:
-        """Raises what a failed call means; nothing where the question may be asked again."""
+        """Raises the error that a failed call means.
+
+        Returns where the question was damaged on the way, so that the caller may ask it again.
+        """
         fault = failure(self.address, error)
         if fault.kind is Kind.MISSING:
             raise NotThereError from None

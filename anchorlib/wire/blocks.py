@@ -1,6 +1,6 @@
-"""Rows of a frame as columns: for many small records, of which no object is made each.
+"""The rows of a frame as columns, checked: no object is made of a single record.
 
-The checks are those of `Decoder.decode`, and so is what comes out of them in a store.
+A frame may hold thousands of small records; an object for each would cost more than its bytes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _BOUNDS: Final = {
 
 
 def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBlock:
-    """The rows of a frame without fragments.
+    """The rows of a frame whose values are all in `payload`, as a block.
 
-    Raises FrameError for a malformed frame, DamagedError for a wrong digest.
+    tables: the series, layouts and phases that the stream has defined.
+    Raises FrameError for a malformed frame, DamagedError for values that do not fit their digest.
     """
     rows, rest = divmod(len(columns.digest), DIGEST_BYTES)
     if rest:
@@ -62,7 +63,8 @@ def read_block(columns: Columns, payload: memoryview, tables: Tables) -> RowBloc
         read[name] = entries(getattr(columns, name), rows, name, np.float64)
     read["count"] = entries(columns.count, rows, "count", np.uint64, 1)
     read["scale"] = entries(columns.scale, rows, "scale", np.float64, 1.0)
-    entries(columns.attempt, rows, "attempt", np.int64)  # the store counts its own
+    # The column is checked and then ignored: a store counts attempts itself.
+    entries(columns.attempt, rows, "attempt", np.int64)
     kept = ~entries(columns.summary_only, rows, "summary_only", np.bool_)
     sizes = np.where(kept, np.array(tables.sizes, np.int64)[read["layout"]], 0)
     ends = np.cumsum(sizes)
@@ -111,7 +113,10 @@ def _check_digests(block: RowBlock, digests: bytes, ends: Array) -> None:
 def entries(
     values: Any, rows: int | None, name: str, dtype: type[Any], default: float = 0
 ) -> Array:
-    """A column of a frame as an array; one that was left out is full of its default."""
+    """A column of a frame as an array of `rows` entries; an empty column is full of `default`.
+
+    rows: None takes as many entries as there are. Raises FrameError for another number of entries.
+    """
     if rows is not None and not values:
         return np.full(rows, default, dtype)
     if rows is not None and len(values) != rows:
@@ -120,10 +125,13 @@ def entries(
 
 
 def _numbers(values: Any, rows: int, name: str, known: int) -> Array:
-    """A column of numbers in a table of `known` entries."""
+    """A column of indices into a table of `known` entries.
+
+    Raises FrameError where an index has no entry in the table.
+    """
     column = entries(values, rows, name, np.int64)
     if rows and int(column.max()) >= known:
-        raise FrameError(f"a row speaks of a {name} that was not defined")
+        raise FrameError(f"a row names a {name} that was not defined")
     return column
 
 

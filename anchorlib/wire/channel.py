@@ -1,4 +1,4 @@
-"""Channels to a collector."""
+"""gRPC channels to a collector, with the options and credentials of every client."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from anchorlib.wire.loading import grpc
 __all__ = ["KEEPALIVE_SECONDS", "PING_SECONDS", "open_channel"]
 
 KEEPALIVE_SECONDS: Final = 20
-"""How often a quiet connection is tried with a ping."""
+"""A ping is sent over a connection that was quiet for this long."""
 
 PING_SECONDS: Final = 60
-"""A peer that has not acknowledged a ping for so long is gone.
+"""A peer that has not acknowledged a ping for this long is taken for gone.
 
-Longer than a ping may wait behind what is sent already, on a slow line.
+It is long because a ping waits behind messages that were sent before it, on a slow line.
 """
 
 
 def open_channel(address: Address, credentials: Credentials) -> grpc.Channel:
-    """A channel of its own (it shares no connection); connects at the first call.
+    """A channel to the collector, which shares its connection with no other channel.
 
-    Raises OptionError as `check_credentials` does.
+    It connects at the first call. Raises OptionError where `check_credentials` does.
     """
     check_credentials(address, credentials)
     options = [
         ("grpc.max_send_message_length", MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MESSAGE_BYTES),
         ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # of bytes on the way, in TCP
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # until TCP acknowledges sent bytes
         ("grpc.http2.ping_timeout_ms", PING_SECONDS * 1000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.enable_retries", 0),  # a stream cannot be tried again by gRPC, only by its writer

@@ -1,4 +1,7 @@
-"""What a client shows to a collector, and what it trusts. Nothing here needs gRPC."""
+"""The token and certificates that a client shows to a collector, and those that it trusts.
+
+This module does not import gRPC.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,14 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows, and what it trusts.
+    """The token and certificates that a client shows, and the certificates that it trusts.
 
-    token: the bearer token; never part of a repr, nor of any message.
+    token: the bearer token; never part of a repr, nor of any error message.
     ca_file: certificates to trust instead of the system's.
-    cert_file, key_file: the client's own, for a collector that asks for one.
+    cert_file, key_file: the client's certificate and its key, for a collector that asks for them.
 
-    Raises OptionError for a token that cannot be, and for half a pair.
+    Raises OptionError for a token that no header can carry, and for a certificate without its key
+    or a key without its certificate.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -45,10 +49,11 @@ class Credentials:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Credentials:
-        """What ANCHOR_TOKEN (or _TOKEN_FILE), _CA_FILE, _CLIENT_CERT and _CLIENT_KEY say.
+        """The credentials that the environment names.
 
-        Raises OptionError for a token that cannot be, and for a token file that cannot be read or
-        that others than its owner can read.
+        The variables are ANCHOR_TOKEN, ANCHOR_TOKEN_FILE (read where there is no ANCHOR_TOKEN),
+        ANCHOR_CA_FILE, ANCHOR_CLIENT_CERT and ANCHOR_CLIENT_KEY. Raises OptionError as the class
+        does, for a token file that cannot be read, and for one that not its owner alone can read.
         """
         token = environ.get("ANCHOR_TOKEN")
         if not token and (file := environ.get("ANCHOR_TOKEN_FILE")):
@@ -62,13 +67,15 @@ class Credentials:
 
     @property
     def metadata(self) -> Metadata:
-        """What goes with every call."""
+        """The gRPC metadata that is sent with every call: the token, where there is one."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
 
 def check_credentials(address: Address, credentials: Credentials) -> None:
-    """Raises OptionError where a certificate file cannot be read or is none, where others can read
-    the key, and where a token would cross a network that anyone on the way can read.
+    """Raises OptionError for credentials that cannot or must not be shown to this collector.
+
+    These are: a certificate file that cannot be read or holds no certificate, a key that others
+    than its owner can read, and a token that would cross a network in plain text.
     """
     if credentials.token is not None and not address.tls and not is_loopback(address.host):
         raise OptionError(
@@ -82,7 +89,7 @@ def check_credentials(address: Address, credentials: Credentials) -> None:
 def _check_files(credentials: Credentials) -> None:
     for file in (credentials.ca_file, credentials.key_file, credentials.cert_file):
         read_file(file)
-    # gRPC takes whatever it is given, and fails at the first call without saying why.
+    # gRPC accepts files that hold no certificate, and fails at the first call without saying why.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if credentials.ca_file is not None:
         _check(credentials.ca_file, lambda: context.load_verify_locations(credentials.ca_file))
@@ -104,7 +111,7 @@ def _no_password() -> str:
 
 
 def _token_of(file: Path) -> str:
-    """The one line in a file that its owner alone can read."""
+    """The token in `file`: one line, in a file that its owner alone can read."""
     try:
         check_private(file)
         token = file.read_text(encoding="utf-8").strip()
@@ -122,7 +129,10 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def read_file(path: Path | None) -> bytes | None:
-    """Its content, None of no file. Raises OptionError where it cannot be read."""
+    """The content of the file, or None where `path` is None.
+
+    Raises OptionError where the file cannot be read.
+    """
     if path is None:
         return None
     try:

@@ -1,7 +1,8 @@
 """Frames to blocks of records: the receiving half of the codec.
 
-What arrives is not to be trusted: every length, number and shape is checked before anything is
-made of it (by `blocks`), and the digest of every value before its record is handed on.
+A message may come from anybody: every length, number and shape in it is checked before memory is
+taken for it, and the values of each record are checked against their digest before the record is
+handed on (see `anchorlib.wire.blocks`).
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class Framed(NamedTuple):
 
 
 def parse_request(message: bytes) -> PushRequest | Framed:
-    """A PushRequest, or the frame it carries; FrameError where it is neither.
+    """The PushRequest that `message` is, or the frame that it carries.
 
-    Raises DamagedError where it is not the message that was sent.
+    Raises DamagedError where the message does not fit its checksum, FrameError where it is no
+    PushRequest.
     """
     check_seal(message)
     try:
@@ -56,7 +58,11 @@ def parse_request(message: bytes) -> PushRequest | Framed:
 
 @dataclass(slots=True)
 class _Partial:
-    """A record of which fragments are still to come."""
+    """A record of which fragments are still to come.
+
+    first: the record's number. columns: its row. data: its values, of which the first `received`
+    bytes have arrived.
+    """
 
     first: int
     columns: Columns
@@ -80,7 +86,10 @@ class Decoder:
         self._partial: _Partial | None = None
 
     def define(self, message: Define) -> None:
-        """Learn what later rows speak of. Raises FrameError for what cannot be."""
+        """Add series, layouts and phases to the tables that the indices in later rows refer to.
+
+        Raises InvalidNameError, ModeError or FrameError for an entry that cannot be.
+        """
         self._series += [check_series(s.name, s.kind, s.mode) for s in message.series]
         layouts = [self._layout(layout) for layout in message.layouts]
         self._layouts += layouts
@@ -90,10 +99,11 @@ class Decoder:
             raise FrameError(f"one stream defines at most {TABLE_ENTRIES} series, shapes or phases")
 
     def block(self, frame: Framed) -> RowBlock | None:
-        """The records that are whole with this frame; None where more fragments are to come.
+        """The records that this frame completes; None where more fragments are to come.
 
-        Their values are read-only views of the message. Raises FrameError for a malformed frame,
-        DamagedError for a wrong digest, MemoryError for a record that finds no room.
+        Their values are views of the message, or of the memory in which fragments were put
+        together. Raises FrameError for a malformed frame, DamagedError for values that do not fit
+        their digest, MemoryError for a record that is larger than the free memory.
         """
         head, payload = frame
         if not head.HasField("fragment"):
@@ -112,7 +122,10 @@ class Decoder:
         return read_block(partial.columns, partial.data.data, self._tables)
 
     def _continued(self, head: Frame, fragment: Fragment) -> _Partial:
-        """The record that this fragment goes on with, or begins."""
+        """The record that this fragment continues or begins.
+
+        Raises FrameError where the fragment is not the next one of that record.
+        """
         partial = self._partial
         if fragment.offset == 0 and partial is None:
             self._partial = partial = self._begun(head, fragment.total)
@@ -130,7 +143,7 @@ class Decoder:
             raise FrameError(f"record {head.first} comes in fragments but has no row of its own")
         number = columns.layout[0] if columns.layout else 0
         if number >= len(self._sizes):
-            raise FrameError("a row speaks of a layout that was not defined")
+            raise FrameError("a row names a layout that was not defined")
         if any(columns.summary_only) or self._sizes[number] != total:
             raise FrameError(f"record {head.first} has {self._sizes[number]} bytes, not {total}")
         return _Partial(head.first, columns, np.empty(total, np.uint8))

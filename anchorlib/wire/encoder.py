@@ -1,7 +1,8 @@
 """Blocks of records to frames: the sending half of the codec.
 
-One `Encoder` numbers the records of one writer and knows what it has defined. What it hands out is
-finished bytes: they can be sent, kept, and sent again on another stream after the definitions.
+One `Encoder` numbers the records of one writer, and defines each series, layout and phase once. Its
+frames are finished bytes: they can be sent, kept, and sent again on another stream, once that
+stream was told the definitions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ __all__ = ["Encoded", "Encoder", "frame_weights"]
 _ROW_BYTES = 128  # about what a row's columns take, without its histogram
 _BIN_BYTES = 5  # of one histogram bin
 _DEFINE_BYTES = 1 << 19
-_WHOLE_FRAMES = 4  # a record of so many travels whole: a collector writes it from where it arrived
+# A record of up to so many frames travels in one message: a collector writes the values from the
+# memory in which they arrived, where fragments are copied together first.
+_WHOLE_FRAMES = 4
 
 _ALWAYS: Final = ("step", "order", "time_ns", "min", "max", "sum", "l2")
 _DEFAULTS: Final[dict[str, float]] = {
@@ -45,9 +48,9 @@ K = TypeVar("K", bound=Hashable)
 class Encoded(NamedTuple):
     """One frame.
 
-    parts: the serialised PushRequest, end to end; an encoder's may be views of the records' arrays.
-    end: the number after the last record of which this frame holds a part.
-    definitions: how many of `Encoder.definitions` a stream has to send before it.
+    parts: the serialised PushRequest, end to end; parts may be views of the records' arrays.
+    end: the number after that of the last record of which this frame holds values.
+    definitions: how many of `Encoder.definitions` a stream has to send before this frame.
     """
 
     parts: tuple[Buffer, ...]
@@ -56,24 +59,25 @@ class Encoded(NamedTuple):
 
     @property
     def message(self) -> bytes:
-        """The parts as one; copied unless they are."""
+        """The message as one bytes object; its parts are copied where there is more than one."""
         first = self.parts[0]
         return first if len(self.parts) == 1 and isinstance(first, bytes) else b"".join(self.parts)
 
     @property
     def nbytes(self) -> int:
-        """Of the message."""
+        """Bytes of the message."""
         return sum(map(len, self.parts))
 
     def joined(self) -> Encoded:
-        """The same frame, whatever becomes of the records' arrays."""
+        """A copy of this frame that does not refer to the records' arrays, which may change."""
         return self._replace(parts=(self.message,))
 
 
 class Encoder:
-    """Turns records into frames of about `frame_bytes`, in order; one thread at a time.
+    """Turns blocks of records into frames of about `frame_bytes`, in order; one thread at a time.
 
-    A larger record has a frame of its own, and from four times that on comes in fragments.
+    A larger record has a frame of its own; one of more than four times `frame_bytes` is sent in
+    fragments.
 
     definitions: serialised PushRequests, to be sent in order on every new stream.
     sequence: the number of the next record.
@@ -90,7 +94,8 @@ class Encoder:
     def encode(self, block: RowBlock) -> Iterator[Encoded]:
         """The frames that carry the records of `block`, in order.
 
-        Large values are not copied: use each frame, or `joined`, while they are valid.
+        Large values are not copied: send each frame, or take its `joined` copy, before the
+        memory of the values is used again.
         """
         sizes = block.sizes
         bounds = self._bounds(frame_weights(block))
@@ -101,7 +106,10 @@ class Encoder:
                 yield self._frame(part)
 
     def _bounds(self, weights: Array) -> list[int]:
-        """Where frames begin, and where the last one ends; a larger record is alone in its own."""
+        """The rows at which frames begin, and the end of the last frame.
+
+        weights: about how many bytes each row takes; a row above `frame_bytes` is alone.
+        """
         ends = np.cumsum(weights)
         bounds, first = [0], 0
         while first < len(ends):
@@ -117,7 +125,7 @@ class Encoder:
         return self._encoded(join(head.SerializeToString(), part.values()))
 
     def _fragments(self, part: RowBlock) -> Iterator[Encoded]:
-        """One record that is larger than a frame; its row travels with the first fragment."""
+        """The frames of one record that travels in fragments; the first one carries its row."""
         columns: Columns | None = self._columns(part)
         (storage,) = part.values()
         number, self.sequence = self.sequence, self.sequence + 1
@@ -139,7 +147,7 @@ class Encoder:
             self._new, self._new_bytes = Define(), 0
 
     def _number(self, table: dict[K, int], key: K, define: Callable[[K], int]) -> int:
-        """The number of `key`, defined now if it is new."""
+        """The number of `key` in `table`; a new key is entered there and defined for streams."""
         number = table.get(key)
         if number is None:
             self._new_bytes += define(key)
@@ -163,7 +171,7 @@ class Encoder:
         return len(phase.encode()) + 8
 
     def _columns(self, part: RowBlock) -> Columns:
-        """One list a column; columns of defaults alone are left out."""
+        """The columns of a frame; a column whose entries are all the default is left out."""
         columns, tables = part.columns, part.tables
         numbered = self._numbered
         return Columns(
@@ -187,7 +195,7 @@ class Encoder:
         columns: Mapping[str, Array],
         define: Callable[[K], int],
     ) -> list[int]:
-        """A column of numbers in a block's table, as numbers in this encoder's."""
+        """A column of indices into the block's `table`, as indices into this encoder's table."""
         used, places = np.unique(columns[name], return_inverse=True)
         known = self._known[name]
         numbers = [self._number(known, table[number], define) for number in used.tolist()]

@@ -1,4 +1,4 @@
-"""What a failed call means: its kind, and the sentence that tells people."""
+"""What a failed call means: its kind, for programs, and a sentence, for people."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ __all__ = ["Failure", "failure"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed call: of what kind, and what, where, and what to do in one line."""
+    """A failed call.
+
+    sentence: what failed, where, and what to do, in one line.
+    """
 
     kind: Kind
     sentence: str
 
     def error(self) -> CollectorError:
-        """The same as an error, which carries the kind."""
+        """This failure as an error to raise; its attribute `kind` is the kind."""
         error = CollectorError(self.sentence)
         error.kind = self.kind
         return error
 
 
 def failure(address: Address, error: grpc.RpcError) -> Failure:
-    """Reads the error of a call to the collector at `address`."""
+    """The failure that the error of a call to the collector at `address` means."""
     kind = kind_of(error)
     details = escape(" ".join((error.details() or "").split())[:500])
     return Failure(kind, _sentence(address, kind, details or error.code().name))
@@ -39,7 +42,7 @@ def _sentence(address: Address, kind: Kind, details: str) -> str:
     if kind is Kind.STOPPING:
         return f"{details} ({address})"
     if kind is Kind.UNREACHABLE:
-        # gRPC tells apart what is wrong with a connection by words alone. They choose ours.
+        # gRPC gives every failed connection one status code; its words alone tell the causes apart.
         if mistake := _mistake(address, details):
             return f"cannot talk to the collector at {address}: {mistake}"
         return (
@@ -56,7 +59,7 @@ def _sentence(address: Address, kind: Kind, details: str) -> str:
 
 
 def _mistake(address: Address, details: str) -> str:
-    """What is wrong between two ends that could reach each other; "" where that is not it."""
+    """Which mistake in TLS or certificates explains a failed connection; "" for other causes."""
     for sign, words in _TLS_MISTAKES:
         if sign in details:
             return words.format(host=address.host, target=address.target)
@@ -76,7 +79,7 @@ _TLS_MISTAKES: Final = (
     ("WRONG_VERSION_NUMBER", "it does not speak TLS; write grpc://{target} if that is meant to be"),
     ("andshake failed", "the TLS handshake failed"),
 )
-# All that a client sees where the other end refuses its way of beginning: no reason comes with it.
+# A server that rejects a client's TLS, or its lack of TLS, hangs up without a reason: we guess it.
 _HUNG_UP: Final = {
     False: "it hung up at once; if it speaks TLS, write grpcs://{target}",
     True: "it hung up in the TLS handshake; if it asks for certificates, set ANCHOR_CLIENT_CERT "
@@ -85,7 +88,7 @@ _HUNG_UP: Final = {
 
 
 def _cause(details: str) -> str:
-    """gRPC's own words, where there are none that people use."""
+    """Why nobody answers, in plain words; gRPC's own words where no plain ones are known."""
     for sign, words in (
         ("Connection refused", "connection refused"),
         ("DNS resolution failed", "its name is unknown"),

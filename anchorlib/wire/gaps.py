@@ -1,4 +1,4 @@
-"""Gap statements as messages."""
+"""Gap statements to messages, and messages to gap statements, checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def gaps_message(gaps: Iterable[Gap]) -> Gaps:
 
 
 def read_gaps(message: Gaps) -> list[Gap]:
-    """The statements; InvalidNameError or ModeError where one speaks of what cannot be."""
+    """The gap statements in a message.
+
+    Raises InvalidNameError or ModeError where a statement is of a series that cannot be.
+    """
     return [
         Gap(
             *_series(gap),
@@ -46,6 +49,6 @@ def read_gaps(message: Gaps) -> list[Gap]:
 
 
 def _series(gap: WireGap) -> tuple[str, str, str]:
-    """Whose gap it is; without a mode where it was skipped before any mode had a say."""
+    """The series of a gap; the mode is "" for observations that were skipped before any mode."""
     name, kind, _ = check_series(gap.name, gap.kind, gap.mode or str(All()))
     return name, kind, gap.mode

@@ -1,4 +1,4 @@
-"""Whether a collector says that it is well, by the standard health service."""
+"""Whether a collector says that it is well, asked through gRPC's standard health service."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["ask_health"]
 
 
 def ask_health(address: Address, *, timeout: float = 5.0) -> tuple[str, float]:
-    """The state ("SERVING", "NOT_SERVING") and the seconds that its answer took once connected.
+    """The collector's state ("SERVING", "NOT_SERVING"), and the seconds that a call takes.
 
-    Shows the environment's credentials. Raises CollectorError, OptionError.
+    The seconds are those of a second call, so that connecting is not counted. The environment's
+    credentials are used. Raises CollectorError, OptionError.
     """
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -1,10 +1,10 @@
-"""What a writer holds of records that a store says it has: compared before the writer lets go.
+"""Records that a writer still holds, compared with the store's before the writer removes its own.
 
-    frames it holds ─▶ Doubt ──Confirm──▶ collector
-                    equal or refused ◀──Confirmed──┘
+    frames held ─▶ Doubt ──Confirm──▶ collector
+                equal or refused ◀──Confirmed──┘
 
-A store that has as many records as a writer sent need not have its records: somebody may have
-restored, replaced or forged the run. Records that are not confirmed equal stay where they are.
+A store that has as many records as a writer sent need not have the same records: somebody may have
+restored, replaced or forged the run. Records that are not confirmed to be equal are not removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ _PLAIN: Final = {"step": 0, "pass_index": 0, "call": 0, "order": 0, "time_ns": 0
 
 
 class Held(NamedTuple):
-    """The rows of one frame; `definitions`: messages that define all they speak of."""
+    """The rows of one frame that a writer holds.
+
+    first: the number of the first record.
+    definitions: messages that define the series, layouts and phases that the rows name.
+    """
 
     first: int
     columns: Columns
@@ -43,7 +47,7 @@ class Held(NamedTuple):
 
 
 class Link(NamedTuple):
-    """An attempt in the store that has the writer's records from `first` up to `end`."""
+    """An attempt in the store that has the writer's records `first` … `end` - 1."""
 
     attempt: int
     first: int
@@ -51,7 +55,10 @@ class Link(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """Records of an attempt, numbered inside it, and what they have to be."""
+    """Records `first` … `end` - 1 of an attempt, counted from its start, and their fingerprint.
+
+    fingerprint: of the records that the writer holds; the store's have to have the same.
+    """
 
     attempt: int
     first: int
@@ -60,15 +67,18 @@ class Doubt(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last of them."""
+        """The number of the last of the records."""
         return self.end - 1
 
 
 def held_frame(message: bytes, definitions: Sequence[bytes]) -> Held | None:
-    """What a frame holds; None for a further part of a record, whose row is in the first part."""
+    """The rows of a frame; None for a later fragment of a record: its row is in the first fragment.
+
+    Raises FrameError where `message` is no frame.
+    """
     frame = parse_request(message)
     if not isinstance(frame, Framed):
-        raise FrameError("what was kept as a frame is none")
+        raise FrameError("a message that was kept as a frame is no frame")
     head = frame.head
     if head.HasField("fragment") and head.fragment.offset:
         return None
@@ -76,7 +86,7 @@ def held_frame(message: bytes, definitions: Sequence[bytes]) -> Held | None:
 
 
 def doubts(held: Iterable[Held], links: Sequence[Link]) -> Iterator[Doubt]:
-    """What is to be asked about each of these frames, in order, whose records are in the store."""
+    """The doubts about those of the `held` frames whose records are in the store, in order."""
     end = max((link.end for link in links), default=0)
     tables = _Tables()
     for one in held:
@@ -94,10 +104,10 @@ def doubts(held: Iterable[Held], links: Sequence[Link]) -> Iterator[Doubt]:
 
 
 class Questions:
-    """Doubts on their way to a collector, until each is answered.
+    """Doubts that a collector is asked about, until it has confirmed each.
 
-    doubts: taken one by one as they are sent: each may have to be read from a disk.
-    answered: how many were confirmed.
+    doubts: taken one at a time, when it is sent, for its frames may have to be read from a disk.
+    answered: how many doubts the collector has confirmed.
     """
 
     def __init__(self, doubts: Iterator[Doubt]) -> None:
@@ -108,11 +118,11 @@ class Questions:
 
     @property
     def open(self) -> bool:
-        """Whether something is not confirmed."""
+        """Whether a doubt is not yet confirmed."""
         return bool(self._ahead or self._asked)
 
     def next(self) -> bytes | None:
-        """The next message to send, None while there is none."""
+        """The next Confirm to send; None where all are sent, or too many wait for an answer."""
         if self._ahead is None or len(self._asked) >= WINDOW:
             return None
         doubt, self._ahead = self._ahead, next(self._doubts, None)
@@ -121,12 +131,12 @@ class Questions:
         return sealed(PushRequest(confirm=question))
 
     def take(self, answer: Confirmed) -> None:
-        """What the collector said of the oldest that was asked.
+        """Take the collector's answer to the oldest doubt that was sent.
 
-        Raises RunExistsError where it has other records, FrameError where nothing was asked.
+        Raises RunExistsError where it has other records, FrameError where no answer was due.
         """
         if not self._asked:
-            raise FrameError("it answers what was not asked")
+            raise FrameError("it sent an answer that no question asked for")
         doubt = self._asked.popleft()
         if answer.fingerprint != doubt.fingerprint:
             raise RunExistsError(OTHERS.format(doubt=doubt))
@@ -134,7 +144,7 @@ class Questions:
 
 
 class _Tables:
-    """What was defined so far."""
+    """The series, layouts and phases that were defined so far, by number."""
 
     def __init__(self) -> None:
         self._read = 0
@@ -143,18 +153,18 @@ class _Tables:
         self._phases: list[str] = []
 
     def records(self, held: Held) -> np.ndarray[Any, Any]:
-        """The rows of a frame as dtype RECORD."""
+        """The rows of a frame as an array of dtype RECORD."""
         self._learn(held.definitions)
         columns = held.columns
         rows = len(columns.digest) // _DIGEST_BYTES
-        found = np.empty(rows, RECORD)
-        found["tensor"] = self._tensors(columns, rows)
+        records = np.empty(rows, RECORD)
+        records["tensor"] = self._tensors(columns, rows)
         for name, default in _PLAIN.items():
             dtype = RECORD.fields[name][0].type if RECORD.fields else np.int64
-            found[name] = entries(getattr(columns, name), rows, name, dtype, default)
+            records[name] = entries(getattr(columns, name), rows, name, dtype, default)
         halves = np.frombuffer(columns.digest, ">u8").reshape(rows, 2)
-        found["digest_high"], found["digest_low"] = halves[:, 0], halves[:, 1]
-        return found
+        records["digest_high"], records["digest_low"] = halves[:, 0], halves[:, 1]
+        return records
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
         for message in definitions[self._read :]:
@@ -182,5 +192,5 @@ class _Tables:
                 for series, layout, phase in kinds.tolist()
             ]
         except IndexError:
-            raise FrameError("a row speaks of what was not defined") from None
+            raise FrameError("a row names a series, layout or phase that was not defined") from None
         return np.array(codes, np.uint64)[which.reshape(-1)]

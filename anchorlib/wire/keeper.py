@@ -1,4 +1,4 @@
-"""Runs of a collector measured, removed and renamed from elsewhere, and who writes them."""
+"""The client of a collector's service Keeper: runs measured, removed, renamed, and who writes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ R = TypeVar("R", bound=Message)
 
 
 class KeeperClient:
-    """Asks for calls of the collector's service Keeper; may be used by several threads.
+    """Calls the collector's service Keeper; may be used by several threads.
 
-    address: an Address or a URL; its run is not looked at. credentials: None takes the
-    environment's.
+    address: an Address or a URL; a run in it is ignored.
+    credentials: None takes those of the environment.
     """
 
     def __init__(self, address: Address | str, credentials: Credentials | None = None) -> None:
@@ -45,13 +45,16 @@ class KeeperClient:
         self.address = self._line.address
 
     def status(self) -> Sequence[Writing]:
-        """The ranks that are being written, of runs that may be read. Raises CollectorError."""
+        """The ranks that are being written now, of the runs that the token may read.
+
+        Raises CollectorError.
+        """
         return self._state().writings
 
     def archive(self) -> ArchivingTold | None:
-        """What becomes of its closed runs, of those that may be read; None where all stay there.
+        """How far closed runs, of those that the token may read, are archived elsewhere.
 
-        Raises CollectorError.
+        None where the collector archives no runs. Raises CollectorError.
         """
         told = self._state()
         return told.archive if told.HasField("archive") else None
@@ -61,19 +64,19 @@ class KeeperClient:
 
         Raises RunNotFoundError, CollectorError, StoreError.
         """
-        found = self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
-        return found.bytes, found.written
+        reply = self._ask("Measure", MeasureRequest(run=run), MeasureReply, run, again=True)
+        return reply.bytes, reply.written
 
     def remove(self, run: str, *, unless_after: int | None = None) -> int:
-        """Removes a run; the bytes that are free again. Raises as `measure`.
+        """Remove a run; returns the bytes that this freed. Raises as `measure` does.
 
-        unless_after: it stays where something was written to it after this time.
+        unless_after: a time in nanoseconds since the epoch; a run written to after it is kept.
         """
         request = RemoveRequest(run=run, unless_after_ns=unless_after)
         return self._ask("Remove", request, RemoveReply, run).bytes
 
     def rename(self, run: str, name: str) -> None:
-        """Gives a run another name. Raises as `measure`."""
+        """Give the run the name `name`. Raises as `measure` does."""
         self._ask("Rename", RenameRequest(run=run, name=name), RenameReply, run)
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """The kinds of failure between a collector and those who call it.
 
-A collector says the kind of every refusal in the call's trailing metadata, under `KIND_KEY`. What
-is done about a failure follows from its kind; its words are for people alone. A failure without a
-kind was made by gRPC itself, by the line, or by another server: its status code says what it is.
+A collector sends the kind of every refusal in the call's trailing metadata, under `KIND_KEY`. A
+client decides by the kind what it does about a failure; the words are for people. A failure without
+a kind comes from gRPC itself, from the line, or from another server: its kind is that of its status
+code.
 """
 
 from __future__ import annotations
@@ -19,67 +20,61 @@ KIND_KEY: Final = "anchor-kind"
 
 
 class Kind(StrEnum):
-    """What a failure is; the values travel, so they stay as they are.
+    """The kinds. Their values travel between versions, so none of them is ever changed."""
 
-    permanent: the collector refused, and will refuse again.
-    passing: it may pass by itself, however often it comes.
-    told: the other end, or what seemed to be it, said so.
-    full: the collector takes nothing just now.
-    """
-
-    # What a collector refuses for good.
+    # A collector that refuses for good.
     EXISTS = "exists"  # this rank of the run was recorded before
     BUSY = "busy"  # another process writes this rank
-    STORE = "store"  # what is stored is not what it should be
-    INVALID = "invalid"  # what was said cannot be
-    PROTOCOL = "protocol"  # another version of the protocol
+    STORE = "store"  # the stored run is damaged, or was changed
+    INVALID = "invalid"  # a message breaks the protocol
+    PROTOCOL = "protocol"  # the client speaks another version of the protocol
     TOKEN = "token"  # the token is missing or wrong  # it is no password
     FORBIDDEN = "forbidden"  # the caller has no right to it
-    FOREIGN = "foreign"  # what answers is no collector of this protocol
+    FOREIGN = "foreign"  # the server that answers is no collector of this protocol
 
-    # What a collector refuses just now.
+    # A collector that refuses just now.
     STOPPING = "stopping"  # it is about to end
     STREAMS = "streams"  # all its streams are taken
     DISK = "disk"  # its disk is full, or fails
-    MEMORY = "memory"  # unfinished records of others hold its memory
-    RATE = "rate"  # more bytes a second than may come
-    RUNS = "runs"  # as many runs as there may be
-    INODES = "inodes"  # as many files as a run may have
-    READ_ONLY = "read-only"  # it is being looked after, and changes nothing
+    MEMORY = "memory"  # unfinished records of other streams take its memory
+    RATE = "rate"  # more bytes a second than it accepts
+    RUNS = "runs"  # it has as many runs as are allowed
+    INODES = "inodes"  # the run has as many files as are allowed
+    READ_ONLY = "read-only"  # it is in maintenance, and changes nothing
     REPLACED = "replaced"  # another stream of the same writer took over
-    STALLED = "stalled"  # nothing was said in the middle of a sentence
-    IDLE = "idle"  # nothing was said for a long time: come back when there is something to say
+    STALLED = "stalled"  # the next fragment of a record did not come in time
+    IDLE = "idle"  # the stream was quiet for long: connect again when there is something to send
 
-    # What is given up if it comes again and again.
+    # Failures that a client gives up on if they come again and again.
     DAMAGED = "damaged"  # a message or a value does not fit its checksum
     SEQUENCE = "sequence"  # records are missing before the one that came
     MISSING = "missing"  # there is no such file
     DEFECT = "defect"  # the collector failed, and its log says where
 
-    # What this end sees.
+    # Failures that the client itself observes.
     UNREACHABLE = "unreachable"  # nobody answers
     SILENT = "silent"  # an answer that was due did not come
-    LINE = "line"  # the connection broke, or made no sense any more
-    HERE = "here"  # this end cannot go on
+    LINE = "line"  # the connection broke, or carries bytes that make no sense
+    HERE = "here"  # this process cannot go on
 
     @property
     def permanent(self) -> bool:
-        """Whether it will come again."""
+        """Whether trying again would fail in the same way."""
         return self in _PERMANENT
 
     @property
     def passing(self) -> bool:
-        """Whether it may pass by itself, however often it comes."""
+        """Whether the failure may pass by itself, however often it comes."""
         return self in _PASSING
 
     @property
     def told(self) -> bool:
-        """Whether the other end said so."""
+        """Whether the collector, or the line to it, caused the failure, not this process."""
         return self is not Kind.HERE
 
     @property
     def full(self) -> bool:
-        """Whether the collector takes nothing just now, however soon one comes again."""
+        """Whether the collector accepts no records just now, so that trying at once is in vain."""
         return self in _FULL
 
 
@@ -126,7 +121,7 @@ _PASSING: Final = frozenset(
     }
 )
 
-# The code that travels beside the kind, for clients that know codes alone.
+# The gRPC status code that is sent with each kind, for clients that know the codes alone.
 _CODES: Final[Mapping[Kind, grpc.StatusCode]] = {
     Kind.EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Kind.BUSY: grpc.StatusCode.FAILED_PRECONDITION,
@@ -178,8 +173,8 @@ def kind_of(error: grpc.RpcError) -> Kind:
     """The kind of a failed call."""
     trailing = error.trailing_metadata() or ()
     told = next((str(one.value) for one in trailing if one.key == KIND_KEY), "")
-    # One of a later version, or one in which a bit flipped, does not count.
+    # A kind of a later version, or with a flipped bit, is unknown or does not fit the status code.
     if told in _CODES and _CODES[Kind(told)] is error.code():
         return Kind(told)
-    # Whatever gRPC makes of a broken connection or of bytes that make no sense has another code.
+    # gRPC reports a broken connection, or bytes that make no sense, with any of the other codes.
     return _KINDS.get(error.code(), Kind.LINE)

@@ -1,17 +1,17 @@
-"""What the two ends of the wire agree on, and what a collector accepts at most.
+"""What the two ends of the wire agree on, and the most that a collector accepts.
 
-Every bound is checked before memory is taken for what it bounds. What a client may spend:
+Each bound is checked before the memory is taken that it bounds. The bounds of a client:
 
-    one message                      MESSAGE_BYTES     gRPC refuses it, also what unpacks to more
+    one message                      MESSAGE_BYTES     gRPC refuses more, also of an unpacked one
     one text, dims, elements         TEXT_BYTES, MAX_DIMS, MAX_ELEMENTS
     one record                       RECORD_BYTES
-    one stream: what it defines      TABLE_ENTRIES, DEFINED_BYTES
-    one question what is there       CONFIRMED_RECORDS
+    one stream: definitions          TABLE_ENTRIES, DEFINED_BYTES
+    one Confirm                      CONFIRMED_RECORDS
     one stream: read ahead           AHEAD_BYTES, all together AHEAD_SHARE of the memory
     all streams: unfinished records  UNFINISHED_SHARE of the machine's memory
     streams, calls                   STREAMS (`--max-streams`), and as many calls as wait in line
     silence                          HANDSHAKE_SECONDS, HELLO_SECONDS, STALL_SECONDS, IDLE_SECONDS,
-                                     REST_SECONDS (`--idle-timeout`), pings that nobody answers
+                                     REST_SECONDS (`--idle-timeout`), unanswered pings
     bytes a second, runs             `--max-rate`, `--max-runs`; of a token in its access file
     one run on disk                  `--max-run-size`, `--max-run-inodes`; of a rank `max_bytes`;
                                      and always all but a twentieth of the file system's bytes and
@@ -52,25 +52,25 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 3
-"""The version that a writer speaks; which a collector takes stands in `anchorlib.wire.versions`."""
+"""The protocol version that a writer speaks; `anchorlib.wire.versions` has those accepted."""
 
 FRAME_BYTES: Final = 1 << 20
-"""A writer closes a frame here, rows and payload together.
+"""A writer fills a frame up to about so many bytes of rows and payload.
 
-A larger record has a frame of its own, up to four times this; one beyond comes in fragments.
+A larger record has a frame of its own; one of more than four times this is sent in fragments.
 """
 
 WINDOW: Final = 32
 """Frames that a writer sends ahead of the collector's answer."""
 
 MESSAGE_BYTES: Final = 8 << 20
-"""No message is larger."""
+"""The most bytes of one message."""
 
 READ_BYTES: Final = 4 << 20
-"""The most that one Get carries."""
+"""The most bytes of a file in one answer of Get."""
 
 LISTED_BYTES: Final = 1 << 20
-"""The most that one List carries, of names."""
+"""The most bytes of names in one answer of List."""
 
 RECORD_BYTES: Final = 1 << 34
 """The most raw storage of one record: 16 GiB."""
@@ -81,16 +81,17 @@ TEXT_BYTES: Final = 1024  # of a name, kind, mode, phase or reason, in UTF-8
 HEADER_BYTES: Final = 4 << 20  # of a run header, as JSON
 OPERATIONS_BYTES: Final = 4 << 20  # of one entry of the operations' log, as JSON
 TABLE_ENTRIES: Final = 1 << 20  # series, layouts or phases that one stream defines
-DEFINED_BYTES: Final = 256 << 20  # of messages that define them
-AHEAD_BYTES: Final = 16 << 20  # of messages that arrived and are not dealt with, but for one
+DEFINED_BYTES: Final = 256 << 20  # of the messages that define them, a stream
+AHEAD_BYTES: Final = 16 << 20  # of a stream's messages that wait behind the one being handled
 CONFIRMED_RECORDS: Final = 1 << 16  # that one Confirm may ask about: one chunk of the table
-AHEAD_SHARE: Final = 0.125  # of memory, for those of all streams
+AHEAD_SHARE: Final = 0.125  # of memory, for the waiting messages of all streams
 UNFINISHED_SHARE: Final = 0.25  # of memory, for records of which fragments are still to come
-STREAMS: Final = 512  # ranks of one job at 256, and as many that come back before they are missed
+# A job of 256 ranks, all of which connect anew before their old streams are noticed to be dead.
+STREAMS: Final = 512
 
-HANDSHAKE_SECONDS: Final = 10  # from a connection to its first call's settings
+HANDSHAKE_SECONDS: Final = 10  # from a connection to the HTTP/2 settings of its first call
 HELLO_SECONDS: Final = 10.0  # from a stream's beginning to its Hello
 STALL_SECONDS: Final = 60.0  # between two fragments of one record
 ANSWER_SECONDS: Final = 120.0  # that a writer waits for any answer before it connects anew
 IDLE_SECONDS: Final = 600  # of a connection without any call
-REST_SECONDS: Final = 1800.0  # of a stream on which nothing is said
+REST_SECONDS: Final = 1800.0  # of a stream on which no message comes

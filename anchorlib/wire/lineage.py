@@ -1,4 +1,4 @@
-"""Lineage as messages, entries of the header that a run gains on its way, traced operations."""
+"""Lineage messages: lineage, later entries of a run's header, and traced operations; both ways."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
     "read_operations",
 ]
 
-_MESSAGE_BYTES = 1 << 19  # statements together in one message; a single one may be larger
+_MESSAGE_BYTES = 1 << 19  # of the statements in one message; a larger statement is alone in its own
 
 
 def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
-    """The messages that state `edges`, none of them large."""
+    """The messages that state `edges`, each of at most half a MiB unless it has one statement."""
     message, size = Lineage(), 0
     for one in edges:
         wire = _edges(one)
@@ -44,14 +44,14 @@ def lineage_messages(edges: Iterable[Edges]) -> Iterator[Lineage]:
 
 
 def header_message(entries: Mapping[str, Any]) -> Lineage:
-    """The message that adds `entries` to the header; what JSON has no form of is text."""
+    """The message that adds `entries` to the run's header; values that JSON lacks become text."""
     return Lineage(header=json.dumps(dict(entries), default=str))
 
 
 def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
-    """The messages that state entries of the operations' log; one of them alone may be large.
+    """The messages that state entries of the operations' log; a large entry is alone in its own.
 
-    What no collector would take is left out.
+    An entry of more than OPERATIONS_BYTES is left out: a collector would refuse the whole stream.
     """
     message, size = Lineage(), 0
     for text in map(json.dumps, entries):
@@ -67,7 +67,10 @@ def operations_messages(entries: Iterable[Entry]) -> Iterator[Lineage]:
 
 
 def read_operations(message: Lineage) -> list[Entry]:
-    """The entries. Raises FrameError for what is none, or too large."""
+    """The entries of the operations' log in a message.
+
+    Raises FrameError for an entry that is malformed or too large.
+    """
     return list(map(_read_entry, message.operations))
 
 
@@ -77,11 +80,14 @@ def _read_entry(text: str) -> Entry:
     try:
         return check_entry(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"what was traced cannot be read: {error}") from None
+        raise FrameError(f"an entry of the operations' log cannot be read: {error}") from None
 
 
 def read_header(message: Lineage) -> dict[str, Any]:
-    """The entries. Raises FrameError for what is no JSON object, or too large."""
+    """The entries that a message adds to the run's header.
+
+    Raises FrameError where they are no JSON object, or too large.
+    """
     if len(message.header) > HEADER_BYTES:
         raise FrameError(f"{len(message.header)} characters of a header; {HEADER_BYTES} at most")
     try:
@@ -89,7 +95,7 @@ def read_header(message: Lineage) -> dict[str, Any]:
     except (ValueError, RecursionError):
         entries = None
     if not isinstance(entries, dict):
-        raise FrameError("what a run adds to its header is no JSON object")
+        raise FrameError("the entries that a run adds to its header are no JSON object")
     return entries
 
 
@@ -121,9 +127,9 @@ def _edges(edges: Edges) -> WireEdges:
 
 
 def read_lineage(message: Lineage) -> list[Edges]:
-    """The statements.
+    """The lineage in a message.
 
-    Raises InvalidNameError or FrameError where one speaks of what cannot be.
+    Raises InvalidNameError or FrameError where a statement cannot be true of any tensor.
     """
     return [_read(edges) for edges in message.edges]
 

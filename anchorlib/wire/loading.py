@@ -1,9 +1,9 @@
 """gRPC, loaded so that it leaves the program's stderr alone.
 
-Its C core writes a line of its own for each connection that fails, which for a trainer with a wrong
-certificate is a line every other moment. What failed reaches us as an error and is told once, in a
-sentence. The core reads GRPC_VERBOSITY when it is loaded and never again: a program that sets the
-variable, or that loaded gRPC before, keeps what it has.
+gRPC's C core writes a line for each connection that fails: a trainer with a wrong certificate would
+see one every second. anchorlib reports the failed call itself, once and in a sentence. The core
+reads GRPC_VERBOSITY only while it is loaded: a program that sets the variable, or that loaded gRPC
+before, keeps its own setting.
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ os.environ["GRPC_VERBOSITY"] = _GIVEN or "ERROR"
 import grpc  # noqa: E402  # loaded here alone
 
 if _GIVEN is None:
-    del os.environ["GRPC_VERBOSITY"]  # what this process starts decides for itself
+    del os.environ["GRPC_VERBOSITY"]  # processes that this one starts choose for themselves

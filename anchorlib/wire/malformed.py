@@ -1,4 +1,4 @@
-"""What a message may not be."""
+"""The error of a message that breaks the protocol."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["FrameError"]
 
 
 class FrameError(AnchorError, ValueError):
-    """A message that no encoder of this protocol makes."""
+    """A message, or an order of messages, that no peer of this protocol sends."""

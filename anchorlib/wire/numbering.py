@@ -1,4 +1,4 @@
-"""Finished frames under other numbers: what a spool looks at before it sends them on."""
+"""Finished frames, read and renumbered: a spool that lost records moves the later ones up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Row", "defined", "first_of", "renumbered"]
 
 
 class Row(NamedTuple):
-    """How many series, layouts and phases are defined, or have to be."""
+    """Numbers of series, layouts and phases: those that are defined, or that a frame needs."""
 
     series: int
     layouts: int
@@ -22,9 +22,11 @@ class Row(NamedTuple):
 
 
 def first_of(message: bytes) -> tuple[int, int, Row, int]:
-    """A frame's first record, its payload's offset in that record, what it speaks of, its step.
+    """The first record of a frame: its number, its payload's offset, definitions needed, and step.
 
-    Raises FrameError for what is no frame.
+    The offset is that of the payload in the record, above 0 for later fragments; these need no
+    definitions of their own. The step is the lowest of all rows. Raises FrameError where `message`
+    is no frame.
     """
     head = _frame(message).head
     columns = head.columns
@@ -34,7 +36,7 @@ def first_of(message: bytes) -> tuple[int, int, Row, int]:
 
 
 def defined(definitions: Iterable[bytes]) -> Row:
-    """What these messages define together."""
+    """How many series, layouts and phases these messages define together."""
     told = [parse_request(message).define for message in definitions]  # type: ignore[union-attr]
     return Row(
         sum(len(one.series) for one in told),
@@ -44,7 +46,7 @@ def defined(definitions: Iterable[bytes]) -> Row:
 
 
 def renumbered(message: bytes, back: int) -> bytes:
-    """The frame with its first record's number less by `back`."""
+    """The frame with the number of its first record lowered by `back`."""
     if not back:
         return message
     head, payload = _frame(message)
@@ -60,5 +62,5 @@ def _numbers(columns: Columns) -> tuple[Iterable[int], Iterable[int], Iterable[i
 def _frame(message: bytes) -> Framed:
     frame = parse_request(message)
     if not isinstance(frame, Framed):
-        raise FrameError("what was kept as a frame is none")
+        raise FrameError("a message that was kept as a frame is no frame")
     return frame

@@ -1,11 +1,11 @@
-"""What a writer has to say to a collector, kept until the collector has it.
+"""The writer's side of Push: all that a writer sends to a collector, kept until it arrived there.
 
     records ─▶ unsent ─next─▶ sent ─Ack─▶ gone
                   ▲            │
-                  └──restart───┘   what the collector has already is confirmed equal, and goes
+                  └──restart───┘   records that the collector has are confirmed equal, then removed
 
-Where frames wait is a choice: `MemoryFrames` here, a spool on disk in `anchorlib.spool`. No thread
-and no network: whoever owns an outbox holds a lock around it and carries the bytes.
+Frames wait in memory (`MemoryFrames`) or on disk (`anchorlib.spool`). An outbox starts no thread
+and opens no connection: its owner holds a lock around it and carries the bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from anchorlib.wire.v1.collector_pb2 import (
 __all__ = ["Frames", "MemoryFrames", "Outbox", "close_request", "gap_requests"]
 
 _GAPS_A_MESSAGE = 512
-_FRAMES_A_BACKLOG = 8  # sent between two words about how many there are
+_FRAMES_A_BACKLOG = 8  # frames sent between two Backlog messages
 
 
 class Frames(Protocol):
@@ -45,43 +45,43 @@ class Frames(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of the frames that are kept."""
+        """Bytes of the frames that are kept."""
 
     @property
     def end(self) -> int:
-        """The number after the last record."""
+        """The number after that of the last record."""
 
     @property
     def damage(self) -> Sequence[Gap]:
-        """The statement of what was lost while it waited, if anything was."""
+        """Gap statements of the records that were lost while their frames waited."""
 
     def append(self, frame: Encoded) -> None:
-        """Take the next frame over."""
+        """Keep `frame`, the next one in order."""
 
     def rewind(self) -> None:
-        """None of the frames that are kept counts as sent."""
+        """Count none of the kept frames as sent."""
 
     def held(self, start: int) -> Iterable[Held]:
-        """The frames that are kept, from record `start` on, whether they were sent or not."""
+        """The rows of the kept frames from record `start` on, whether they were sent or not."""
 
     def first(self) -> Encoded | None:
-        """The first frame that was not sent, if there is one."""
+        """The first frame that was not sent; None where all were sent."""
 
     def advance(self) -> None:
-        """That frame was sent."""
+        """Count the frame that `first` returns as sent."""
 
     def commit(self, committed: int) -> None:
-        """The collector has so many records."""
+        """Let go of frames whose records are all among the first `committed`, delivered ones."""
 
     def tidy(self) -> None:
-        """Do what takes time after `commit`; the only one that is called without the lock."""
+        """Finish the slow work of `commit`, as removing files; called without the outbox's lock."""
 
     def drop(self) -> None:
-        """Forget all frames; `end` stays."""
+        """Forget all frames; `end` stays as it is."""
 
 
 class MemoryFrames:
-    """Frames in this process's memory."""
+    """Frames in this process's memory: the `Frames` of a writer that has no spool."""
 
     damage: Sequence[Gap] = ()
 
@@ -93,18 +93,18 @@ class MemoryFrames:
         self._sent: deque[Encoded] = deque()
 
     def append(self, frame: Encoded) -> None:
-        """Take the next frame over."""
+        """Keep a copy of `frame`, the next one in order."""
         self._unsent.append(frame.joined())
         self.nbytes += frame.nbytes
         self.end = frame.end
 
     def rewind(self) -> None:
-        """None of the frames that are kept counts as sent."""
+        """Count none of the kept frames as sent."""
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
 
     def held(self, start: int) -> Iterator[Held]:
-        """The frames that are kept, from record `start` on, whether they were sent or not."""
+        """The rows of the kept frames from record `start` on, whether they were sent or not."""
         for frame in (*self._sent, *self._unsent):
             if frame.end > start:
                 known = self._definitions[: frame.definitions]
@@ -113,24 +113,24 @@ class MemoryFrames:
                     yield held
 
     def first(self) -> Encoded | None:
-        """The first frame that was not sent, if there is one."""
+        """The first frame that was not sent; None where all were sent."""
         return self._unsent[0] if self._unsent else None
 
     def advance(self) -> None:
-        """That frame was sent."""
+        """Count the frame that `first` returns as sent."""
         self._sent.append(self._unsent.popleft())
 
     def commit(self, committed: int) -> None:
-        """The collector has so many records."""
+        """Forget frames whose records are all among the first `committed`."""
         for frames in (self._sent, self._unsent):
             while frames and frames[0].end <= committed:
                 self.nbytes -= frames.popleft().nbytes
 
     def tidy(self) -> None:
-        """Nothing here takes time."""
+        """Does nothing: forgetting frames in memory takes no time."""
 
     def drop(self) -> None:
-        """Forget all frames; `end` stays."""
+        """Forget all frames; `end` stays as it is."""
         self._unsent.clear()
         self._sent.clear()
         self.nbytes = 0
@@ -141,22 +141,25 @@ class Outbox:
 
     encoder: numbers the records and makes the frames.
     window: frames sent ahead of the collector's answer.
-    frames: where they wait; None keeps them in memory.
-    definitions: what streams are told before frames speak of it; None takes the encoder's.
-    lineage: a list that lineage is added to, as messages; None makes one.
-    may_lag: the collector may have more records than are known here: what was not yet on this
-        machine's disk when it lost power had been sent all the same.
-    earlier: attempts that hold what this writer sent before; numbered from below 0, up to 0.
-    attempt: which attempt it has to be, behind those; None for whichever it is.
+    frames: where frames wait; None keeps them in memory.
+    definitions: serialised PushRequests that each stream sends before the frames that need them;
+        None takes the encoder's.
+    lineage: the list to which lineage messages are added; None makes a list.
+    may_lag: the collector may have more records than `frames`: a spool loses its last records when
+        the machine loses power, although they were sent before.
+    earlier: attempts that hold records which this writer sent before; these records have negative
+        numbers, up to -1.
+    attempt: the number of the attempt that the collector has to resume; None allows any.
 
-    committed: records that the collector has.
-    flushed: the last flush that it answered.
-    closed: whether it answered the close.
-    resumed: whether it said where to go on, on this stream.
-    may_lose_power: whether it acknowledged what its disk may not have yet.
+    committed: how many records the collector has.
+    flushed: the number of the last flush that the collector finished.
+    closed: whether the collector answered the close.
+    resumed: whether the collector said, on this stream, at which record to go on, and its records
+        are confirmed to be equal to those held here.
+    may_lose_power: whether acknowledged records may be lost if the collector's machine loses power.
     """
 
-    def __init__(  # noqa: PLR0913  # each is a choice of its own, by keyword
+    def __init__(  # noqa: PLR0913  # independent options, given by keyword
         self,
         encoder: Encoder | None = None,
         *,
@@ -192,96 +195,107 @@ class Outbox:
     # -- the writer's side
 
     def encode(self, block: RowBlock) -> Iterator[Encoded]:
-        """The frames of a block, each to be appended; needs no lock, but always the same thread."""
+        """The frames of a block, each of which the caller has to `append`.
+
+        Needs no lock, but always the same thread.
+        """
         return self._encoder.encode(block)
 
     def append(self, frame: Encoded) -> None:
-        """Take the next frame over."""
+        """Add the next frame to those to be sent."""
         self._frames.append(frame)
 
     def gap(self, gaps: Iterable[Gap]) -> None:
-        """Take cumulative statements over; the newest of a series and reason counts."""
+        """Add gap statements to be sent.
+
+        A statement counts from the session's start, and replaces the earlier one of the same series
+        and reason.
+        """
         told = {(gap.name, gap.kind, gap.mode, gap.reason): gap for gap in gaps}
         self._gaps |= told
         self._untold |= told
 
     def edges(self, edges: Iterable[Edges]) -> None:
-        """Take lineage over; every new stream is told all of it."""
+        """Add lineage to be sent; every new stream is told all of it again."""
         self.say_lineage(
             sealed(PushRequest(lineage=message)) for message in lineage_messages(edges)
         )
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Take entries of the header over; every new stream is told all of them."""
+        """Add entries of the run's header to be sent; every new stream is told all of them."""
         self.say_lineage([sealed(PushRequest(lineage=header_message(entries)))])
 
     def operations(self, entries: Iterable[Entry]) -> None:
-        """Take traced operations over; every new stream is told all of them."""
+        """Add traced operations to be sent; every new stream is told all of them again."""
         self.say_lineage(
             sealed(PushRequest(lineage=message)) for message in operations_messages(entries)
         )
 
     def say_lineage(self, requests: Iterable[bytes]) -> None:
-        """Take lineage over that is messages already."""
+        """Add serialised lineage messages to be sent; every new stream is told all of them."""
         self._lineage += requests
 
     def flush(self) -> int:
-        """Ask for a flush of all that was taken over so far; `flushed` will reach this number."""
+        """Ask the collector to flush all that was added so far.
+
+        Returns the number that `flushed` reaches when the flush is finished.
+        """
         last = self._flushes[-1][0] if self._flushes else self.flushed
         self._flushes.append((last + 1, self._frames.end))
         return last + 1
 
     def close(self) -> None:
-        """Say after everything else that the session is over."""
+        """Send, after everything else, that the session is over."""
         self._closing = True
 
     def drop(self) -> None:
-        """Forget the frames that wait; `waiting` still counts their records."""
+        """Forget the frames that are kept; `waiting` still counts their records."""
         self._frames.drop()
 
     @property
     def nbytes(self) -> int:
-        """Of the frames that the collector has not acknowledged."""
+        """Bytes of the frames that the collector has not acknowledged."""
         return self._frames.nbytes
 
     @property
     def waiting(self) -> int:
-        """Records that the collector has not acknowledged."""
+        """How many records the collector has not acknowledged."""
         return max(0, self._frames.end - self.committed)
 
     # -- the stream's side
 
     def restart(self) -> None:
-        """A new stream begins: nothing counts as sent until the collector says where to go on."""
+        """Begin a new stream: nothing counts as sent until the collector says where to go on."""
         self.resumed = False
         self._resume_at: int | None = None
         self._questions = Questions(iter(()))
         self._frames.rewind()
         self._frames_sent = self._frames_told = 0
         self._asks_backlog = False
-        self._backlog_due = 0  # when so many frames were sent
+        self._backlog_due = 0  # the number of sent frames at which the next Backlog is sent
         self._defined = 0
         self._untold = dict(self._gaps)
         self._lineage_sent = 0
         self._flush_sent = self._flush_answered = self.flushed
-        self._needs: dict[int, int] = {}  # records that have to be there when a flush was answered
+        # For each flush that was sent: how many records the collector has to have before it counts.
+        self._needs: dict[int, int] = {}
         self._close_sent = False
 
     @property
     def owed(self) -> bool:
-        """Whether the collector has something to answer on this stream."""
+        """Whether an answer of the collector is due on this stream."""
         asked = self._flush_sent > self.flushed or self._close_sent
         return not self.resumed or self._frames_sent > self._frames_told or asked
 
     @property
     def at_rest(self) -> bool:
-        """Whether the collector has everything, and nothing is to be said on another stream."""
+        """Whether the collector has everything, so that the stream may end until there is more."""
         unsaid = self._untold or self._lineage_sent < len(self._lineage) or self._flushes
         busy = self.owed or self._closing or self._frames.first() is not None
         return not (unsaid or busy or self.waiting)
 
     def next(self) -> bytes | None:
-        """The next message to send, None while there is none."""
+        """The next message to send; None while nothing can be sent."""
         if not self.resumed:
             return self._questions.next()
         frame = self._frames.first()
@@ -296,11 +310,11 @@ class Outbox:
         if due is not None:
             self._flush_sent = due
             before = next(one for flush, one in self._flushes if flush == due)
-            # Damage that was found since moves the records behind it up.
+            # Records that turned out to be damaged since then do not come: later ones move up.
             self._needs[due] = before if frame is not None else min(before, self._frames.end)
             return sealed(PushRequest(flush=Flush(id=due)))
         if self._closing and not self._close_sent and frame is None:
-            # What was lost is known once everything was read.
+            # Damage in a spool is found by reading it, and all of it is read only now.
             self.gap([gap for gap in self._frames.damage if gap not in self._gaps.values()])
             if self._untold:
                 return self._next_gaps()
@@ -309,10 +323,10 @@ class Outbox:
         return None
 
     def take(self, reply: PushReply) -> None:
-        """What the collector said.
+        """Take a reply of the collector.
 
-        Raises FrameError where that cannot be, RunExistsError where it has other records,
-        DamagedError where it has not got what was sent before what it answers.
+        Raises FrameError for a reply that cannot be, RunExistsError where the collector has other
+        records, DamagedError where it finished a flush or the close without a frame sent before it.
         """
         said = reply.WhichOneof("message")
         if said == "resume":
@@ -323,7 +337,8 @@ class Outbox:
         elif said == "ack":
             self._frames_told = reply.ack.frames
             self.may_lose_power = reply.ack.durability == DURABILITY_PROCESS
-            if self.resumed:  # until then its records are not known to be ours
+            # Before the stream is resumed the collector's records are not known to be ours.
+            if self.resumed:
                 self._commit(reply.ack.committed)
                 self._settle_flushes(whole=True)
         elif said == "flushed":
@@ -337,11 +352,11 @@ class Outbox:
 
     @property
     def confirmed(self) -> int:
-        """Answers on this stream that confirmed what the collector has."""
+        """How many answers on this stream confirmed that the collector's records are ours."""
         return self._questions.answered
 
     def tidy(self) -> None:
-        """Do what takes time after `take`; the only one that is called without the lock."""
+        """Finish the slow work of `take`; call it without the lock, unlike every other method."""
         self._frames.tidy()
 
     def _next_frame(self, frame: Encoded) -> bytes | None:
@@ -362,7 +377,10 @@ class Outbox:
         return next(gap_requests([self._untold.pop(key) for key in keys]))
 
     def _flush_due(self, first: Encoded | None) -> int | None:
-        """The flush whose records were all sent, if there is one that was not."""
+        """The next flush to be sent, where all records before it were sent; else None.
+
+        first: the first frame that was not sent.
+        """
         for flush, before in self._flushes:
             if flush > self._flush_sent:
                 # A frame's last record is number end - 1, and frames are in order.
@@ -379,8 +397,8 @@ class Outbox:
             )
         if self._attempt not in (None, resume.attempt):
             raise FrameError(
-                f"this is attempt {resume.attempt} there, and was to be {self._attempt}: another "
-                "was made, or its store was changed; try once more"
+                f"the collector resumes attempt {resume.attempt}, where attempt {self._attempt} "
+                "was to be resumed: another attempt began, or its store was changed; try once more"
             )
         links = (*self._earlier, Link(resume.attempt, resume.first, resume.committed))
         start = min([self.committed, *(link.first for link in self._earlier)])
@@ -390,9 +408,10 @@ class Outbox:
         self._go_on()
 
     def _settle_flushes(self, *, whole: bool) -> None:
-        """What was flushed counts once the records before it are acknowledged.
+        """Count answered flushes as finished, once the collector has the records before them.
 
-        whole: all that came before what was answered is; else their acknowledgement comes next.
+        whole: an Ack has come since the flush was answered, so a record that is still missing was
+            lost on the way; else that Ack is the next reply.
         """
         while self._flushes and self._flushes[0][0] <= self._flush_answered:
             flush, before = self._flushes[0]
@@ -404,7 +423,7 @@ class Outbox:
             self.flushed = flush
 
     def _go_on(self) -> None:
-        """Once all is confirmed, what the collector has may go, and the rest is sent."""
+        """Resume once all doubts are confirmed: let the collector's records go, send the others."""
         if self._questions.open or self._resume_at is None:
             return
         self._earlier = ()
@@ -417,12 +436,14 @@ class Outbox:
 
 
 def _missing(done: str) -> DamagedError:
-    # A bit that flips in the number of a stream costs a message, and nothing else shows it.
-    return DamagedError(f"it {done} the run, and a frame that was sent before never came there")
+    # A flipped bit in an HTTP/2 stream number loses a whole message, and no checksum shows that.
+    return DamagedError(
+        f"the collector {done} the run, but a frame that was sent before never arrived there"
+    )
 
 
 def gap_requests(gaps: Iterable[Gap]) -> Iterator[bytes]:
-    """Serialised PushRequests that state `gaps`, none of them large."""
+    """Serialised PushRequests that state `gaps`, at most 512 statements in each."""
     every = list(gaps)
     for start in range(0, len(every), _GAPS_A_MESSAGE):
         told = gaps_message(every[start : start + _GAPS_A_MESSAGE])

@@ -1,4 +1,4 @@
-"""Files that hold a secret: a token, the key of a certificate."""
+"""Files that hold a secret, as a token or the key of a certificate: who may read them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["check_private"]
 
 
 def check_private(file: Path) -> None:
-    """Raises OptionError where others than its owner can read `file`, OSError without it.
+    """Raises OptionError where others than its owner can read `file`, OSError where it is missing.
 
-    A file of another owner, as root's that is mounted for a service, may be lent to a group: who
-    runs the service could not read it otherwise.
+    A file of another owner may be readable by its group: a secret that belongs to root and is
+    mounted for a service could not be read by the service's user otherwise.
     """
-    found = file.stat()
-    own = found.st_uid == os.geteuid()
-    if found.st_mode & (0o077 if own else 0o027):
+    status = file.stat()
+    own = status.st_uid == os.geteuid()
+    if status.st_mode & (0o077 if own else 0o027):
         shown = escape(str(file))
         raise OptionError(f"{shown} can be read by others than its owner: chmod 600 {shown}")

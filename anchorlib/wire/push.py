@@ -1,4 +1,4 @@
-"""One stream to a collector: carries what an outbox has to say, and brings it the answers."""
+"""One stream to a collector: sends the messages of an outbox, and hands it the answers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["PushStream", "host_of", "writer_name"]
 
 _WRITER = re.compile(r"process [0-9]+ on (\S{1,255})")
-_ENDS_WITHIN = 5.0  # seconds that gRPC may take to let go of an ended stream's requests
+_ENDS_WITHIN = 5.0  # seconds that gRPC has to release the request iterator of an ended stream
 
 
 class PushStream:
-    """Sends from `outbox`, which `changed` guards, until the collector has closed the run.
+    """Sends the messages of `outbox` until the collector has closed the run.
 
-    `changed` is notified after every answer; notify it after every change to the outbox.
-
-    patience: seconds that an answer may take.
+    changed: guards the outbox. It is notified after every answer; whoever changes the outbox has to
+        notify it too.
+    patience: seconds that an answer may take, at most ANSWER_SECONDS.
 
     silent: whether the stream was ended because an answer that was due did not come.
     answered_at: when the last answer came, by the monotonic clock; None before the first.
@@ -60,16 +60,16 @@ class PushStream:
         self._call: grpc.Call | None = None
 
     def run(self, metadata: Metadata = ()) -> None:
-        """Returns when the collector has closed the run, or ended the stream without an error.
+        """Run the stream; returns when the collector has closed the run or ended the stream.
 
         Raises grpc.RpcError where the stream breaks or is refused, DamagedError for an answer that
-        is not the one that was sent, FrameError for answers that cannot be.
+        does not fit its checksum, and the errors of `Outbox.take`.
         """
         with self._changed:
             if self._over:
                 return
             self._outbox.restart()
-            # Nothing here may hold the requests: they end once gRPC lets go of them.
+            # No variable may refer to the request iterator: it ends when gRPC drops its reference.
             self._call = call = push_call(self._channel)(
                 self._requests(self._greeting()), metadata=metadata
             )
@@ -88,7 +88,7 @@ class PushStream:
             watch.join()
 
     def _known(self, reply: PushReply) -> PushReply:
-        """The reply. Raises FrameError where a collector that knows no parts is to take one."""
+        """The reply. Raises FrameError where a collector of a version without parts gets a part."""
         knows = not reply.HasField("resume") or reply.resume.HasField("first")
         if self._hello.HasField("part") and not knows:
             raise FrameError(
@@ -108,9 +108,9 @@ class PushStream:
             call.cancel()
 
     def _watch(self) -> None:
-        """Ends a stream that is stuck although the line is up.
+        """End the stream if it is stuck although the connection is up.
 
-        A bit that flipped in the line's own frames can make either end wait for ever.
+        A flipped bit in an HTTP/2 frame can make either end wait for ever.
         """
         self._heard = time.monotonic()
         while not self._gone.wait(self._patience / 8):
@@ -129,7 +129,10 @@ class PushStream:
         return sealed(PushRequest(hello=hello))
 
     def _requests(self, hello: bytes) -> Iterator[bytes]:
-        """Runs on a thread of gRPC's, which has to be let go when the stream is over."""
+        """The requests of the stream. gRPC iterates over them on a thread of its own.
+
+        That thread ends only when the iterator does, so `_ended` tells when it is free.
+        """
         try:
             yield hello
             while (message := self._next()) is not None:
@@ -148,11 +151,11 @@ class PushStream:
 
 
 def writer_name() -> str:
-    """How a collector names this process to others."""
+    """The name of this process, by which a collector tells other writers who writes a rank."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def host_of(writer: str) -> str:
-    """The machine in such a name, "" where it is another kind of name."""
-    found = _WRITER.fullmatch(writer)
-    return "" if found is None else found[1]
+    """The machine in a name made by `writer_name`; "" for any other name."""
+    match = _WRITER.fullmatch(writer)
+    return "" if match is None else match[1]

@@ -1,4 +1,4 @@
-"""Reading a collector's store from elsewhere: the two verbs that a zarr store needs."""
+"""The client of a collector's service Reader: get and list, the two verbs that zarr needs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ R = TypeVar("R", GetReply, ListReply)
 
 
 class ReaderClient:
-    """Files of the store that a collector serves; may be used by several threads.
+    """Reads files of the store that a collector serves; may be used by several threads.
 
-    address: an Address or a URL; its run is not looked at.
-    credentials: None takes the environment's.
+    address: an Address or a URL; a run in it is ignored.
+    credentials: None takes those of the environment.
     timeout: seconds that one answer may take.
     """
 
@@ -40,8 +40,8 @@ class ReaderClient:
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
         """The bytes of file `key` from `start` on, at most `length`; None where there is no file.
 
-        A range that reaches beyond the end gives what there is. Raises CollectorError, and
-        StoreError where the collector finds what it will not read: a link, a pipe.
+        A range beyond the file's end is cut there. Raises CollectorError, and StoreError where
+        `key` is no regular file (a link, a pipe), which a collector does not read.
         """
         if length == 0:
             return b"" if self.get(key, 0, 1) is not None else None
@@ -60,9 +60,9 @@ class ReaderClient:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def list(self, prefix: str = "") -> list[str]:
-        """The names in folder `prefix`, sorted, folders with a "/" at the end; [] if there is none.
+        """The names in folder `prefix`, sorted, those of folders with a "/" at the end.
 
-        Raises as `get`.
+        The list is empty where there is no such folder. Raises as `get` does.
         """
         names: list[str] = []
         more = True

@@ -1,10 +1,10 @@
-"""Which of several collectors a rank is at: the first by hash, then the next where that stays away.
+"""Which of several collectors takes a rank: the first by hash; the next while that one is away.
 
     by_hash((a, b, c), "run1", 3)  ─▶ (c, a, b)      rank 3 begins at c, and goes on at a
 
-Each collector gets a number from its own name, the run's and the rank's (rendezvous hashing): the
-order of the list does not matter, nobody has to be asked, and where a collector is added or taken
-away only those ranks move that it had or gets.
+Each collector is weighted by a hash of its name, the run's and the rank's (rendezvous hashing).
+So the order in which collectors are listed does not matter, no service has to assign ranks, and
+where a collector is added or removed only the ranks move that it gets or had.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FAILOVER_SECONDS: Final = 30.0
 _VARIABLE: Final = "ANCHOR_FAILOVER_SECONDS"
 _LEAST: Final = 0.1
 _MOST: Final = 86_400.0
-_MOST_ROUNDS: Final = 6  # after which the time is not doubled any more
+_MOST_ROUNDS: Final = 6  # rounds after which `Route.seconds` is not doubled any more
 
 
 def by_hash(collectors: Sequence[Address], run: str, rank: int) -> tuple[Address, ...]:
-    """The collectors in the order in which this rank goes to them.
+    """The collectors in the order in which this rank tries them.
 
-    The highest xxh3-64 of `host:port`, the run and the rank in decimal, with a zero byte between
-    each two of them, comes first.
+    They are sorted by the xxh3-64 of `host:port`, the run and the rank in decimal, joined by zero
+    bytes; the highest comes first.
     """
 
     def weight(one: Address) -> tuple[int, str]:
@@ -65,11 +65,13 @@ def failover_seconds(environ: Mapping[str, str] = os.environ) -> float:
 
 
 class Route:
-    """The collectors of one rank in their order, and the one that it is at.
+    """The collectors of one rank in their order, and which of them takes the rank now.
 
-    part: the place of that one in the order. has_moved: whether the rank was at another before.
-    seconds: how long one may stay away; None takes the environment's word, and of a collector that
-        is alone any time.
+    seconds: how long a collector may stay away before the rank moves to the next; None takes
+        ANCHOR_FAILOVER_SECONDS, and for ever where there is one collector.
+
+    part: the index of the present collector in `order`.
+    has_moved: whether another collector took the rank before.
     """
 
     def __init__(
@@ -80,39 +82,39 @@ class Route:
         if seconds is None:
             seconds = failover_seconds() if self.is_spread else math.inf
         self._seconds = seconds
-        self._vain = 0  # moves since somebody acknowledged something
+        self._vain = 0  # moves since a collector last acknowledged records
         self.has_moved = False
 
     @property
     def address(self) -> Address:
-        """Of the collector that the rank is at."""
+        """The address of the collector that takes the rank now."""
         return self.order[self.part]
 
     @property
     def is_spread(self) -> bool:
-        """Whether there are others."""
+        """Whether there are several collectors."""
         return len(self.order) > 1
 
     @property
     def seconds(self) -> float:
-        """How long this one may stay away.
+        """How long the present collector may stay away before the rank moves on, in seconds.
 
-        Twice as long after each round in which nobody acknowledged anything: where all of them are
-        slow, a rank that hurries from one to the next would never get on.
+        The time doubles after each round in which no collector acknowledged records: where all of
+        them are slow, a rank that leaves each too early would never deliver anything.
         """
         return self._seconds * 2.0 ** min(self._vain // len(self.order), _MOST_ROUNDS)
 
     @property
     def among(self) -> str:
-        """All of them as one text; empty where there is one."""
+        """The URL that names all collectors; "" where there is only one."""
         return list_text(self.order) if self.is_spread else ""
 
     def move(self) -> None:
-        """The rank goes on at the next one; behind the last comes the first."""
+        """Go on at the next collector; after the last one comes the first."""
         self.part = (self.part + 1) % len(self.order)
         self._vain += 1
         self.has_moved = True
 
     def get_on(self) -> None:
-        """The one that it is at has acknowledged something."""
+        """Note that the present collector has acknowledged records."""
         self._vain = 0

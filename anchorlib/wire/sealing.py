@@ -1,9 +1,9 @@
-"""The checksum that ends each message, in both directions of both services.
+"""The checksum that ends each message, in both directions of all three services.
 
-    <message> 79 <xxh3-64 of it, eight bytes>
+    <message> 79 <xxh3-64 of the message, eight bytes>
 
-It is the field `check`, the last that protobuf writes. An answer's may be seeded with its
-question's, so that an answer to another question does not fit.
+It is the message's field `check`, which protobuf writes last. The checksum of an answer may be
+seeded with that of its question, so that an answer to another question does not fit.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ SEAL_BYTES: Final = 1 + _BYTES
 
 
 class DamagedError(AnchorError, ValueError):
-    """Bytes that are not those that their checksum was made of."""
+    """Bytes that do not fit their checksum or digest: they were changed on the way."""
 
 
 def sealed(message: Message, seed: int = 0) -> bytes:
-    """A message as it is sent."""
+    """The bytes of `message` with its checksum, as they are sent."""
     return sealed_bytes(message.SerializeToString(), seed)
 
 
 def sealed_bytes(body: bytes, seed: int = 0) -> bytes:
-    """A serialised message as it is sent."""
+    """The serialised message `body` with its checksum, as it is sent."""
     return body + seal(xxhash.xxh3_64_intdigest(body, seed))
 
 
 def seal(check: int) -> bytes:
-    """What is sent behind a message whose checksum is `check`."""
+    """The bytes that end a message whose checksum is `check`."""
     return bytes((_TAG,)) + check.to_bytes(_BYTES, "little")
 
 
 def check_seal(message: bytes, seed: int = 0) -> None:
-    """Raises DamagedError where the message is not the one that was sent."""
+    """Raises DamagedError where the message does not fit the checksum at its end."""
     at = len(message) - SEAL_BYTES
     body = memoryview(message)[: max(at, 0)]
     if at < 0 or message[at:] != seal(xxhash.xxh3_64_intdigest(body, seed)):
@@ -59,5 +59,5 @@ def check_seal(message: bytes, seed: int = 0) -> None:
 
 
 def check_of(message: bytes) -> int:
-    """The checksum of a sealed message: the seed of its answer's."""
+    """The checksum of a sealed message, which seeds the checksum of its answer."""
     return int.from_bytes(message[-_BYTES:], "little")

@@ -1,7 +1,7 @@
-"""The services as both ends see them: bytes on the way in, sealed messages on the way out.
+"""The three services as both ends see them: received bytes, and sealed messages sent.
 
-Frames are read and written in place; and what is no message, or not the one that was sent, is for
-the other end to refuse: gRPC itself would log a traceback for each.
+gRPC is given no deserialiser, so that payloads are read in place, and because gRPC would log a
+traceback for each message that is malformed or damaged: our code refuses those itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PushBehaviour: TypeAlias = Callable[[Iterator[bytes], grpc.ServicerContext], Ite
 
 
 def push_call(channel: grpc.Channel) -> PushCall:
-    """Calls Push; requests are sealed PushRequests, replies are for `parse_reply`."""
+    """The call of Push: requests are sealed PushRequests; `parse_reply` reads the replies."""
     return channel.stream_stream(
         f"/{_SERVICE}/Push",
         request_serializer=None,
@@ -45,13 +45,13 @@ def push_call(channel: grpc.Channel) -> PushCall:
 
 
 def parse_reply(message: bytes) -> PushReply:
-    """What Push answered. Raises DamagedError."""
+    """The reply of Push in `message`. Raises DamagedError where it does not fit its checksum."""
     check_seal(message)
     return PushReply.FromString(message)
 
 
 def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
-    """Serves Push; requests are what arrived."""
+    """The handler that serves Push: `behaviour` gets the requests as the bytes that arrived."""
     method: grpc.RpcMethodHandler[bytes, PushReply] = grpc.stream_stream_rpc_method_handler(
         behaviour,
         request_deserializer=None,
@@ -61,12 +61,12 @@ def push_handler(behaviour: PushBehaviour) -> grpc.GenericRpcHandler:
 
 
 def read_calls(channel: grpc.Channel) -> tuple[ReadCall, ReadCall]:
-    """Calls Get and List; requests and replies are sealed messages."""
+    """The calls Get and List of the Reader; requests and replies are sealed messages."""
     return _read_call(channel, "Get"), _read_call(channel, "List")
 
 
 def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
-    """A call of the Keeper, as "Measure"; messages as those of `read_calls`."""
+    """The Keeper's call `name`, as "Measure"; requests and replies are sealed messages."""
     return channel.unary_unary(
         f"/{_KEEPER}/{name}", request_serializer=None, response_deserializer=None
     )
@@ -75,7 +75,10 @@ def keep_call(channel: grpc.Channel, name: str) -> ReadCall:
 def keeper_handler(
     calls: Mapping[str, Callable[[bytes, grpc.ServicerContext], bytes]],
 ) -> grpc.GenericRpcHandler:
-    """Serves the Keeper's calls by their names; messages as those of `reader_handler`."""
+    """The handler that serves the Keeper's calls, given by name.
+
+    Each gets the request as the bytes that arrived, and returns a sealed message.
+    """
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         name: grpc.unary_unary_rpc_method_handler(
             call, request_deserializer=None, response_serializer=None
@@ -95,7 +98,10 @@ def reader_handler(
     get: Callable[[bytes, grpc.ServicerContext], bytes],
     list_: Callable[[bytes, grpc.ServicerContext], bytes],
 ) -> grpc.GenericRpcHandler:
-    """Serves Get and List; requests are what arrived, replies sealed messages."""
+    """The handler that serves Get and List.
+
+    Each gets the request as the bytes that arrived, and returns a sealed message.
+    """
     get_method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
         get, request_deserializer=None, response_serializer=None
     )

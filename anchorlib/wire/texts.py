@@ -1,4 +1,4 @@
-"""Texts that arrive from outside: what may name a series, a phase, a gap's reason."""
+"""Texts in messages, checked: what names a series or a phase, and the reason of a gap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["check_phase", "check_reason", "check_series"]
 
 
 def check_series(name: str, kind: str, mode: str) -> tuple[str, str, str]:
-    """The three texts of a series; InvalidNameError or ModeError where one cannot be."""
+    """The name, kind and mode of a series. Raises InvalidNameError or ModeError."""
     check_name(name)
     if not is_kind(kind) or len(kind.encode()) > TEXT_BYTES:
         raise InvalidNameError(f"{kind[:80]!r} is no kind of tensor")
@@ -21,10 +21,10 @@ def check_series(name: str, kind: str, mode: str) -> tuple[str, str, str]:
 
 
 def check_phase(phase: str) -> str:
-    """The name of a phase, or InvalidNameError."""
+    """The name of a phase. Raises InvalidNameError."""
     return check_name(phase)
 
 
 def check_reason(reason: str) -> str:
-    """Why records are missing, cut to what is kept of it."""
+    """The reason of a gap, cut to the first TEXT_BYTES bytes, which are kept of it."""
     return reason.encode()[:TEXT_BYTES].decode(errors="ignore")

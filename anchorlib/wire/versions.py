@@ -1,7 +1,7 @@
-"""Versions of the protocol: which a collector takes, and of which spools are delivered.
+"""Versions of the protocol: those that a collector accepts, and whose spools can be delivered.
 
-A writer speaks one version, `PROTOCOL`. A collector, and `anchor push`, take the one before as
-well, so that collectors are upgraded first and trainings go on.
+A writer speaks one version, `PROTOCOL`. A collector and `anchor push` accept the version before it
+as well, so that collectors can be upgraded first while trainings go on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from anchorlib.wire.limits import PROTOCOL
 __all__ = ["PROTOCOLS", "why_not_delivered", "why_not_taken"]
 
 PROTOCOLS: Final = range(PROTOCOL - 1, PROTOCOL + 1)
-"""The versions that are taken."""
+"""The versions that are accepted."""
 
 _TAKEN: Final = " and ".join(map(str, PROTOCOLS))
 
 
 def why_not_taken(version: int) -> str:
-    """What a collector answers a writer of a version that it does not take; "" where it does."""
+    """The sentence with which a collector refuses a version; "" for a version that it accepts."""
     if version in PROTOCOLS:
         return ""
     todo = "upgrade anchorlib where the training runs, and start it again"
@@ -29,7 +29,7 @@ def why_not_taken(version: int) -> str:
 
 
 def why_not_delivered(version: int) -> str:
-    """What whoever pushes a spool of another version is told; "" where it can be delivered."""
+    """Why a spool of this version cannot be delivered, in a sentence; "" where it can be."""
     if version in PROTOCOLS:
         return ""
     todo = "with the anchorlib that left it push it into a directory, which later ones read"
