@@ -1,17 +1,17 @@
-"""Who may do what: tokens and certificates, each with its rights and the runs that they hold for.
+"""Who may do what: tokens and certificates, each with rights and the runs that the rights cover.
 
     [[token]]
-    name = "vision"                                     for people, logs, and the runs it makes
-    hash = "sha256:2c26b46b68ffc68f…"                   or a list of them, while a token is changed
+    name = "vision"                                     shown in logs, and noted in runs it makes
+    hash = "sha256:2c26b46b68ffc68f…"                   or a list, while a token is replaced
     rights = ["read", "write"]                          out of read, write, replace, delete
     runs = ["vision-*", "shared"]                       globs of the names of runs
-    common_names = ["trainer7"]                         of clients' certificates, in place of a
-    alternative_names = ["spiffe://here/trainer7"]      token; they need --client-ca
-    max_streams = 64                                    what it may spend, see `limits`; also
+    common_names = ["trainer7"]                         names in clients' certificates, in place of
+    alternative_names = ["spiffe://here/trainer7"]      a token; they need --client-ca
+    max_streams = 64                                    the token's limits, see `limits`; also
     max_rate = "50MB"                                   max_runs, max_run_size, max_run_inodes
 
-A token is 256 random bits. Nobody finds those by trying, however fast the hash is: a slow hash is
-for passwords, which people choose, and here it would cost every call its time.
+A token is 256 random bits, which nobody finds by trying, however fast the hash is. A slow hash
+protects passwords, which people choose; here it would only make every call slower.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _GLOB: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,128}")
 
 
 class Right(StrEnum):
-    """What a call may need.
+    """A right that a call may need.
 
-    WRITE: record runs, and continue or record anew those that the same token made. REPLACE: the
-    latter also with runs of others.
+    WRITE: record new runs, and continue or record anew the runs that the same token made.
+    REPLACE: continue or record anew the runs of others, too.
     """
 
     READ = "read"
@@ -57,12 +57,12 @@ ALL_RIGHTS: Final = frozenset(Right)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one token or certificate may.
+    """The rights of one token or certificate.
 
-    name: "" for whoever comes where a collector has no access file.
-    hashes: sha256 of the tokens that stand for it.
-    certificates: names in clients' certificates that stand for it, as "cn:…" or "san:…".
-    limits: of all its streams and runs together.
+    name: "" for every caller of a collector without an access file.
+    hashes: sha256 of the tokens that have this grant.
+    certificates: names in clients' certificates that have this grant, as "cn:…" or "san:…".
+    limits: for all streams and runs of this grant together.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Grant:
     limits: Limits = NO_LIMITS
 
     def may(self, right: Right, run: str | None) -> bool:
-        """Whether it has this right to a run; None is what belongs to no run."""
+        """Whether the grant holds this right to a run; None: to files that belong to no run."""
         if right not in self.rights:
             return False
         if run is None:
@@ -83,42 +83,49 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """All grants; `anyone` is that of calls that show nothing, None where those are refused."""
+    """All grants of a collector.
+
+    anyone: the grant of calls that show neither token nor certificate; None: they are refused.
+    """
 
     grants: tuple[Grant, ...] = ()
     anyone: Grant | None = None
 
     @classmethod
     def of_token(cls, token: str | None) -> Access:
-        """All rights to whoever shows the one token; to everyone where there is none."""
+        """Gives all rights to callers that show `token`, or to all callers where it is None."""
         hashes = () if token is None else (hash_of(token.encode()),)
         grant = Grant("", ALL_RIGHTS, (EVERY_RUN,), hashes)
         return cls(anyone=grant) if token is None else cls((grant,))
 
     def of_shown(self, token: bytes | None, certificate: Collection[str]) -> Grant | None:
-        """The grant of a token; without a token, of the names in a certificate; else None."""
+        """The grant of a token, or where none is shown, of the names in a certificate.
+
+        None for an unknown caller.
+        """
         if token is not None and self.grants:
             return self._of_hash(hash_of(token))
         named = (one for one in self.grants if not one.certificates.isdisjoint(certificate))
         return next(named, self.anyone)
 
     def _of_hash(self, shown: bytes) -> Grant | None:
-        # Every hash is compared to its end, so that time tells nothing of those that nearly fit.
-        found = None
+        # All hashes are compared, each to its end: the time that this takes must not tell an
+        # attacker how much of a hash he has guessed.
+        matching = None
         for grant in self.grants:
             for known in grant.hashes:
                 if compare_digest(shown, known):
-                    found = grant
-        return found
+                    matching = grant
+        return matching
 
 
 def hash_of(token: bytes) -> bytes:
-    """What a collector keeps of a token."""
+    """The hash of a token; a collector keeps this alone, never the token."""
     return hashlib.sha256(token).digest()
 
 
 def parse_access(text: str, file: str) -> Access:
-    """What an access file says. Raises OptionError, which names `file` and what is wrong in it."""
+    """The grants in the text of an access file; raises OptionError, which names `file`."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
@@ -164,23 +171,26 @@ _KEYS: Final = LIMIT_KEYS | {
 
 
 def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """A list of texts, of which there may be none; one alone needs no list."""
-    found = table.get(key, [])
-    texts = [found] if isinstance(found, str) else found
+    """The texts under a key: a list, a single text, or none where the key is missing."""
+    value = table.get(key, [])
+    texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
         raise OptionError(f"{where}: {key} is a list of texts")
     return tuple(texts)
 
 
 def _hash(text: str, where: str) -> bytes:
-    found = _HASH.fullmatch(text)
-    if found is None:
+    match = _HASH.fullmatch(text)
+    if match is None:
         raise OptionError(f"{where}: a hash is sha256: and 64 hexadecimal digits; see anchor token")
-    return bytes.fromhex(found[1])
+    return bytes.fromhex(match[1])
 
 
 def _refuse_double(grants: Iterable[Grant], file: str) -> None:
-    """Two tables that one token or certificate stands for would leave open which of them counts."""
+    """Raises OptionError where two tables share a name, a hash or a certificate.
+
+    It would be open which of the two tables counts.
+    """
     seen: set[str | bytes] = set()
     for grant in grants:
         shown: list[str | bytes] = [grant.name, *grant.hashes, *grant.certificates]

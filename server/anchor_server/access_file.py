@@ -23,12 +23,13 @@ _Signature = tuple[int, int, int] | None
 
 
 class AccessFile:
-    """The file at `path`; any thread may read it.
+    """The access file at `path`; any thread may read it.
 
-    certificates: whether clients show certificates, or names of them in the file stand for nobody.
+    certificates: whether clients show certificates; if not, a file that names some is refused,
+        because nobody could ever have those grants.
 
-    From `start` to `stop` what it says is handed to `on_change` whenever it has changed, by a
-    thread of its own.
+    From `start` to `stop` a thread calls `on_change` with the file's grants whenever the file has
+    changed.
     """
 
     def __init__(
@@ -37,27 +38,27 @@ class AccessFile:
         self._path = path
         self._certificates = certificates
         self._on_change = on_change
-        self._read: _Signature = None  # what it looked like when it was read
+        self._read: _Signature = None  # when the file was last read
         self._seen: _Signature = None
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="anchor-access", daemon=True)
 
     def start(self) -> None:
-        """Look for changes from now on."""
+        """Starts to look for changes."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stops to look for changes."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def read(self) -> Access:
-        """What it says now.
+        """The grants in the file now.
 
-        Raises OptionError where it cannot be read or used, where others can read it, and where it
-        names certificates that nobody is asked for.
+        Raises OptionError where the file cannot be read or used, where other users can read it, and
+        where it names certificates although clients are asked for none.
         """
         self._read = self._signature()
         try:
@@ -67,7 +68,7 @@ class AccessFile:
             reason = getattr(error, "strerror", None) or "it is no UTF-8"
             raise OptionError(f"cannot read {escape(str(self._path))}: {reason}") from None
         if not text.strip():
-            # An editor empties a file before it writes it, which must not revoke every token.
+            # Some editors empty a file before they write it: that must not revoke every token.
             raise OptionError(
                 f"{escape(str(self._path))} is empty: make a token with `anchor token`, or leave a "
                 "comment in it to let nobody in"
@@ -83,15 +84,15 @@ class AccessFile:
         return access
 
     def renew(self) -> None:
-        """Hand what it says now to `on_change`; raises as `read`, and then changes nothing."""
-        with self._lock:  # or what was read first might be handed over last
+        """Reads the file and calls `on_change`; where `read` raises, nothing is changed."""
+        with self._lock:  # of two threads, the one that read first must not hand over last
             self._on_change(self.read())
 
     def _has_changed(self) -> bool:
-        """Whether it changed since it was read and has looked the same twice since then.
+        """Whether the file has changed since it was read, and stayed unchanged between two looks.
 
-        What is written at this moment may be half of what is meant. A file that is gone has changed
-        too: reading it says so, once.
+        A file that is just being written may be half complete. A missing file counts as changed:
+        reading it then logs the error once.
         """
         now = self._signature()
         before, self._seen = self._seen, now
@@ -99,10 +100,10 @@ class AccessFile:
 
     def _signature(self) -> _Signature:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_ctime_ns, found.st_size
+        return status.st_ino, status.st_ctime_ns, status.st_size
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):

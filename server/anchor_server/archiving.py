@@ -1,9 +1,9 @@
-"""Closed runs of a collector moved to an archive, in the background.
+"""Moves closed runs of a collector to an archive, in the background.
 
-A run goes there when all of its sessions have closed and nothing was written to it for a while. A
-session that went on at another collector says there that it is closed: what it left here goes when
-that part of it is in the archive.
-What fails is tried again, ever more seldom, and is never in the way of what collects.
+A run is archived when all of its sessions have closed and no record was written to it for a while.
+A session that went on at another collector is marked closed there: the part that it left here is
+archived once the closing part is in the archive.
+A run whose archiving fails is tried again after pauses that double, and never delays the collector.
 """
 
 from __future__ import annotations
@@ -42,14 +42,20 @@ __all__ = ["Archiver", "Archiving"]
 
 _log = logging.getLogger("anchor_server")
 
-_FIRST_PAUSE: Final = 5.0  # seconds until what failed is tried again; doubled each time
+_FIRST_PAUSE: Final = 5.0  # seconds until a failed attempt is repeated; doubled each time
 _LONGEST_PAUSE: Final = 1800.0
 _LOOK: Final = 10.0  # seconds between two looks at the store, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Archiving:
-    """Where closed runs go. after: seconds since something was last written to them."""
+    """Where and when closed runs are archived.
+
+    shelf: the archive.
+    after: seconds after the last record of a run.
+    keep: which archived runs stay in the store, and for how long.
+    without_conditions: also use an object store that cannot make conditional writes.
+    """
 
     shelf: Shelf
     after: float = 60.0
@@ -59,7 +65,7 @@ class Archiving:
 
 @dataclass(slots=True)
 class _Pause:
-    """When something is tried again that failed."""
+    """The time until a failed attempt is repeated."""
 
     until: float = 0.0
     seconds: float = 0.0
@@ -75,7 +81,7 @@ class _Pause:
 
 
 class _EndedError(Exception):
-    """The archiver was told to end in the middle of a run."""
+    """Raised to end `archive_run` in the middle of a run, because the archiver is to stop."""
 
 
 class Archiver:
@@ -93,21 +99,27 @@ class Archiver:
         self._thread = threading.Thread(target=self._work, name="anchor-archiver", daemon=True)
 
     def start(self) -> None:
-        """Archive from now on."""
+        """Starts the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """Begin no further rank; nothing is waited for."""
+        """Asks the thread to end before the next rank, and returns at once."""
         self._stopped.set()
 
     def stop(self, patience: float) -> None:
-        """End, and wait so long for the rank it is at: its run is gone on with later."""
+        """Ends the thread, and waits `patience` seconds for the rank that is being archived.
+
+        An interrupted run is finished by the next archiver of this store.
+        """
         self.end()
         if self._thread.is_alive():
             self._thread.join(patience)
 
     def look(self) -> None:
-        """Archives what has been closed for long enough, and makes room; raises nothing."""
+        """Archives the runs that have been closed for long enough, then makes room in the store.
+
+        Raises nothing: errors are logged and counted.
+        """
         try:
             self._shelf = self._shelf or checked_shelf(
                 self._how.shelf, without_conditions=self._how.without_conditions
@@ -132,7 +144,7 @@ class Archiver:
                 self.look()
 
     def _waiting(self, shelf: Shelf) -> list[str]:
-        """The runs that are to be archived, those that failed a moment ago among them."""
+        """The runs that are to be archived; runs whose archiving failed before are among them."""
         noted = {*noted_runs(self._store)}
         runs = [run for run in list_runs(LocalLocation(self._store)) if run not in noted]
         return [run for run in runs if self._is_ripe(run, shelf)]
@@ -150,7 +162,7 @@ class Archiver:
             return False
 
     def _has_ended(self, run: str, parts: Sequence[RankReader], shelf: Shelf) -> bool:
-        """Whether all of its sessions have closed, here or at another collector."""
+        """Whether all sessions of a run have closed, here or at another collector."""
         if all(one.catalogue.state == "closed" for one in parts):
             return True
         asking = self._asking.setdefault(run, _Pause())
@@ -158,7 +170,7 @@ class Archiver:
             return False
         has_ended = not open_ranks(run, parts, shelf)
         if not has_ended:
-            asking.longer()  # each time the archive is asked
+            asking.longer()  # each answer costs a request to the archive
         return has_ended
 
     def _archive(self, run: str, shelf: Shelf) -> None:
@@ -169,9 +181,9 @@ class Archiver:
             done = archive_run(self._store, run, shelf, self._tick)
         except CollectorError:
             raise
-        except (_EndedError, RunNotFoundError):  # gone on with later, or removed
+        except (_EndedError, RunNotFoundError):  # finished by the next archiver, or removed
             return
-        except Exception as error:  # noqa: BLE001  # others may go all the same
+        except Exception as error:  # noqa: BLE001  # other runs can be archived all the same
             self._failed(pause, run, error)
             return
         del self._runs[run]
@@ -179,7 +191,7 @@ class Archiver:
         _log.info("%s is archived in %s, %d bytes", run, done.place, done.bytes)
 
     def _tick(self, done: int, ranks: int) -> None:  # noqa: ARG002  # as `archive_run` calls it
-        """Before each rank: a run of many must not keep the collector from ending."""
+        """Called before each rank, so that a run of many ranks does not delay the end."""
         if self._stopped.is_set():
             raise _EndedError
 

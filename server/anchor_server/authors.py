@@ -1,4 +1,4 @@
-"""Whose a run is: of the token that made it, and of whoever may write into the runs of others."""
+"""Which token made a run, and who may write to it: that token, and those that may replace runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ __all__ = ["check_author", "check_runs", "linked_run"]
 
 
 def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
-    """Raises a Refusal where the run is another's, whom `grant` may not write for.
+    """Raises a Refusal where another token made the run and `grant` has no right to replace it.
 
-    anew: records that are there would be removed. A run that no token made (by a collector without
-    an access file, by a trainer in the directory itself) is continued by whoever may write it, and
-    recorded anew by whoever may replace what others made.
+    anew: the run is to be recorded anew, which removes its records.
 
-    Of a link to another run of the store, that run is touched: it needs the right to write it too.
+    A run that no token made (but a collector without an access file, or a trainer in the directory
+    itself) may be continued with the right to write, and recorded anew with the right to replace.
 
-    Raises StoreError where nothing says any more who made the run.
+    Where the run is a link to another run of the store, the records go to that run: writing needs
+    the right to write both.
+
+    Raises StoreError where the note of who made the run is damaged or missing.
     """
     other = linked_run(store, run)
     if other is not None and not grant.may(Right.WRITE, other):
@@ -55,9 +57,10 @@ def check_author(store: Path, grant: Grant, run: str, *, anew: bool) -> None:
 
 
 def linked_run(store: Path, run: str) -> str | None:
-    """The other run of the store that a link with a run's name leads to; None where it does not.
+    """The run that a run leads to, where its folder is a link into the store; None for no link.
 
-    "" where what it leads to is in the store and no run's folder: only those who may all have it.
+    "" where the link leads to a folder of the store that is no run: no run's name matches "", so
+    that only a grant for every run covers it.
     """
     folder = run_directory(store, run)
     if not folder.is_symlink():
@@ -72,9 +75,9 @@ def linked_run(store: Path, run: str) -> str | None:
 def check_runs(
     store: Path, run: str, limits: Limits, grant: Grant, making: Mapping[str, str]
 ) -> None:
-    """Raises a Refusal where `run` would be one run too many: of the store, or of its maker.
+    """Raises a Refusal where `run` would be one run too many for the store or for its token.
 
-    making: the names of runs that others are making at this moment, with their makers'.
+    making: runs that other streams are making at this moment, with the token of each.
     """
     if limits.runs is None and grant.limits.runs is None:
         return

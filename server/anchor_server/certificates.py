@@ -1,7 +1,7 @@
-"""A certificate and a token that a collector makes for itself, kept with its store.
+"""A self-signed certificate and a token that a collector makes for itself, kept with its store.
 
-They stand where no reader's key leads: in the hidden part of the store, for the owner's eyes. A
-second start finds them again, so that clients go on with what they have.
+They are in a hidden folder of the store, which the Reader service never gives out, and only the
+owner may read them. The next start uses them again, so that clients keep working.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "check_own", "own_identity"]
 
-_DAYS: Final = 397  # the longest that certificates are given anywhere
-_SPARE_DAYS: Final = 30  # one that ends sooner is made anew
+_DAYS: Final = 397  # some TLS clients take no certificate that is valid for longer (398 days)
+_SPARE_DAYS: Final = 30  # a certificate that ends sooner is replaced
 _TOKEN_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Where they are. `host` is the name that clients call this collector by."""
+    """The files of the certificate, its key and the token; host: the name for clients to use."""
 
     host: str
     cert_file: Path
@@ -40,7 +40,9 @@ class Identity:
 
 
 def own_identity(store: Path, bind_host: str) -> Identity:
-    """What an earlier start made, while it lasts and names this host; else new ones.
+    """The files of an earlier start, while their certificate is valid and names this host.
+
+    Otherwise makes a new certificate; the token stays.
 
     Raises MissingExtraError without the package cryptography, StoreError where the store cannot
     be written.
@@ -63,12 +65,12 @@ def own_identity(store: Path, bind_host: str) -> Identity:
 
 
 def check_own() -> None:
-    """Raises MissingExtraError where no certificate can be made here."""
+    """Raises MissingExtraError where the package that makes certificates is not installed."""
     _x509()
 
 
 def _names(bind_host: str) -> list[str]:
-    """What the collector may be called, the name for clients first."""
+    """The names and addresses that clients may use for the collector; the best one comes first."""
     host = bind_host.strip("[]")
     everywhere = host in ("0.0.0.0", "::")
     names = [socket.gethostname()] if everywhere else [host]
@@ -78,16 +80,16 @@ def _names(bind_host: str) -> list[str]:
 def _serves(identity: Identity, names: Sequence[str]) -> bool:
     x509 = _x509()
     try:
-        found = x509.load_pem_x509_certificate(identity.cert_file.read_bytes())
-        held = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate = x509.load_pem_x509_certificate(identity.cert_file.read_bytes())
+        held = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (FileNotFoundError, ValueError, x509.ExtensionNotFound):
         return False
-    lasts = found.not_valid_after_utc - datetime.now(UTC) > timedelta(days=_SPARE_DAYS)
+    lasts = certificate.not_valid_after_utc - datetime.now(UTC) > timedelta(days=_SPARE_DAYS)
     return lasts and identity.key_file.exists() and set(map(_general, names)) <= set(held)
 
 
 def _make(names: Sequence[str]) -> tuple[bytes, bytes]:
-    """A certificate and its key, in PEM form; it is its own authority."""
+    """A self-signed certificate for `names`, and its key, both in PEM form."""
     x509 = _x509()
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -101,7 +103,7 @@ def _make(names: Sequence[str]) -> tuple[bytes, bytes]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_before(now - timedelta(days=1))  # a client's clock may be behind
         .not_valid_after(now + timedelta(days=_DAYS))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(list(map(_general, names))), critical=False)
@@ -137,10 +139,10 @@ def _general(name: str) -> x509.GeneralName:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Put a file down whole, readable by its owner alone from its first moment."""
+    """Writes a file in one step; only its owner can read it, from the first moment on."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:  # noqa: PTH123  # it is open already
+    with open(descriptor, "wb") as file:  # noqa: PTH123  # opens a descriptor, not a path
         file.write(content)
     new.replace(path)

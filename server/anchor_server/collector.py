@@ -1,4 +1,4 @@
-"""The collector: a gRPC server over one directory, and its life.
+"""The collector: a gRPC server over one directory; how it is made, started, renewed and stopped.
 
 with serve(Path("anchors"), bind="127.0.0.1:0") as collector:
     print(collector.address)
@@ -54,40 +54,41 @@ __all__ = ["DEFAULT_BIND", "Collector", "serve"]
 
 DEFAULT_BIND: Final = "127.0.0.1:50051"
 
-_SPARE_THREADS = 16 + WATCHERS  # for everything that is not a stream
+_SPARE_THREADS = 16 + WATCHERS  # for all calls but streams
 _WAITING_CALLS = 256
-_LAST_WORDS = 0.5  # seconds that calls have at least to be answered
-_ARCHIVING = 5.0  # seconds that a rank on its way to the archive may take to arrive
-_PATIENCE = 2.0  # seconds that a stream which ended may take to give its rank back
-_NUMBERS = itertools.count()  # of the collectors of this process
+_LAST_WORDS = 0.5  # seconds that open calls get at least, however little grace is left
+_ARCHIVING = 5.0  # seconds that a stop waits at most for the rank that is being archived
+_PATIENCE = 2.0  # seconds that an ended stream may take to give its rank back
+_NUMBERS = itertools.count()  # one for each collector of this process
 
 
 class Collector:
-    """Serves the store in a directory: takes records in, gives files out.
+    """Serves the store in a directory: takes records from trainers, gives files to readers.
 
-    store: the directory, made if need be.
-    bind: host:port; port 0 picks one. `address` says which.
+    store: the directory, made where it does not exist.
+    bind: host:port; port 0 picks a free port. `address` holds the port that was picked.
     tls, token, access: who may call. `token` has all rights; `access` is a file that names several
-        tokens and says what each may (see `anchor_server.access`), and is read again when it
-        changes: one of the two. Beyond loopback tls and one of them are needed (or tls with a
-        client CA), unless `insecure` says otherwise.
-    fsync: acknowledge what survives power loss, not only kill -9 of this process.
-    read_only: give files out and change nothing on disk; training processes keep what they have to
-        say, and come back.
-    max_streams: training processes at once.
-    idle_timeout: seconds that a stream may say nothing; a training process that rests for longer
-        comes back when it has something to say.
+        tokens with the rights of each (see `anchor_server.access`) and is read again when it
+        changes. A collector has a token or an access file, not both. An address beyond loopback
+        needs tls and a token or access file (or tls with a client CA), unless `insecure` is set.
+    fsync: acknowledge records once they survive power loss, not only kill -9 of this process.
+    read_only: give files out and change nothing on disk; training processes keep their records in
+        their spools, and connect again later.
+    max_streams: training processes that may be connected at once.
+    idle_timeout: seconds that a stream may send nothing; a training process that rests for longer
+        connects again when it has records to send.
     max_bytes: of one rank on disk. max_run_bytes: of all ranks of a run together. Beyond either
-        values are left out. A twentieth of the disk stays free in any case.
+        limit values are left out and summaries kept. A twentieth of the disk stays free in any
+        case.
     max_run_files, max_runs, max_rate: files and folders of a run, runs in the store, bytes a second
-        that all streams send together. What is beyond them waits in its spool.
-    record_bytes: the most raw storage of one record.
-    archiving: where closed runs go; None leaves them here.
+        that all streams send together. Records beyond these limits wait in the trainer's spool.
+    record_bytes: the most bytes of raw storage in one record.
+    archiving: where closed runs go; None leaves them in the store.
 
-    What else bounds a client stands in `anchorlib.wire.limits`.
+    `anchorlib.wire.limits` holds the limits of a client that are no settings.
 
-    Raises OptionError for settings that cannot be, CollectorError where the port cannot be bound,
-    StoreError where the directory cannot be made or written.
+    Raises OptionError for settings that contradict each other or cannot be used, CollectorError
+    where the port cannot be bound, StoreError where the directory cannot be made or written.
     """
 
     def __init__(  # noqa: PLR0913  # each is a setting of `anchor serve`
@@ -151,18 +152,20 @@ class Collector:
         self._stop_lock = threading.Lock()
 
     def _known(self, token: str | None) -> Access:
-        """Who may do what: as the access file says, or whoever has the token."""
+        """The rights of all callers: those in the access file, or all rights for the one token."""
         if self._access is None:
             return Access.of_token(token)
         if token is not None:
-            raise OptionError("a collector has one token, or an access file that names several")
+            raise OptionError(
+                "a collector takes a token or an access file, not both: leave one out"
+            )
         return self._access.read()
 
     def start(self) -> None:
-        """Serve from now on, on threads of its own."""
+        """Starts to serve on threads of the collector's own, and returns at once."""
         keep_memory()
         if not self._gate.read_only:
-            # A thread of its own: what an interrupted removal left may be terabytes.
+            # A separate thread, because an interrupted removal may have left terabytes to delete.
             Thread(target=end_removals, args=(self.store,), daemon=True).start()
         self._server.start()
         self._health.say(serving=True)
@@ -172,13 +175,16 @@ class Collector:
             self._archiver.start()
 
     def renew(self, token: str | None = None) -> None:
-        """Read certificates (for connections from now on) and access again, or ask for `token`.
+        """Reads the certificates and the access file again, or replaces the token.
 
-        Connections and calls that there are go on, but for streams of those who would not be let
-        in any more by the access file: they end. token: None leaves the one there is; a collector
-        that was made without a token never asks for one.
+        New certificates serve new connections. Connections and calls that are open go on, except
+        streams whose caller the new access file would refuse: those end.
 
-        Raises OptionError for files that cannot be used; those there were are used on.
+        token: the new token; None keeps the present one. A collector that was made without a token
+            never demands one.
+
+        Raises OptionError for files that cannot be used; the collector then keeps the files that
+        it read before.
         """
         if self._access is not None:
             self._access.read()
@@ -194,17 +200,18 @@ class Collector:
         self._push.look_again()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the collector was stopped within `timeout` seconds (None: wait for it)."""
+        """Whether the collector was stopped within `timeout` seconds (None: waits without end)."""
         return self._stopped.wait(timeout)
 
     def stop(self, grace: float = 10.0, *, readers: bool = False) -> None:
-        """Write and acknowledge what has arrived, publish, give all ranks back, end.
+        """Writes and acknowledges records that have arrived, publishes all ranks, and ends.
 
         Meanwhile readers are answered, and the health service says NOT_SERVING. After `grace`
-        seconds calls that are still going on are cancelled. A second call waits for the first.
+        seconds calls that are still open are cancelled. A second call of `stop` waits for the
+        first.
 
-        readers: those in the middle of something go on until nobody has asked for anything for two
-            seconds, within the same `grace`.
+        readers: wait also for readers, who fetch a run in many calls: until none of them has called
+            for two seconds, within the same `grace`.
         """
         with self._stop_lock:
             if self._stopped.is_set():
@@ -230,7 +237,10 @@ class Collector:
             self._stopped.set()
 
     def _release(self, over: float) -> None:
-        """Gives ranks and runs back; a run that is not archived yet is gone on with later."""
+        """Waits until streams and archiver have let go of their ranks.
+
+        A run whose archiving is interrupted here is finished by the next collector of this store.
+        """
         if self._archiver is not None:
             self._archiver.end()
         self._ranks.wait_idle(over - time.monotonic())
@@ -239,15 +249,15 @@ class Collector:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more; False where a call does not end, cancelled or not.
+        """Whether all threads that answer calls have ended after `stop`.
 
-        All that was acknowledged is in the store either way. Python waits for such a call's thread
-        when it ends.
+        False where a call does not end although it was cancelled. All acknowledged records are in
+        the store either way, but Python waits for that call's thread when the process ends.
         """
         return self._has_ended
 
     def _join(self, seconds: float) -> bool:
-        """Whether all threads that answer calls end within `seconds`."""
+        """Waits for the threads that answer calls; whether all of them end within `seconds`."""
         over = time.monotonic() + seconds
         for thread in threading.enumerate():
             if thread.name.startswith(f"{self._prefix}_"):
@@ -291,18 +301,18 @@ class Collector:
             raise CollectorError(port_taken(bind)) from None
 
 
-# Two servers on one port would share its clients between them, in silence: hence no reuseport.
+# so_reuseport is off: with it two servers on one port would silently share the port's clients.
 _OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # of bytes on the way, in TCP
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 500),  # for unacknowledged TCP bytes
     ("grpc.http2.ping_timeout_ms", PING_SECONDS * 1000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # Without this gRPC stops to ping a connection on which nothing is said.
+    # Without this option gRPC stops pinging a connection that carries no data.
     ("grpc.http2.max_pings_without_data", 0),
-    # A connection that says nothing, or one thing for ever, holds nothing for long.
+    # A connection without a finished handshake or without calls is closed after these times.
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
     ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),

@@ -1,4 +1,4 @@
-"""Who is turned away before a call is taken: counted, and told to whoever runs the collector."""
+"""Counts and logs callers that are turned away: without a known token, or in the TLS handshake."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Door"]
 
 _log = logging.getLogger("anchor_server")
 
-_QUIET_SECONDS: Final = 60.0  # of which a machine is told once that it was turned away
-_MACHINES: Final = 1024  # that are remembered
+_QUIET_SECONDS: Final = 60.0  # between two warnings about one machine
+_MACHINES: Final = 1024  # whose last warning is remembered, at most
 
 _TOKEN: Final = "refused a call without the token"
 _HANDSHAKE: Final = (
@@ -26,7 +26,7 @@ _HANDSHAKE: Final = (
 
 
 class Door:
-    """Warns of each machine once a minute; in between it counts, and says it in the full log."""
+    """Warns of each machine once a minute; refusals in between are counted and logged as INFO."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -34,11 +34,11 @@ class Door:
         self._told: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def refuse_token(self, peer: str) -> None:
-        """A call showed no token, or a wrong one."""
+        """Counts and logs a call that showed no token, or a wrong one."""
         self._tell("token", _TOKEN, peer)
 
     def refuse_handshake(self, peer: str) -> None:
-        """A connection ended without a call."""
+        """Counts and logs a connection that ended without a call."""
         self._tell("handshake", _HANDSHAKE, peer)
 
     def _tell(self, kind: str, sentence: str, peer: str) -> None:

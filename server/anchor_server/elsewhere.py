@@ -1,4 +1,4 @@
-"""Runs whose files are in their archive alone, given out as if they were here."""
+"""Serves files of runs that are only in their archive, under the keys of the store."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from anchorlib.store import (
 __all__ = ["Elsewhere"]
 
 _SUFFIX: Final = ".zarr"
-_MOST: Final = 64  # connections that are kept
-_MOST_RANKS: Final = 2  # of which what was read last is kept: up to 96 MiB each
+_MOST: Final = 64  # opened archives that are kept
+_MOST_RANKS: Final = 2  # whose last read rows are kept: up to 96 MiB each
 _OF_THE_RUN: Final = ("zarr.json", RUN_INDEX)
-_CHUNK: Final = "c."  # the names of files of a live rank; those of a sealed one are c/0
+_CHUNK: Final = "c."  # begins the chunk files of a live rank; a sealed rank's are named c/0
 
 
 class Elsewhere:
-    """The archives that the notes of a store lead to, by keys of the store."""
+    """Reads the archives that the store's notes name, by keys of the store."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -39,7 +39,10 @@ class Elsewhere:
         self._reading = Lock()
 
     def get(self, key: str, start: int, length: int) -> bytes | None:
-        """See `Location.get`; raises CollectorError where the archive cannot be reached."""
+        """The bytes of a file from `start` on, as `Location.get`; None where it does not exist.
+
+        Raises CollectorError where the archive cannot be reached.
+        """
         folder, _, inside = key.partition("/")
         found = self._found(folder) if inside else None
         if found is None:
@@ -47,18 +50,19 @@ class Elsewhere:
         location, note = found
         if not _is_ours(inside.partition("/")[0], note):
             return None
-        # Other collectors archive their ranks of a run there too: those are not ours to give out.
+        # Other collectors archive their ranks of a run into the same folder. The index names all of
+        # them, so it is given out only where every rank was in this store.
         if inside == RUN_INDEX and {*listed_parts(location)} != {*note.parts}:
             return None
         data = location.get(inside, start, length)
         return self._as_it_was(found, inside, start, length) if data is None else data
 
     def folders(self) -> list[str]:
-        """The folders of all runs that are archived, as a listing of the store has them."""
+        """The folders of all archived runs, written as in a listing of the store."""
         return [f"{run}{_SUFFIX}/" for run in noted_runs(self._root)]
 
     def list(self, key: str) -> list[str]:
-        """See `Location.list`."""
+        """The names in a folder, as `Location.list`; none for a run without a note."""
         folder, _, inside = key.partition("/")
         found = self._found(folder)
         if found is None:
@@ -70,9 +74,10 @@ class Elsewhere:
     def _as_it_was(
         self, found: tuple[Location, ArchiveNote], inside: str, start: int, length: int
     ) -> bytes | None:
-        """A file of the rank that was here, made of its archived rows.
+        """A chunk file of a live rank, made from the rank's archived rows; None for other files.
 
-        Whoever opened the run before it went asks for such files until he looks for new ones.
+        A reader who opened the run before it was archived asks for these files until he opens it
+        again.
         """
         folder, _, key = inside.partition("/")
         rank = rank_of(folder)
@@ -88,7 +93,7 @@ class Elsewhere:
             return known.get(key, start, length)
 
     def _found(self, folder: str) -> tuple[Location, ArchiveNote] | None:
-        """Where a run is read that is in its archive alone, and what is noted of it now."""
+        """The archived folder of a run that is only there, with its note; None for other runs."""
         run = folder.removesuffix(_SUFFIX)
         if not run or run == folder or (self._root / folder).is_dir():
             return None
@@ -110,9 +115,9 @@ class Elsewhere:
 
 
 def _is_ours(name: str, note: ArchiveNote) -> bool:
-    """Whether what bears this name is the run's own, or a part of a rank that was here.
+    """Whether a name in the archive's folder is a file of the run, or a part that was stored here.
 
-    The archive may hold anything, and its folder of the run may lead anywhere.
+    The folder may hold other files too, and these must not be given out.
     """
     rank = rank_of(name)
     return name in _OF_THE_RUN if rank is None else (rank, part_of(name)) in note.parts

@@ -1,4 +1,4 @@
-"""The reader's service: files of the store, and nothing else."""
+"""The Reader service: gives out files of the store, and nothing outside it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP, errno.ESTALE)
 class ReaderService:
     """Serves Get and List over a directory.
 
-    Nothing hidden is part of a store, so that locks and unfinished files are not given out either.
-    gate: knows who may read which run; the list of runs has those alone.
+    Hidden files are not given out: locks and unfinished files are hidden.
+    gate: knows who may read which run; a list of runs names only those that the caller may read.
     """
 
     def __init__(self, store: Path, tally: Tally, trouble: Trouble, gate: Gate) -> None:
@@ -62,11 +62,11 @@ class ReaderService:
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
-        """Both calls, for the server; requests come as bytes, and are looked at here."""
+        """Both calls, for the gRPC server; requests come as bytes, and are parsed here."""
         return reader_handler(self.get, self.list)
 
     def get(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """A file, or as much of a range as one reply carries."""
+        """The bytes of a file, or of a range in it, as many as one reply carries."""
         try:
             request = self._parsed(GetRequest, message)
             return sealed(self._get(request, context), check_of(message))
@@ -74,7 +74,7 @@ class ReaderService:
             self._refuse(context, error, message)
 
     def list(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """The names in a folder, as many as one reply carries; none where there is no folder."""
+        """The names in a folder, as many as one reply carries; none where the folder is missing."""
         try:
             request = self._parsed(ListRequest, message)
             return sealed(self._list(request, context), check_of(message))
@@ -83,7 +83,7 @@ class ReaderService:
 
     def _refuse(self, context: grpc.ServicerContext, error: Exception, message: bytes) -> NoReturn:
         if isinstance(error, Refusal) and error.kind is Kind.MISSING:
-            abort(context, error)  # readers ask for what may be there: it is an answer like others
+            abort(context, error)  # readers ask for files that need not exist: no fault
         run = _run_asked_for(message)
         caller = Caller(context.peer(), run, identity=self._gate.name(context))
         self._trouble.refuse(context, error, caller)
@@ -103,11 +103,12 @@ class ReaderService:
         return GetReply(size=size, data=data)
 
     def _archived(self, key: str, inside: str, offset: int, length: int) -> GetReply:
-        """What its archive has of a run that was removed here."""
+        """A file of a run that is no longer in the store, read from the run's archive."""
         data = self._archive.get(inside, offset, length)
         if data is None:
             raise _missing(key)
-        # How long the whole is is not known: a full answer may have more behind it.
+        # The size of an archived file is not known: where the range is full, the size is said to
+        # be one byte more, so that the reader asks for the next range.
         return GetReply(size=offset + len(data) + (len(data) == length), data=data)
 
     def _list(self, request: ListRequest, context: grpc.ServicerContext) -> ListReply:
@@ -115,7 +116,8 @@ class ReaderService:
         with _words(prefix):
             inside = self._inside(prefix, context) if prefix else ""
             names = names_beneath(str(self._root), inside)
-            # What is removed goes by one rename and is then deleted: what was seen may be a part.
+            # A run is removed by one rename, and deleted after that: names that were listed in
+            # between may be a part of the run's, so that the archive is asked.
             if not names or not (self._root / inside.split("/")[0]).is_dir():
                 names = self._archive.list(inside) or names
             if not prefix:
@@ -146,7 +148,7 @@ class ReaderService:
             raise FrameError(f"bytes that are no {kind.__name__} arrived") from None
 
     def _may_read(self, grant: Grant, top: str) -> bool:
-        """Whether a name in the store is listed: of a link, what it leads to counts as well."""
+        """Whether the caller may read a name in the store, and what it leads to if it is a link."""
         path = self._root / top
         if path.is_symlink() and not grant.may(
             Right.READ, _run_of(Path(os.path.realpath(path)).name)
@@ -155,10 +157,11 @@ class ReaderService:
         return grant.may(Right.READ, _run_of(top))
 
     def _inside(self, key: str, context: grpc.ServicerContext) -> str:
-        """The key without links; a run's own folder may be one to another folder of the store.
+        """The key with links resolved: a run's folder may be a link to another folder of the store.
 
-        Raises InvalidNameError for what is no key, StoreError where the link leads elsewhere, and a
-        Refusal where the caller may not read the run, or the other one that the link leads to.
+        Raises InvalidNameError for a text that is no key, StoreError where a link leads out of the
+        store, and a Refusal where the caller may not read the run, or the run that its link leads
+        to.
         """
         top, *rest = key.split("/")
         if "\0" in key or not all(part and not part.startswith(".") for part in (top, *rest)):
@@ -175,7 +178,10 @@ class ReaderService:
 
 @contextlib.contextmanager
 def _words(key: str) -> Iterator[None]:
-    """What one file or folder is wrong with is answered as such: the rest of the store is not."""
+    """Turns an error of one file or folder into a Refusal that names it.
+
+    Errors that concern the whole store or machine pass through.
+    """
     try:
         yield
     except StoreError as error:
@@ -188,14 +194,14 @@ def _words(key: str) -> Iterator[None]:
 
 
 def _run_of(folder: str) -> str | None:
-    """The run of a folder of the store; None for what is no run's."""
+    """The run whose folder this is; None for any other name in the store."""
     return folder.removesuffix(_SUFFIX) if folder.endswith(_SUFFIX) else None
 
 
 def _run_asked_for(message: bytes) -> str:
-    """The run in a question that was refused, as the log has it; "" where it names none."""
+    """The run in a refused request, for the log; "" where the request names no run."""
     with contextlib.suppress(DecodeError):
-        # The first field of either question is its key.
+        # In either request the key, or the prefix, is field 1, so that one parser reads both.
         top = GetRequest.FromString(message).key.split("/")[0]
         return (_run_of(top) or "")[:200]
     return ""

@@ -1,4 +1,6 @@
-"""Runs that are being made: of two streams that make one, the second finds the first's name in it.
+"""Runs that are being made: where two streams make the same run, the second waits for the first.
+
+The second then finds the run with its maker's name in it, and is checked against that.
 
 with founding.of("run1", maker, check):
     Writer.open(…)      other runs are made meanwhile
@@ -28,10 +30,12 @@ class Founding:
     def of(
         self, run: str, maker: str, check: Callable[[Mapping[str, str]], None]
     ) -> Iterator[None]:
-        """While the context lasts, whoever else makes this run waits; for one that is there nobody.
+        """Makes a run inside the context: other streams that make the same run wait meanwhile.
 
-        check: whether it may be made, beside the runs that others make, with their makers; what it
-        raises comes through.
+        A run that exists already is held by nobody, and its streams do not wait.
+
+        check: called with the runs that others are making and their makers; it raises where `maker`
+            may not make the run, and its error is raised here.
         """
         with self._changed:
             self._changed.wait_for(lambda: run not in self._makers or self._is_there(run))

@@ -1,8 +1,8 @@
-"""The one door that every call comes through: who calls, and whether he may.
+"""The gate that every call passes: it checks who calls, and whether that caller has the right.
 
-A call needs what `CALLS` says; one that does not stand there is refused, whoever calls it. The door
-knows the name of a call alone: which run it is about stands in its messages, so the services ask
-`Gate.check` once they have read that.
+`CALLS` says which right each call needs; a call that is not in `CALLS` is refused to everyone. The
+gate sees only the name of a call: the run is named in the call's messages, so each service asks
+`Gate.check` once it has read the run's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CALLS", "Gate", "Open"]
 
 
 class Open(Enum):
-    """Calls that need no right. KNOWN: of whoever shows a token or certificate that is known."""
+    """Calls that need no right. KNOWN: the caller has to show a known token or certificate."""
 
     ANYONE = "anyone"
     KNOWN = "known"
@@ -34,11 +34,11 @@ class Open(Enum):
 
 CALLS: Final[Mapping[str, Right | Open]] = {
     "/grpc.health.v1.Health/Check": Open.ANYONE,
-    "/grpc.health.v1.Health/Watch": Open.KNOWN,  # it holds a thread for whoever asks
+    "/grpc.health.v1.Health/Watch": Open.KNOWN,  # each watcher holds a thread
     "/anchorlib.wire.v1.Reader/Get": Right.READ,
     "/anchorlib.wire.v1.Reader/List": Right.READ,
     "/anchorlib.wire.v1.Collector/Push": Right.WRITE,
-    "/anchorlib.wire.v1.Keeper/Status": Right.READ,  # of the runs that may be read
+    "/anchorlib.wire.v1.Keeper/Status": Right.READ,  # tells only of runs that the caller may read
     "/anchorlib.wire.v1.Keeper/Measure": Right.READ,
     "/anchorlib.wire.v1.Keeper/Remove": Right.DELETE,
     "/anchorlib.wire.v1.Keeper/Rename": Right.DELETE,
@@ -52,9 +52,10 @@ _READ_ONLY: Final = (
 
 
 class Gate(grpc.ServerInterceptor):
-    """Lets calls in, as `access` says at that moment.
+    """Lets a call in where `access`, as it is at that moment, gives its caller the right.
 
-    readers: hears of each call that reads. read_only: no other call on a run is let in.
+    readers: is told of each call that needs the right to read.
+    read_only: refuse each call that would change a run.
     """
 
     def __init__(
@@ -71,28 +72,31 @@ class Gate(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Handler | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The call's own handler, behind a look at who calls."""
+        """The handler of this call, wrapped so that its caller is checked before it runs."""
         handler = continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None:
-            # Only those who may come in are told that there is no such call.
+            # Only callers with a known token are told that there is no such call.
             return grpc.stream_stream_rpc_method_handler(self._unknown)
         return behind(handler, partial(self._admit, method))
 
     def grant(self, context: grpc.ServicerContext) -> Grant:
-        """Of whoever makes this call, at this moment. Raises a Refusal where nobody knows him."""
-        found = self.access.of_shown(_token(context), _certificate(context))
-        if found is None:
+        """The present grant of this call's caller; raises a Refusal for an unknown caller."""
+        grant = self.access.of_shown(_token(context), _certificate(context))
+        if grant is None:
             raise Refusal(Kind.TOKEN, "the token is missing or wrong")
-        return found
+        return grant
 
     def name(self, context: grpc.ServicerContext) -> str:
-        """Under which whoever makes this call is known, "" where he is not."""
-        found = self.access.of_shown(_token(context), _certificate(context))
-        return "" if found is None else found.name
+        """The name of the token or certificate that this call shows, "" where it is unknown."""
+        grant = self.access.of_shown(_token(context), _certificate(context))
+        return "" if grant is None else grant.name
 
     def check(self, context: grpc.ServicerContext, right: Right, run: str | None) -> Grant:
-        """The grant of whoever makes this call, which has this right to that run, else Refusal."""
+        """The grant of this call's caller; raises a Refusal unless it has `right` to `run`.
+
+        run: None asks for files that belong to no run.
+        """
         grant = self.grant(context)
         if not grant.may(right, run):
             what = f"run '{run}'" if run is not None else "what belongs to no run"
@@ -120,7 +124,7 @@ class Gate(grpc.ServerInterceptor):
             self._door.refuse_token(context.peer())
             abort(context, refusal)
 
-    def _unknown(self, request: Any, context: grpc.ServicerContext) -> NoReturn:  # noqa: ARG002  # not looked at
+    def _unknown(self, request: Any, context: grpc.ServicerContext) -> NoReturn:  # noqa: ARG002  # the signature of a handler
         self._known(context)
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such call")
         raise AssertionError("grpc's abort raises")
@@ -138,17 +142,17 @@ def _lacking(grant: Grant, right: Right, what: str) -> Refusal:
 
 
 def _token(context: grpc.ServicerContext) -> bytes | None:
-    """The token that a call shows; None where it shows nothing, not even a wrong one."""
+    """The token that a call shows; None where the call has no authorization header at all."""
     shown = dict(context.invocation_metadata() or ()).get("authorization")
     if shown is None:
         return None
     text = shown if isinstance(shown, str) else shown.decode("latin-1")
-    # What is no bearer token is not the right one either.
+    # A header that holds no bearer token counts as a wrong token, not as a missing one.
     return text.removeprefix(_BEARER).encode(errors="replace") if text.startswith(_BEARER) else b""
 
 
 def _certificate(context: grpc.ServicerContext) -> list[str]:
-    """The names in the client's certificate, which the TLS of this port has checked."""
+    """The names in the client's certificate, whose signature TLS has checked."""
     told: Mapping[str, Iterable[Any]] = context.auth_context()
     return [
         f"{form}:{bytes(name).decode('utf-8', 'replace')}"

@@ -1,4 +1,4 @@
-"""Handlers of gRPC with something before them."""
+"""Puts a check in front of a gRPC handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def behind(handler: Handler, first: Callable[[grpc.ServicerContext], object]) -> Handler:
-    """The same handler, which calls `first` before all else; that may abort the call."""
+    """A handler that calls `first` and then `handler`; `first` may abort the call."""
     requests = "stream" if handler.request_streaming else "unary"
     answers = "stream" if handler.response_streaming else "unary"
     answer = getattr(handler, f"{requests}_{answers}")

@@ -1,9 +1,9 @@
-"""TLS handshakes that fail.
+"""Notices TLS handshakes that fail.
 
-gRPC tells nobody of them, and a client that does not trust the collector's certificate leaves
-without a word. What can be seen is a connection that ended before any call came over it. So the
-connections of the port are looked up among this process's own files when a handshake begins, and
-again until a call came or they are gone.
+gRPC does not report them, and a client that does not trust the collector's certificate closes the
+connection without a word. What a server can see is a connection that ended before a call came over
+it. So the connections of the port are looked up among this process's open files when a handshake
+begins, and looked at again until a call has come over them or they are closed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _Connection:
 
 
 class Handshakes:
-    """Tells `on_failed` the peer of each connection that ended without a call.
+    """Calls `on_failed` with the peer of each connection that ended without a call.
 
-    Any thread may tell it something. `port` is set once it is known.
+    Any thread may call the methods. `port` is set once the server has bound its port.
     """
 
     def __init__(self, on_failed: Callable[[str], None]) -> None:
@@ -56,7 +56,7 @@ class Handshakes:
         self._closed = False
 
     def knock(self) -> None:
-        """A connection is about to shake hands."""
+        """Looks up the connections of the port, because one is about to begin its handshake."""
         with self._changed, suppress(OSError):
             self._forget_gone()
             for inode, file, peer in _peers(self.port, self._connections):
@@ -69,14 +69,14 @@ class Handshakes:
             self._changed.notify_all()
 
     def called(self, peer: str) -> None:
-        """A call came: the handshake was well."""
+        """Notes that a call came over a connection, so that its handshake has succeeded."""
         with self._changed:
             for connection in self._connections.values():
                 if connection.peer == unquote(peer):
                     connection.called = True
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stops to watch connections."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -98,7 +98,11 @@ class Handshakes:
         return [one for one in self._connections.values() if not one.called]
 
     def _failed(self) -> list[_Connection]:
-        """Connections that are gone without a call; a last call has a moment to be noticed."""
+        """Connections that were closed without a call.
+
+        A connection is reported at the second look after it was closed, so that the notice of a
+        call which came last has time to arrive.
+        """
         failed = []
         for inode, one in list(self._connections.items()):
             if one.called:
@@ -117,7 +121,7 @@ class Handshakes:
 
 
 class Calls(grpc.ServerInterceptor):
-    """Tells the peer of each call to `on_call` before it is answered."""
+    """Calls `on_call` with the peer of each call before the call is answered."""
 
     def __init__(self, on_call: Callable[[str], None]) -> None:
         self._on_call = on_call
@@ -136,7 +140,7 @@ class Calls(grpc.ServerInterceptor):
 
 
 def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
-    """Inode, descriptor and peer of each connection to `port` that is not known yet."""
+    """Inode, descriptor and peer of each connection to `port` whose inode is not in `known`."""
     for path in list(_FILES.iterdir()):
         with suppress(OSError):  # closed meanwhile, or no connection
             file = int(path.name)
@@ -148,14 +152,14 @@ def _peers(port: int, known: Container[int]) -> Iterator[tuple[int, int, str]]:
 
 
 def _peer(file: int, port: int) -> str:
-    """The other end of a connection to `port`, as gRPC writes it; "" for any other socket."""
+    """The client's address of a connection to `port`, as gRPC writes it; "" for other sockets."""
     end = socket.socket(fileno=file)
     try:
         if end.family not in (socket.AF_INET, socket.AF_INET6) or end.getsockname()[1] != port:
             return ""
         host, other = end.getpeername()[:2]
     finally:
-        end.detach()  # it is gRPC's
+        end.detach()  # gRPC owns the descriptor: it must stay open
     host = host.removeprefix("::ffff:") if "." in host else host
     return f"ipv6:[{host}]:{other}" if ":" in host else f"ipv4:{host}:{other}"
 

@@ -1,7 +1,8 @@
 """The standard health service, `grpc.health.v1`.
 
-Of our own: in grpcio-health-checking's, a watcher that hangs up at the wrong moment leaves a lock
-held, after which no check is answered any more. And a watcher holds a thread, so they are few.
+Written here because of a fault in the package grpcio-health-checking: there a watcher that hangs up
+at the wrong moment leaves a lock held, after which no check is answered. And each watcher holds a
+thread, so their number is limited here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SERVICES: Final = ("", "anchorlib.wire.v1.Collector", "anchorlib.wire.v1.Reader
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
-    """NOT_SERVING until `say(serving=True)`, for the server as a whole and both its services."""
+    """Answers NOT_SERVING until `say(serving=True)`, for the server and for each service."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,19 +32,19 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         self._watchers = 0
 
     def say(self, *, serving: bool) -> None:
-        """Answer so from now on."""
+        """Sets the state, and tells it to all watchers."""
         with self._changed:
             self._serving = serving
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Let the watchers go."""
+        """Ends the calls of all watchers, once each was told the last state."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """The state now; NOT_FOUND for a service that is not here."""
+        """The state now; NOT_FOUND for an unknown service."""
         if request.service not in _SERVICES:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return _reply(self._serving)
@@ -72,7 +73,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
         while context.is_active() and not (self._over and last == self._serving):
             if last == self._serving:
                 with self._changed:
-                    # A second at most: a hang-up may be told before this thread waits.
+                    # At most a second, because the client may have hung up, and `_wake` been
+                    # called, before this thread began to wait.
                     self._changed.wait(1.0)
                 continue
             last = self._serving
@@ -83,5 +85,5 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # ha
             self._changed.notify_all()
 
 
-def _reply(serving: bool) -> Any:  # noqa: FBT001  # it is the whole question
+def _reply(serving: bool) -> Any:  # noqa: FBT001  # its only argument
     return _Reply(status=_Reply.SERVING if serving else _Reply.NOT_SERVING)

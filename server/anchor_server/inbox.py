@@ -1,7 +1,7 @@
 """A stream's requests, read ahead by a thread of their own.
 
-While one batch is being written the next one arrives; and a stream can be told to end although its
-client says nothing.
+So the next batch arrives while one batch is being written, and a stream can be ended although its
+client sends nothing.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from anchorlib.wire import AHEAD_BYTES, Kind
 
 __all__ = ["Inbox", "Patience"]
 
-_BATCH = 8  # messages written in one go, while as many more may arrive: what a stream may cost
+_BATCH = 8  # messages written in one go, while as many more may arrive; bounds a stream's memory
 
 
 class Patience(NamedTuple):
-    """How many seconds a client may be silent, and of what kind its silence is after that."""
+    """How many seconds a client may be silent, and the kind of the refusal after that."""
 
     seconds: float
     kind: Kind
 
     @property
     def refusal(self) -> Refusal:
-        """How its stream ends."""
+        """The refusal that ends the stream of a client that was silent for longer."""
         said = f"the stream said nothing for {self.seconds:g} s"
         if self.kind is Kind.IDLE:
             return Refusal(self.kind, f"{said}: come back when there is something to say")
-        return Refusal(self.kind, f"{said} in the middle of a sentence")
+        return Refusal(self.kind, f"{said} in the middle of a record")
 
 
 class Inbox:
-    """Takes requests off a stream, a batch and `ahead` bytes ahead of who reads `batches`.
+    """Reads a stream's requests ahead of the consumer of `batches`.
 
-    `on_over` is called, by the thread that reads, when there is nothing more to read.
+    ahead: the thread reads on while fewer than these bytes, and less than a batch, wait.
+    on_over: called by the reading thread when the stream has ended.
     """
 
     def __init__(
@@ -62,15 +63,18 @@ class Inbox:
         self._thread.start()
 
     def first(self, timeout: float) -> bytes | None:
-        """The first request; None where the stream ended. Refusal after `timeout` seconds."""
+        """The first request; None where the stream ended before it.
+
+        Raises a Refusal where no request comes within `timeout` seconds.
+        """
         batch = self._take(Patience(timeout, Kind.STALLED), 1)
         return batch[0] if batch else None
 
     def batches(self, patience: Callable[[], Patience]) -> Iterator[list[bytes]]:
-        """What has arrived, together, until the stream ends.
+        """Batches of the requests that have arrived, until the stream ends.
 
-        patience: with the client just now. Raises Refusal where that ends, or where the stream was
-        told to end.
+        patience: called before each batch; how long the client may be silent just now.
+        Raises a Refusal where the client is silent for longer, or where `end` was called.
         """
         while batch := self._take(patience(), _BATCH):
             yield batch
@@ -87,7 +91,7 @@ class Inbox:
             return batch
 
     def end(self, refusal: Refusal) -> None:
-        """Let what has arrived be dealt with, then end the stream; from any thread."""
+        """Ends the stream with `refusal` once its arrived requests are taken (from any thread)."""
         with self._changed:
             self._ending = self._ending or refusal
             self._changed.notify_all()
@@ -110,7 +114,7 @@ class Inbox:
                     self._bytes += len(message)
                     self._changed.notify_all()
         except grpc.RpcError:
-            pass  # the client is gone: what it sent is dealt with, and the stream ends
+            pass  # the client is gone: its arrived requests are still taken, then the stream ends
         finally:
             with self._changed:
                 self._over = True

@@ -1,4 +1,4 @@
-"""New tokens: made here, shown once, and kept in an access file as their hash alone."""
+"""Makes new tokens: a token is shown once, and an access file keeps only its hash."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ _HEAD: Final = "# Who may call `anchor serve --access` with this file; `anchor t
 
 
 def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str]) -> str:
-    """A new token, of which the access file (made if need be) then holds the hash.
+    """Makes a token, and adds its table to the access file, which is made where it is missing.
 
-    What else stands in the file stays as it is, comments too. Raises OptionError for a name that
-    is taken, for rights and runs that cannot be, and for a file that cannot be read or written.
+    All other lines of the file stay as they are, comments too. Raises OptionError for a name that
+    is taken, for unknown rights, for invalid names of runs, and for a file that cannot be read or
+    written.
     """
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     table = _table(name, hash_of(token.encode()), rights, runs)
@@ -44,7 +45,7 @@ def issue_token(file: Path, name: str, rights: Sequence[str], runs: Sequence[str
 
 
 def _table(name: str, digest: bytes, rights: Sequence[str], runs: Sequence[str]) -> str:
-    """The table as text; JSON's texts and lists are TOML's as well."""
+    """The token's table as TOML text; texts and lists are written as JSON, which TOML shares."""
     if unknown := [one for one in rights if one not in tuple(Right)]:
         raise OptionError(
             f"'{escape(unknown[0][:80])}' is no right: choose out of {', '.join(Right)}"
@@ -75,7 +76,7 @@ def _add(target: Path, descriptor: int, table: str, name: str) -> None:
 
 
 def _replace(target: Path, text: str, old: os.stat_result) -> None:
-    """Put the new file in the place of the old one, whole, with its mode and its owner."""
+    """Replaces the access file in one step; the new file gets the old one's mode and owner."""
     new = target.with_name(f".{target.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -96,12 +97,13 @@ def _replace(target: Path, text: str, old: os.stat_result) -> None:
 
 @contextmanager
 def _locked(target: Path) -> Iterator[int]:
-    """The file, made if need be, which nobody else adds to meanwhile."""
+    """Opens the access file, made where it is missing, and locks it for this process."""
     while True:
         descriptor = os.open(target, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Whoever had it before has put another one in its place.
+            # Another process may have replaced the file while this one waited for the lock: then
+            # the lock is on the old file, and the new one is opened.
             if os.path.samestat(os.fstat(descriptor), target.stat()):
                 yield descriptor
                 return

@@ -1,4 +1,7 @@
-"""The keeper's service: who writes; runs measured, removed and renamed, never while written."""
+"""The Keeper service: tells who writes, and measures, removes and renames runs.
+
+A run that is being written is never removed or renamed.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ _log = logging.getLogger("anchor_server")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who asks, and over which call: what he may is known by `context`."""
+    """The call of a question, and its caller; the caller's rights are looked up by `context`."""
 
     context: grpc.ServicerContext
     caller: Caller
@@ -71,7 +74,8 @@ Answer: TypeAlias = Callable[[bytes, Asked], Message]
 class KeeperService:
     """Serves Status of a collector, and Measure, Remove and Rename over its directory.
 
-    What the collector itself writes is held by its writers' locks, as that of any other process.
+    Runs that this collector writes are protected by the writers' locks, as the runs of any other
+    process are.
     gate: knows who may read and who may delete which run.
     """
 
@@ -83,7 +87,7 @@ class KeeperService:
 
     @property
     def handler(self) -> grpc.GenericRpcHandler:
-        """All calls, for the server; requests come as bytes, and are looked at here."""
+        """All calls, for the gRPC server; requests come as bytes, and are parsed here."""
         calls = {
             "Status": self._status,
             "Measure": self._measure,
@@ -116,7 +120,7 @@ class KeeperService:
             raise
 
     def _status(self, message: bytes, asked: Asked) -> StatusReply:
-        """Who writes now, as far as the caller may read what is written."""
+        """Who writes now, for the runs that the caller may read."""
         StatusRequest.FromString(message)
         grant = self._gate.grant(asked.context)
         seats = self._tally.roster.seats()
@@ -133,7 +137,8 @@ class KeeperService:
     def _remove(self, message: bytes, asked: Asked) -> RemoveReply:
         request = RemoveRequest.FromString(message)
         after = request.unless_after_ns if request.HasField("unless_after_ns") else None
-        # Whoever asks for a run that is old enough wants room, and there is none to be had.
+        # A removal with an age limit is there to free room on this disk. An archived run takes
+        # none, so that only a removal without a limit makes the store forget it.
         run = self._named(request.run, asked, Right.DELETE, may_be_alone=after is None)
         if not has_run(self._store, run):
             forget_run(self._store, run)
@@ -144,7 +149,10 @@ class KeeperService:
         return RemoveReply(bytes=freed)
 
     def _rename(self, message: bytes, asked: Asked) -> RenameReply:
-        """Needs the right to delete under both names: nobody moves a run among those of others."""
+        """Renames a run, where the caller may delete runs of both names.
+
+        Otherwise a caller could move a run among the runs of others.
+        """
         request = RenameRequest.FromString(message)
         run = self._named(request.run, asked, Right.DELETE)
         self._gate.check(asked.context, Right.DELETE, check_run_name(request.name))
@@ -153,13 +161,13 @@ class KeeperService:
         return RenameReply()
 
     def _named(self, run: str, asked: Asked, right: Right, *, may_be_alone: bool = False) -> str:
-        """The name of a run that is there and to which he has `right`; it means nothing but a name.
+        """Checks that a run exists and that the caller has `right` to it; returns the run's name.
 
-        Whoever has no right to a run is not told whether there is one, nor of others like it. Of a
-        link, what it leads to counts as well where that is read: a removal or a new name is the
-        link's alone.
+        The right is checked first: a caller without it is not told whether the run exists. Where
+        the run is a link, reading it needs the right to the run that it leads to as well; removing
+        and renaming change the link alone.
 
-        may_be_alone: so may be a run whose files are in its archive alone.
+        may_be_alone: also take a run whose files are only in its archive.
         """
         asked.caller.run = check_stored_run_name(run)
         self._gate.check(asked.context, right, run)
@@ -170,14 +178,14 @@ class KeeperService:
                 if may_be_alone:
                     return run
                 raise OptionError(
-                    f"run '{run}' is in its archive alone, which nothing is changed in from here"
+                    f"run '{run}' is in its archive alone, where a collector changes nothing"
                 )
             raise RunNotFoundError(f"there is no run '{run}'")
         return run
 
 
 def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> ArchivingTold | None:
-    """What becomes of closed runs, of those that the caller may read; None where they all stay."""
+    """The state of archiving, for the runs that the caller may read; None without an archive."""
     archived = noted_runs(store)
     if tally is None and not archived:
         return None
@@ -200,7 +208,11 @@ def _archiving(store: Path, tally: ArchiveTally | None, grant: Grant) -> Archivi
 
 
 def _noted_place(store: Path, runs: Sequence[str]) -> str:
-    """Where runs went that were archived by hand, or by an earlier collector; one place of them."""
+    """The archive of the first of these runs, "" where there are no runs.
+
+    Asked where this collector archives nothing itself: the runs were archived by hand or by an
+    earlier collector.
+    """
     note = note_of(store, runs[0]) if runs else None
     return "" if note is None else note.place
 

@@ -1,8 +1,9 @@
-"""What writers may spend: all of a collector together, or all that show one token.
+"""How many streams, bytes and runs writers may use: one token's, or all of a collector together.
 
-Each bound has its own refusal, which passes: a trainer keeps what it has in its spool and comes
-back, ever more seldom, until there is room. Only bytes of a run are otherwise: beyond them values
-are left out and summaries kept, because a run that never shrinks would wait for ever.
+A writer beyond a limit is refused for a while: the trainer keeps its records in its spool and
+connects again, after ever longer pauses, until there is room. Only the bytes of a run are
+different: beyond them values are left out and summaries kept, because a run never shrinks, so that
+its trainer would wait for ever.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from anchorlib.wire import Kind
 
 __all__ = ["LIMIT_KEYS", "NO_LIMITS", "Limits", "Meter", "Shares", "read_limits"]
 
-_BURST_SECONDS: Final = 4.0  # of bytes that may come at once
-_SHARING_SECONDS: Final = 30.0  # that a token counts: twice what a refused trainer waits at most
+_BURST_SECONDS: Final = 4.0  # of the rate, as bytes that may come at once
+_SHARING_SECONDS: Final = (
+    30.0  # that a token counts as sending; a refused trainer waits half of this at most
+)
 _WHOLE: Final = ("max_streams", "max_runs", "max_run_inodes")
 _SIZES: Final = ("max_rate", "max_run_size")
 LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})
@@ -29,10 +32,13 @@ LIMIT_KEYS: Final = frozenset({*_WHOLE, *_SIZES})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None is no bound.
+    """The limits of one token, or of a collector; None is no limit.
 
-    streams: open at once. rate: bytes a second that streams send, together. runs: that there are.
-    run_bytes, run_files: of one run on disk, all ranks together; files with folders, as inodes are.
+    streams: open at once.
+    rate: bytes a second that all streams send together.
+    runs: in the store.
+    run_bytes, run_files: of one run on disk, all ranks together; folders count as files, as both
+        take inodes.
     """
 
     streams: int | None = None
@@ -51,11 +57,11 @@ def read_limits(table: Mapping[str, Any], where: str) -> Limits:
         value = table[key]
         number = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if not number and not (key in _SIZES and isinstance(value, str)):
-            form = "a size, as '10MB'" if key in _SIZES else "a number"
-            raise OptionError(f"{where}: {key} is {form}, and more than nothing")
+            form = "a size above zero, as '10MB'" if key in _SIZES else "a whole number above zero"
+            raise OptionError(f"{where}: {key} must be {form}")
     sizes = {key: parse_bytes(str(table[key]), f"{where}: {key}") for key in _SIZES if key in table}
     if any(size <= 0 for size in sizes.values()):
-        raise OptionError(f"{where}: a size is more than nothing")
+        raise OptionError(f"{where}: a size must be above zero")
     return Limits(
         streams=table.get("max_streams"),
         rate=sizes.get("max_rate"),
@@ -66,16 +72,19 @@ def read_limits(table: Mapping[str, Any], where: str) -> Limits:
 
 
 class Meter:
-    """Counts the bytes that writers send against their rates; any thread may add.
+    """Counts the bytes that writers send against their rates; any thread may call.
 
-    What was sent is never refused: the stream that sends too much ends after its acknowledgement,
-    and is let in again once half of a burst may come. So each stream that is let in gets on.
+    Records that were sent are never refused: a stream that sends too much ends after their
+    acknowledgement, and is admitted again once half of a burst is free. So each admitted stream
+    makes progress.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._left: dict[str, tuple[float, float]] = {}  # bytes that may come, and as of when
+        self._left: dict[
+            str, tuple[float, float]
+        ] = {}  # bytes that may come, and the time of that count
 
     def check(self, whose: str, rate: int | None) -> None:
         """Raises a Refusal where a stream cannot begin just now."""
@@ -97,10 +106,11 @@ class Meter:
 
 
 class Shares:
-    """A rate that all tokens share: who sends less than an equal part is never made to wait.
+    """A rate that all tokens share: a token that sends less than an equal share never waits.
 
-    Each token that came in the last while has a part of its own; where all of them together send
-    too much, those are refused who are beyond theirs. What one leaves, the others may have.
+    Each token that sent something in the last 30 s has an equal share. Where all tokens together
+    send too much, those are refused that are beyond their share. The rest of an unused share is
+    free for the others.
     """
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -127,7 +137,7 @@ class Shares:
             raise whole
 
     def _sharing(self, name: str) -> int:
-        """How many tokens came lately, this one among them."""
+        """How many tokens sent something in the last 30 s, this one among them."""
         now = self._clock()
         with self._lock:
             self._came[name] = now

@@ -18,7 +18,7 @@ _FIELDS: Final = ("run", "rank", "writer", "identity", "peer", "seq", "kind", "c
 
 
 def log_to_stderr(form: LogFormat | None) -> None:
-    """Show warnings as text (None), or every stream's begin and end in the form asked for."""
+    """Logs to stderr: warnings as text (None), or all events, streams too, as text or JSON."""
     log = logging.getLogger("anchor_server")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
@@ -59,7 +59,7 @@ def _shown(value: object) -> str:
 
 
 def _fault(record: logging.LogRecord) -> str:
-    # A defect of ours: where it is, without the values that a whole traceback may repeat.
+    # The place of a defect of our own, but no traceback, which may repeat users' values.
     if not record.exc_info or record.exc_info[1] is None:
         return ""
     trace = record.exc_info[1].__traceback__

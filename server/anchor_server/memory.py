@@ -1,4 +1,4 @@
-"""Memory that messages are received in, used again instead of given back each time."""
+"""Keeps the memory of received messages in the process, for the messages that come next."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Final
 
 __all__ = ["keep_memory"]
 
-_BYTES: Final = (32 << 20) - (64 << 10)  # glibc takes no notice of more
+_BYTES: Final = (32 << 20) - (64 << 10)  # glibc does not raise its threshold for larger blocks
 
 
 def keep_memory() -> None:
     """Lets the allocator keep what this process frees, up to 64 MiB.
 
     A collector gets megabytes with each message and frees them a moment later. glibc gives blocks
-    of that size back to the system at once, and fresh pages cost more than all that is done with
-    what arrives in them; but it keeps blocks as large as one that was freed before (mallopt(3),
-    M_MMAP_THRESHOLD). Other allocators take this for what it is: a block made and freed.
+    of that size back to the system at once, and fresh pages then cost more time than all other work
+    on a message; but glibc keeps blocks that are no larger than one which was freed before
+    (mallopt(3), M_MMAP_THRESHOLD). So one large block is made and freed here. With another
+    allocator this has no effect.
     """
     bytes(_BYTES)

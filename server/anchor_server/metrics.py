@@ -1,6 +1,7 @@
-"""Prometheus: `/metrics` on a port of its own, in the words of `Tally`.
+"""Prometheus metrics: the counters of `Tally`, at `/metrics` on a port of their own.
 
-No label bears a tensor's name: a run has as many as it likes.
+No label holds a tensor's name: a run may have any number of tensors, and each label value costs
+Prometheus memory.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["MetricsPort"]
 
 
 class MetricsPort:
-    """Answers `GET /metrics` on `bind` until it is closed; `address` says where.
+    """Answers `GET /metrics` on `bind` until it is closed; `address` holds the port picked for 0.
 
-    insecure: may be reached from other machines.
+    insecure: other machines may reach the port.
     Raises OptionError where it cannot listen there, MissingExtraError without prometheus-client.
     """
 
@@ -46,21 +47,21 @@ class MetricsPort:
         self.address = f"{host}:{self._server.server_port}"
 
     def close(self) -> None:
-        """Answer no more."""
+        """Closes the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Families:
-    """The totals as Prometheus's families, made when they are asked for."""
+    """The counters as metric families of Prometheus, made anew at each request."""
 
     def __init__(self, tally: Tally, store: Path) -> None:
         self._tally = tally
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """Every family."""
+        """All metric families; called by prometheus-client."""
         tally = self._tally
         yield _counter("records", "records by result", "result", dict(tally.records))
         yield _counter("bytes", "bytes of values stored", "", {"": tally.nbytes})
@@ -76,7 +77,7 @@ class _Families:
         seats = tally.roster.seats()
         acked = {(one.run, str(one.rank)): one.committed for one in seats}
         yield _gauge("acked_seq", "records in the store", acked, ("run", "rank"))
-        # Of all streams together: labels by run would grow without end.
+        # One value for all streams: a label for each run would grow without end.
         lag = max((one.lag or 0.0 for one in seats), default=0.0)
         yield _gauge("lag_seconds", "longest from a record to its commit", {(): lag}, ())
         backlog = sum(one.backlog or 0 for one in seats)
@@ -134,7 +135,7 @@ def _commits(tally: Tally) -> Metric:
 def _checked(bind: str, *, insecure: bool) -> tuple[str, int]:
     host, _, port = bind.rpartition(":")
     if port != "0":
-        parse_address(f"grpc://{bind}")  # the same form, and the same complaint
+        parse_address(f"grpc://{bind}")  # an address is checked, and its error worded, there
     if not host or not (is_loopback(host) or insecure):
         raise OptionError(
             f"--metrics-bind {bind}: metrics are for this machine alone; write 127.0.0.1:PORT, or "

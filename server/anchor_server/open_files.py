@@ -1,4 +1,4 @@
-"""How many files this process may have open."""
+"""Raises the number of files that this process may have open."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["allow_files"]
 
 _log = logging.getLogger("anchor_server")
 
-_A_STREAM: Final = 40  # a rank's table, its lock, its catalogue, its connection
+_A_STREAM: Final = 40  # files of one stream: its rank's table, lock and catalogue, its connection
 _VALUES: Final = 16384  # chunk files of values, all ranks together
 _OTHERS: Final = 256
-_RANKS: Final = 256  # of which many jobs have fewer
+_RANKS: Final = 256  # most jobs have fewer ranks: room for these needs no warning
 
 
 def allow_files(streams: int) -> None:
-    """Raise the soft limit to what so many streams need, as far as the system allows.
+    """Raises the soft limit to the files that so many streams need, as far as the system allows.
 
-    A warning where that is too little for so many ranks, or for those of a large job.
+    Logs a warning where the limit stays too low for `streams` ranks and for 256 ranks.
     """
     wanted = streams * _A_STREAM + _VALUES + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -27,7 +27,7 @@ def allow_files(streams: int) -> None:
         return
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    enough = max((most - _OTHERS) * 3 // 4 // _A_STREAM, 1)  # a quarter is for values
+    enough = max((most - _OTHERS) * 3 // 4 // _A_STREAM, 1)  # a quarter is left for values
     if enough < min(streams, _RANKS):
         _log.warning(
             "this process may open %d files, which is enough for %d ranks at once: raise the limit "

@@ -13,7 +13,10 @@ _LISTENING: Final = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str:
-    """ "process 4242 (anchor)", or "another process" where that cannot be seen."""
+    """The process that listens on a port, as "process 4242 (anchor)".
+
+    "another process" where the system does not show which: processes of other users are hidden.
+    """
     wanted = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     if wanted:
         for process in proc.glob("[0-9]*"):
@@ -32,7 +35,7 @@ def _inodes(port: int, proc: Path) -> Iterator[str]:
 
 
 def _holds(process: Path, wanted: set[str]) -> bool:
-    # Other users' processes cannot be looked into, and any may end meanwhile.
+    # The files of other users' processes cannot be read, and any process may end meanwhile.
     with suppress(OSError):
         for descriptor in (process / "fd").iterdir():
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a collector needs of its machine: an address that it may listen on, and a store."""
+"""Checks what a collector needs of its machine: an address to listen on, and a store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _OTHER_STORE = "give another with --store"
 
 
 def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
-    """The host of an address to listen on; guarded: by TLS and what callers have to show.
+    """The host of an address to listen on.
 
-    Raises OptionError for what is no address, and for one beyond this machine without protection.
+    guarded: the collector uses TLS and demands a token or a certificate from callers.
+
+    Raises OptionError for a text that is no address, and for an address that other machines reach
+    where the collector is neither guarded nor `insecure`.
     """
     host, colon, port = bind.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) >= 1 << 16:
@@ -34,7 +37,7 @@ def checked_host(bind: str, *, guarded: bool, insecure: bool) -> str:
 
 
 def port_taken(bind: str) -> str:
-    """Why nobody can listen on an address, in a sentence."""
+    """The error line for an address that cannot be listened on; names the port's holder."""
     return (
         f"cannot listen on {bind}: {listener(int(bind.rpartition(':')[2]))} holds that "
         "port, or the address is not this machine's; stop it, or choose another with "
@@ -43,7 +46,9 @@ def port_taken(bind: str) -> str:
 
 
 def take_store(store: Path, *, fsync: bool, read_only: bool) -> None:
-    """Makes the store, if need be, and sees that it can be written; read_only: leaves it alone.
+    """Makes the store where it is missing, and checks that it can be written.
+
+    read_only: only check that the store exists.
 
     Raises StoreError.
     """
@@ -66,7 +71,7 @@ def take_store(store: Path, *, fsync: bool, read_only: bool) -> None:
 
 
 def end_removals(store: Path) -> None:
-    """Ends what was interrupted; what cannot be deleted keeps its room on the disk, and is told."""
+    """Finishes removals of runs that were interrupted; logs a warning for files that remain."""
     try:
         _, problems = finish_removals(store)
     except OSError as error:

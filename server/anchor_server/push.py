@@ -1,7 +1,7 @@
-"""Streams of records: which are taken, who may say what first, and when they are answered.
+"""The Push service: which streams of records are taken, and when they are answered.
 
 Hello ─▶ Resume
-all that arrives together ─▶ what it asks for, then Ack, after the write
+each batch of requests ─▶ the answers that they ask for, then Ack, after the batch is written
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _STOPPING = "the collector is stopping"
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """What streams may spend.
+    """The limits of streams.
 
-    streams: at once; each holds a thread.
-    idle_seconds: that one may say nothing, or take none of its answers.
-    record_bytes: the most raw storage of one record.
-    rate: bytes a second, all streams together; None is no bound.
+    streams: how many may be open at once; each holds a thread.
+    idle_seconds: how long a client may send nothing, or leave an answer untaken.
+    record_bytes: the most bytes of raw storage in one record.
+    rate: bytes a second of all streams together; None is no bound.
     """
 
     streams: int
@@ -73,14 +73,14 @@ class StreamLimits:
 
     @property
     def ahead(self) -> int:
-        """Bytes that are read ahead of one stream."""
+        """How many bytes are read ahead of one stream, at most."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return max(min(int(memory * AHEAD_SHARE) // self.streams, AHEAD_BYTES), FRAME_BYTES)
 
 
 @dataclass(slots=True)
 class Guest:
-    """A stream from its beginning on: its call, and what it has said of itself so far."""
+    """The caller of one stream: its call, and its Hello once that has arrived."""
 
     context: grpc.ServicerContext
     caller: Caller
@@ -88,7 +88,7 @@ class Guest:
 
 
 class PushService:
-    """Serves Push."""
+    """Serves Push: admits streams, stores their records and acknowledges them."""
 
     def __init__(  # the parts that it connects
         self,
@@ -116,7 +116,7 @@ class PushService:
         self._stopping = False
 
     def push(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[PushReply]:
-        """The handler: one call, one rank of one run."""
+        """The handler of Push: one call sends the records of one rank of one run."""
         caller = Caller(context.peer(), identity=self._gate.name(context))
         guest = Guest(context, caller)
         try:
@@ -134,14 +134,14 @@ class PushService:
             inbox.end(Refusal(Kind.REPLACED, "the stream is over"))
 
     def stop(self) -> None:
-        """Take no more streams, and end those there are once what has arrived is written."""
+        """Takes no more streams, and ends open ones once their arrived requests are written."""
         with self._changed:
             self._stopping = True
             for inbox in self._guests:
                 inbox.end(Refusal(Kind.STOPPING, _STOPPING))
 
     def look_again(self) -> None:
-        """Rights have changed: end the streams of those who would not be let in any more."""
+        """Ends the streams of callers whom the access file, which has changed, lets in no more."""
         with self._changed:
             guests = list(self._guests.items())
         for inbox, guest in guests:
@@ -151,7 +151,11 @@ class PushService:
                 inbox.end(refusal_of(error))
 
     def _grant(self, guest: Guest) -> Grant:
-        """What the guest may, who may write the run that he has named, if he has."""
+        """The present grant of a guest.
+
+        Raises a Refusal where the token is unknown, or may not write the run that the guest's Hello
+        has named.
+        """
         hello = guest.hello
         if hello is None:
             return self._gate.grant(guest.context)
@@ -160,11 +164,11 @@ class PushService:
         return grant
 
     def close(self) -> None:
-        """End what looks after streams; there are none any more."""
+        """Stops the thread that watches streams; called when no stream is left."""
         self._watch.stop()
 
     def wait_idle(self, timeout: float) -> bool:
-        """Whether within `timeout` seconds no stream is being read."""
+        """Waits until no stream is being read; whether that is so within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._guests, timeout)
 
@@ -235,7 +239,10 @@ class PushService:
         self._shares.check(grant.name)
 
     def _spend(self, grant: Grant, nbytes: int) -> None:
-        """Counts what came, for the token and for all; Refusal where it was more than may come."""
+        """Counts received bytes against the rate of the token and the rate of all streams.
+
+        Raises a Refusal where more bytes came than either rate allows.
+        """
         try:
             self._meter.spend(_all_of(grant), grant.limits.rate, nbytes)
         finally:
@@ -269,7 +276,11 @@ def _hello(message: bytes) -> Hello:
 
 
 def _check_version(message: bytes) -> None:
-    """Before all else: other versions seal their messages otherwise, or not at all."""
+    """Raises a Refusal where the Hello is of a protocol version that this collector does not take.
+
+    Called before the message's seal is checked: other versions seal their messages in another way
+    or not at all, and their clients are to read "wrong version", not "damaged message".
+    """
     try:
         request = PushRequest.FromString(message)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Who writes which rank: one stream at a time, each with the store's writer for it."""
+"""Which stream writes which rank: one stream at a time, with the store's writer for that rank."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["Ranks", "Tenancy"]
 
 _log = logging.getLogger("anchor_server")
 
-_UNPUBLISHED = 4096  # ranks that are remembered
+_UNPUBLISHED = 4096  # ranks whose failed publication is remembered, at most
 _MOST_PARTS = 10_000  # collectors that a rank may be spread over
-_Key: TypeAlias = tuple[str, int, int]  # run, rank, and which part of it
+_Key: TypeAlias = tuple[str, int, int]  # run, rank, and the number of the rank's part
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """The stream that writes a rank; `end` makes it give the rank back."""
+    """The stream that writes a rank; calling `end` makes the stream give the rank back."""
 
     writer_id: bytes
     owner: str
@@ -43,7 +43,7 @@ class _Claim:
 
 
 class Tenancy:
-    """One stream's time with a rank, and the writer for it."""
+    """A rank in the hands of one stream, with the writer for the rank."""
 
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
@@ -55,12 +55,15 @@ class Tenancy:
         return self.writer.committed
 
     def close(self) -> None:
-        """The session is over: mark the rank closed and give it back."""
+        """Marks the rank closed, because its session is over, and gives the rank back."""
         self.closed = True
         self.writer.close()
 
     def leave(self) -> AnchorError | None:
-        """Give the rank back as it is, still open, unless it was closed; what went wrong."""
+        """Gives the rank back, still marked open, unless `close` was called before.
+
+        Returns the error of the last publication, None where there was none.
+        """
         if self.closed:
             return None
         try:
@@ -76,8 +79,8 @@ class Ranks:
     """Hands the ranks of all runs in `store` to streams.
 
     fsync: each batch survives power loss before it is acknowledged.
-    max_bytes: of one rank on disk; a client may ask for less. limits: of runs, beside those of who
-        writes them.
+    max_bytes: of one rank on disk; a client may ask for less.
+    limits: of the store's runs; the limits of the writing token hold beside them.
     patience: seconds that a stream may take to give a rank back.
     """
 
@@ -105,12 +108,12 @@ class Ranks:
     def tenancy(
         self, hello: Hello, caller: Caller, grant: Grant, end: Callable[[Refusal], None]
     ) -> Iterator[Tenancy]:
-        """The rank that `hello` names, for as long as the context lasts; `grant` is the caller's.
+        """Holds the rank that `hello` names while the context lasts; `grant` is the caller's.
 
-        A stream of the same writer gives its rank up to this one. A rank that was not closed
-        stays open in the store: its writer may come back, or another may resume it.
+        An older stream of the same writer gives the rank up to this one. A rank that was not closed
+        stays open in the store: its writer may come back, or another writer may resume it.
         Raises RunBusyError, RunExistsError, InvalidNameError, OptionError, StoreError; a Refusal
-        where the run is another's.
+        where the run was made by another token.
         """
         owner = escape(hello.writer[:200]) or caller.peer
         header = _header(hello)
@@ -140,22 +143,26 @@ class Ranks:
         _log.info("stream begins", extra={**said, "seq": writer.committed})
 
     def _tell_unpublished(self, key: _Key, error: AnchorError | None) -> None:
-        """Its records are committed all the same: only foreign readers see fewer of them."""
+        """Logs that a rank was not published; `error` None: that it was.
+
+        The rank's records are committed all the same: only readers that read plain zarr, and not
+        our table, see fewer of them.
+        """
         if error is None:
             self._unpublished.discard(key)
             return
-        # A disk that stays full ends stream after stream.
+        # A disk that stays full ends stream after stream: only the first one is worth a warning.
         level = logging.INFO if key in self._unpublished else logging.WARNING
         if len(self._unpublished) < _UNPUBLISHED:
             self._unpublished.add(key)
         _log.log(level, "not published: %s", error, extra={"run": key[0], "rank": key[1]})
 
     def check_author(self, grant: Grant, hello: Hello) -> None:
-        """Raises a Refusal where the run is another's, whom `grant` may not write for."""
+        """Raises a Refusal where another token made the run and `grant` has no right to replace."""
         check_author(self._store, grant, hello.run, anew=hello.overwrite)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Whether within `timeout` seconds no rank is being written."""
+        """Waits until no stream holds a rank; whether that is so within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._claims, timeout)
 
@@ -164,7 +171,8 @@ class Ranks:
             held = self._claims.get(key)
             if held is not None and compare_digest(held.writer_id, claim.writer_id):
                 held.end(Refusal(Kind.REPLACED, "another stream of this writer took over"))
-            # Also for another writer: one that was killed a moment ago is about to be noticed.
+            # Waits for a stream of another writer too: that writer may have been killed a moment
+            # ago, and its stream is about to end.
             if not self._changed.wait_for(lambda: key not in self._claims, self._patience):
                 run, rank, _ = key
                 raise RunBusyError(
@@ -194,19 +202,20 @@ class Ranks:
             writer_id=hello.writer_id,
             fsync=self._fsync,
             max_bytes=min(limits, default=None),
-            # Who sent it has it still, and sends it again until there is room.
+            # A trainer keeps records in its spool until they are acknowledged, and sends them
+            # again until the disk has room.
             wait_for_room=True,
             acknowledged=hello.acknowledged,
             run_room=room,
             author=grant.name,
             part=_part(hello),
         )
-        if room is not None and hello.overwrite:  # which removed what was measured
+        if room is not None and hello.overwrite:  # opening removed files that `room` had counted
             room.measure()
         return writer
 
     def _room_of(self, run: str, limits: Limits) -> RunRoom | None:
-        """What the ranks of a run may take, which those that are open share."""
+        """The room on disk that all open ranks of a run share; None where the run has no limit."""
         nbytes = _least(self._limits.run_bytes, limits.run_bytes)
         files = _least(self._limits.run_files, limits.run_files)
         if nbytes is None and files is None:
@@ -221,7 +230,7 @@ class Ranks:
 
 
 def _part(hello: Hello) -> Part | None:
-    """The piece of the rank that is kept here; None for the whole."""
+    """The part of the rank that this collector holds; None where it holds the whole rank."""
     if not hello.HasField("part"):
         return None
     told = hello.part
@@ -238,7 +247,9 @@ def _header(hello: Hello) -> dict[str, Any]:
     if len(hello.writer_id) != SECRET_BYTES:
         raise OptionError(f"a writer's id has {SECRET_BYTES} bytes, not {len(hello.writer_id)}")
     if len(hello.header) > HEADER_BYTES:
-        raise OptionError(f"a run header of {len(hello.header)} characters; {HEADER_BYTES} at most")
+        raise OptionError(
+            f"a run header has at most {HEADER_BYTES} characters, not {len(hello.header)}"
+        )
     try:
         header = json.loads(hello.header or "{}")
     except (ValueError, RecursionError):

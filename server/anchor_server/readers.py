@@ -1,4 +1,7 @@
-"""When somebody last read: a collector that ends waits for readers in the middle of something."""
+"""When a reader last called: a collector that stops waits for readers who are not done yet.
+
+Reading a run takes many calls, and no call says that it is the last.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ from typing import Final
 
 __all__ = ["Readers"]
 
-_QUIET_SECONDS: Final = 2.0  # what reads a run asks again sooner, many times
+_QUIET_SECONDS: Final = 2.0  # a reader in the middle of a run calls again sooner than this
 _LOOK_SECONDS: Final = 0.05
 
 
 class Readers:
-    """All who read from a collector; any thread may tell of one."""
+    """The time of the last call of any reader; any thread may call."""
 
     def __init__(self) -> None:
         self._heard = float("-inf")
 
     def hear(self) -> None:
-        """Somebody asked for something just now."""
+        """Notes that a reader called just now."""
         self._heard = time.monotonic()
 
     def wait_quiet(self, over: float) -> None:
-        """Returns once nobody has asked for two seconds, at `over` (monotonic) at the latest."""
+        """Waits until no reader has called for two seconds, or until `over` (monotonic time)."""
         while time.monotonic() < min(over, self._heard + _QUIET_SECONDS):
             time.sleep(_LOOK_SECONDS)

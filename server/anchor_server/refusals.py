@@ -1,4 +1,4 @@
-"""Errors as a client sees them: a kind, its status code and one line."""
+"""Errors as a client sees them: a kind, its gRPC status code and one line of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anchorlib.wire import KIND_KEY, DamagedError, Kind, code_of
 
 __all__ = ["Refusal", "abort", "refusal_of"]
 
-_TEXT = 500  # characters of an answer: it travels in a header
+_TEXT = 500  # characters of the text: gRPC sends it in a header, whose size is limited
 
 _log = logging.getLogger("anchor_server")
 
@@ -28,7 +28,7 @@ _KINDS: Final[tuple[tuple[type[Exception], Kind], ...]] = (
 
 
 class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """A call is answered with `kind` and `text`."""
+    """Raised to answer a call with `kind` and `text`."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(kind, text)
@@ -37,7 +37,7 @@ class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    """End the call with what `error` means."""
+    """Ends the call with the kind, the status code and the text of `error`."""
     refusal = refusal_of(error)
     context.set_trailing_metadata(((KIND_KEY, refusal.kind.value),))
     context.abort(code_of(refusal.kind), refusal.text)
@@ -45,13 +45,14 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The kind and the words that a client is answered."""
+    """The Refusal that answers a client whose call raised `error`; logs a defect of our own."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error.__cause__, RunFilesError):
         return Refusal(Kind.INODES, f"{error} (max_run_inodes)")
     if isinstance(error, StoreError) and not isinstance(error.__cause__, OSError):
-        # The store is not what it should be, which does not pass; a full disk does.
+        # A damaged store stays damaged, so the client gives up. An OSError as a full disk passes,
+        # and the client tries again.
         return Refusal(Kind.STORE, str(error))
     for of, kind in _KINDS:
         if isinstance(error, of):

@@ -1,4 +1,4 @@
-"""Memory for records that arrive in fragments, all streams together."""
+"""Bounds the memory for records that arrive in fragments, over all streams together."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["Room"]
 
 
 class Room:
-    """Bounds what unfinished records hold, `limit` bytes (default: a share of the memory).
+    """The memory that unfinished records may hold: `limit` bytes (default: a share of the machine).
 
-    A record larger than that is taken while it is the only one: it could never come otherwise.
+    A record larger than the limit is taken while no other record is unfinished: otherwise it could
+    never be received.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -25,11 +26,15 @@ class Room:
 
     @property
     def used(self) -> int:
-        """Bytes that are taken."""
+        """The bytes that unfinished records hold now."""
         return self._used
 
     def take(self, nbytes: int) -> None:
-        """Raises a Refusal that will pass where others have taken the room."""
+        """Reserves bytes for a record.
+
+        Raises a Refusal where the records of other streams leave too little room: the client tries
+        again later.
+        """
         with self._lock:
             if self._used and self._used + nbytes > self._limit:
                 raise Refusal(
@@ -40,6 +45,6 @@ class Room:
             self._used += nbytes
 
     def give_back(self, nbytes: int) -> None:
-        """What was taken is free again."""
+        """Frees bytes that `take` reserved."""
         with self._lock:
             self._used -= nbytes

@@ -1,4 +1,4 @@
-"""Who writes now: a seat for each stream that holds a rank, with what its last minute was like.
+"""Who writes now: a seat for each stream that holds a rank, with the rates of its last minute.
 
 with roster.seat("run1", 0, "node7", committed=0) as seat:
     seat.hear(), seat.store(records=5, nbytes=80, newest_ns=…), seat.tell_end(9)
@@ -18,18 +18,20 @@ from typing import Final
 __all__ = ["PACE_SECONDS", "Roster", "Seat", "Sight"]
 
 PACE_SECONDS: Final = 60
-"""Over how many seconds records and bytes a second are averaged."""
+"""The span in seconds over which records and bytes a second are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One stream as it is at this moment.
+    """The state of one stream at this moment.
 
-    since_ns: when it began; last_seen_ns: when it last said something; since the epoch.
-    records_per_second, bytes_per_second: stored in the last minute, or since it began.
-    lag: seconds from the time stamp of the record that was stored last to its commit; None before
-        the first.
-    backlog: records that wait with the writer, as far as it told; None where it never did.
+    since_ns: when the stream began; last_seen_ns: when its client last sent something; both in
+        nanoseconds since the epoch.
+    records_per_second, bytes_per_second: stored in the last minute, or since the stream began.
+    lag: seconds from the time stamp of the last stored record to its commit; None before the first
+        record.
+    backlog: records that wait with the trainer, as far as it told; None where it never told.
+    committed: the number of the trainer's records that are in the store.
     """
 
     run: str
@@ -45,7 +47,7 @@ class Sight:
 
 
 class _Pace:
-    """What was stored in the last minute, a sum for each second in which something was."""
+    """Records and bytes stored in the last minute: one sum for each second with stored records."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -60,7 +62,7 @@ class _Pace:
         self._forget()
 
     def rates(self) -> tuple[float, float]:
-        """Records and bytes a second; over one second at least, so that a beginning is no peak."""
+        """Records and bytes a second, over at least one second: a beginning shows no false peak."""
         self._forget()
         seconds = min(max(time.monotonic() - self._began, 1.0), float(PACE_SECONDS))
         records = sum(one for _, one, _ in self._sums)
@@ -74,7 +76,7 @@ class _Pace:
 
 
 class Seat:
-    """One stream's place; its own thread writes it, any other may look."""
+    """One stream's entry in the roster; the stream's thread changes it, any thread may read it."""
 
     def __init__(self, run: str, rank: int, host: str, committed: int) -> None:
         self._run, self._rank, self._host = run, rank, host
@@ -86,15 +88,15 @@ class Seat:
         self._end: int | None = None
 
     def hear(self) -> None:
-        """The client said something."""
+        """Notes that the client sent something now."""
         self._seen = time.time_ns()
 
     def tell_end(self, end: int) -> None:
-        """The client's own records go so far."""
+        """Notes the number after the client's last record, which it told with Backlog."""
         self._end = end
 
     def store(self, records: int, nbytes: int, newest_ns: int) -> None:
-        """Records were committed, the last of which bears this time."""
+        """Notes that records were committed; newest_ns: the time stamp of the last of them."""
         lag = max(time.time_ns() - newest_ns, 0) / 1e9  # the clock of a trainer may be ahead
         with self._lock:
             self._committed += records
@@ -102,7 +104,7 @@ class Seat:
             self._pace.add(records, nbytes)
 
     def sight(self) -> Sight:
-        """How it is now."""
+        """The stream's state now."""
         with self._lock:
             rates, committed, lag = self._pace.rates(), self._committed, self._lag
         backlog = None if self._end is None else max(self._end - committed, 0)
@@ -111,7 +113,7 @@ class Seat:
 
 
 class Roster:
-    """The seats that are taken; any thread may ask."""
+    """The seats of all open streams; any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -121,7 +123,8 @@ class Roster:
     def seat(self, run: str, rank: int, host: str, committed: int) -> Iterator[Seat]:
         """A seat for as long as the context lasts.
 
-        host: who writes. committed: its records in the store.
+        host: the machine that writes.
+        committed: the number of the writer's records that are in the store already.
         """
         seat = Seat(run, rank, host, committed)
         with self._lock:
@@ -133,7 +136,7 @@ class Roster:
                 self._seats.discard(seat)
 
     def seats(self) -> list[Sight]:
-        """All of them, in the order of runs and ranks."""
+        """The state of all open streams, in the order of runs and ranks."""
         with self._lock:
             seats = list(self._seats)
         return sorted((seat.sight() for seat in seats), key=lambda one: (one.run, one.rank))

@@ -1,7 +1,7 @@
-"""Streams that do not move: a client that takes no answers keeps its stream waiting for ever.
+"""Ends streams whose client does not take its answers: such a stream would wait for ever.
 
-One that says nothing is noticed by the stream itself, which waits for it; and one that is gone
-acknowledges no ping, so that gRPC ends its connection.
+A client that sends nothing is noticed by the stream, which waits for it with a timeout; and a
+client that is gone answers no ping, so that gRPC closes its connection.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AnswerWatch"]
 
-_LOOKS: Final = 4  # in the time that an answer may take
+_LOOKS: Final = 4  # how often the watch looks in the time that an answer may take
 
 
 class AnswerWatch:
-    """Ends calls of which an answer was not taken for `seconds`, by a thread of its own."""
+    """Ends calls whose answer was not taken for `seconds`; watches with a thread of its own."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -32,7 +32,7 @@ class AnswerWatch:
 
     @contextmanager
     def answering(self, end: Callable[[], object]) -> Iterator[None]:
-        """An answer is on its way; `end` is called where that takes too long."""
+        """Watches one answer while the context lasts; calls `end` where it is not taken in time."""
         token = object()
         with self._changed:
             self._waiting[token] = (time.monotonic(), end)
@@ -46,7 +46,7 @@ class AnswerWatch:
                 self._waiting.pop(token, None)
 
     def stop(self) -> None:
-        """End no more."""
+        """Stops the watching thread; no call is ended any more."""
         with self._changed:
             self._over = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""Whether a collector would start: all that would keep it from that, found without starting one.
+"""Whether a collector would start: finds everything that would prevent it, without starting one.
 
-Nothing is made, no call is answered, and each port is held for a moment only.
+The checks create no files and answer no calls; each port is held for a moment only.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _STORE: Final = "give another with --store"
 
 @dataclass(frozen=True, slots=True)
 class Intended:
-    """What a collector is to be; each setting is that of `Collector`.
+    """The settings of a collector that is to be started; each is the setting of `Collector`.
 
-    store: None where what was asked for is no directory.
-    self_signed: it makes its certificate itself. guarded: it speaks TLS, and callers have to show
-        a token or a certificate, however good those are that it was given.
-    metrics_bind: where it answers Prometheus, None where it does not.
+    store: the directory; None where the place that was asked for is no directory.
+    self_signed: the collector makes its own certificate.
+    guarded: the collector is asked to use TLS and to demand a token or a certificate from callers;
+        whether the given files are valid does not count here.
+    metrics_bind: the address for Prometheus; None where there is none.
     archive: the directory where closed runs go; None where they stay, or go to an object store.
     """
 
@@ -51,7 +52,7 @@ class Intended:
 
 
 def problems(wanted: Intended) -> list[str]:
-    """Each thing that would keep it from starting, in a sentence that says what to do."""
+    """Everything that would prevent the start: one sentence each, which says what to do."""
     checks = (_store, _archive, _access, _certificates, _address, _ports)
     return [problem for check in checks for problem in check(wanted)]
 
@@ -74,7 +75,7 @@ def _archive(wanted: Intended) -> Iterator[str]:
 
 
 def _unwritable(what: str, folder: Path, remedy: str) -> Iterator[str]:
-    """Why a folder cannot be written, or made where it is not there."""
+    """Why a folder cannot be written, or cannot be made where it does not exist yet."""
     whole = folder.absolute()
     there = next(path for path in (whole, *whole.parents) if _is_there(path))
     shown = escape(str(folder))
@@ -86,13 +87,13 @@ def _unwritable(what: str, folder: Path, remedy: str) -> Iterator[str]:
 
 
 def _is_there(path: Path) -> bool:
-    with suppress(OSError):  # a folder above it that nobody may look into
+    with suppress(OSError):  # this process may not look into a folder above it
         return os.path.lexists(path)
     return False
 
 
 def _reason(path: Path) -> str:
-    """Why a folder cannot be used as it should be."""
+    """The system's reason why this process may not use a folder."""
     on_disk = os.statvfs(path)
     if on_disk.f_flag & os.ST_RDONLY:
         return f"{path} is on a file system that is read-only"
@@ -119,7 +120,7 @@ def _address(wanted: Intended) -> Iterator[str]:
 
 
 def _ports(wanted: Intended) -> Iterator[str]:
-    """Both at once: the second may be the first."""
+    """Checks both ports while both are held, so that two settings with one port are noticed."""
     with ExitStack() as held:
         host, _, port = wanted.bind.rpartition(":")
         if host and port.isdecimal() and int(port) < 1 << 16:
@@ -136,7 +137,7 @@ def _ports(wanted: Intended) -> Iterator[str]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that holds the port; OSError where it cannot be had."""
+    """A socket that listens on the port; raises OSError where the port cannot be bound."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server((str(address[0]), port), family=family)
 

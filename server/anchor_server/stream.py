@@ -1,9 +1,9 @@
-"""What one stream says once it has said hello, and what becomes of it in the store.
+"""The requests of one stream after its Hello, and what the store makes of them.
 
-Confirm ─▶ Confirmed   what records in the store are
-Define, Frame …        written in one go with all that arrived together
+Confirm ─▶ Confirmed   the fingerprint of records that are in the store
+Define, Frame …        all frames of one batch are written in one go
 Gaps, Lineage, Backlog
-Flush ─▶ Flushed       after everything before it was published
+Flush ─▶ Flushed       after all records before it were published
 Close ─▶ Closed        the rank is closed; the stream ends
 """
 
@@ -47,13 +47,13 @@ from anchorlib.wire import (
 
 __all__ = ["Stream"]
 
-_DIGEST_BYTES = 16  # a row
+_DIGEST_BYTES = 16  # of each row
 
 
 class Stream:
-    """A stream that has said hello.
+    """A stream whose Hello was taken, and which holds its rank.
 
-    frames: dealt with so far.
+    frames: the number of frames that were read so far.
     """
 
     def __init__(
@@ -69,32 +69,32 @@ class Stream:
         self._next = self._writer.committed
         self._blocks: list[RowBlock] = []
         self._defined = 0
-        self._header = 0  # characters that it added to the header
-        self._unfinished = 0  # bytes of the record of which fragments are still to come
+        self._header = 0  # characters that the stream added to the run's header
+        self._unfinished = 0  # bytes of the record whose last fragments are still to come
         self._left_out = self._writer.left_out.records
 
     @property
     def committed(self) -> int:
-        """Records of its writer that are in the store."""
+        """The number of this writer's records that are in the store."""
         return self._writer.committed
 
     @property
     def closed(self) -> bool:
-        """Whether its rank was closed."""
+        """Whether the stream's rank was closed."""
         return self._tenancy.closed
 
     def patience(self, rest: float) -> Patience:
-        """How long the client may be silent: training may `rest`, a record may not."""
+        """How long the client may be silent: `rest` between records, less inside a record."""
         if self._unfinished:
             return Patience(min(STALL_SECONDS, rest), Kind.STALLED)
         return Patience(rest, Kind.IDLE)
 
     def leave(self) -> None:
-        """Give back what an unfinished record held."""
+        """Gives back the memory that an unfinished record held."""
         self._finished()
 
     def replies(self, batch: list[bytes]) -> Iterator[PushReply]:
-        """Deals with requests that arrived together; their records are written in one go."""
+        """Serves requests that arrived together; their records are written in one go."""
         self._seat.hear()
         for message in batch:
             request = self._parsed(message)
@@ -134,7 +134,7 @@ class Stream:
             self._tenancy.close()
             yield PushReply(closed=Closed(committed=committed))
         else:
-            raise FrameError(f"{said or 'nothing'} is not what a stream says here")
+            raise FrameError(f"a stream cannot send {said or 'an empty request'} after its Hello")
 
     def _confirmed(self, asked: Confirm) -> Confirmed:
         if asked.end - asked.first > CONFIRMED_RECORDS:

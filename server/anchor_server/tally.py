@@ -1,4 +1,4 @@
-"""What a collector counts about itself; plain numbers, whether anyone asks for them or not."""
+"""The counters of a collector: plain numbers, which are counted whether they are read or not."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from anchor_server.roster import Roster
 __all__ = ["SECONDS", "ArchiveTally", "Tally"]
 
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Upper ends of the buckets that commits are sorted into; what took longer has its own."""
+"""Upper ends of the buckets that commits are sorted into; longer commits have one more bucket."""
 
-_REASONS: Final = 16  # reasons are clients' words: further ones are counted together
+_REASONS: Final = 16  # clients choose the words of a reason: further ones are counted as "other"
 
 
 @dataclass(slots=True)
 class ArchiveTally:
-    """What was archived in the background; one thread writes it, and puts new values in place.
+    """What the archiver has done. Its thread alone writes here, and replaces values as a whole.
 
-    place: the archive. runs, bytes: that were put there, since the collector was made.
-    due: closed runs that are not there yet, at the last look. freed: bytes of runs removed here
-    afterwards. failures: attempts that failed; problem: what the last one failed of.
-    failing: runs that could not be archived, and why; away: why none can be now, "" where they can.
+    place: the archive.
+    runs, bytes: how much was archived since the collector was made.
+    due: closed runs that were not archived yet at the last look.
+    freed: bytes of archived runs that were then removed from the store.
+    failures: the number of failed attempts; problem: the error of the last one.
+    failing: runs that could not be archived, with the error of each.
+    away: why no run can be archived now, "" where runs can be.
     """
 
     place: str = ""
@@ -43,22 +46,22 @@ class ArchiveTally:
 
     @property
     def waiting(self) -> int:
-        """How many closed runs are not there yet, those that fail among them."""
+        """How many closed runs are not archived yet; runs whose archiving failed count too."""
         return len(self.due)
 
     def looked(self, due: Sequence[str]) -> None:
-        """Take down what is to be archived; of what is gone it is no matter that it failed."""
+        """Sets the runs that are to be archived, and forgets the failures of all other runs."""
         self.due = tuple(due)
         self.failing = {run: why for run, why in self.failing.items() if run in due}
 
     def took(self, run: str, nbytes: int) -> None:
-        """Count a run."""
+        """Counts a run that was archived."""
         self.runs += 1
         self.bytes += nbytes
-        self.looked([one for one in self.due if one != run])
+        self.looked([name for name in self.due if name != run])
 
     def failed(self, problem: str, run: str = "") -> None:
-        """Count an attempt that failed: of one run, or of the archive as a whole."""
+        """Counts a failed attempt, of one run or ("") of the archive as a whole."""
         self.failures += 1
         self.problem = problem
         if run:
@@ -70,12 +73,14 @@ class ArchiveTally:
 class Tally:
     """Totals since the collector was made; any thread may add.
 
-    records: by result: "stored", "dup" (already there) and "rejected".
-    nbytes: of values stored. damaged: values and messages that did not fit their checksum.
+    records: by result: "stored", "dup" (already in the store) and "rejected".
+    nbytes: bytes of stored values.
+    damaged: values and messages that did not fit their checksum.
     refused: calls that were refused, by the kind of the refusal.
-    dropped: observations that clients, or the store for want of room, left out, by reason.
-    roster: the streams that are open. archive: None where nothing is archived.
-    commits: how many took how long, one entry for each of `SECONDS` and one beyond.
+    dropped: observations that a client, or the store for want of room, left out, by reason.
+    roster: the streams that are open.
+    archive: None for a collector that archives nothing.
+    commits: the number of commits in each bucket of `SECONDS`, and of longer ones.
     """
 
     def __init__(self) -> None:
@@ -92,30 +97,30 @@ class Tally:
         self.commit_seconds = 0.0
 
     def add(self, result: str, records: int, nbytes: int = 0) -> None:
-        """Count records, and bytes of values."""
+        """Counts records with their result, and the bytes of their values."""
         with self._lock:
             self.records[result] += records
             self.nbytes += nbytes
 
     def damage(self) -> None:
-        """Count a value or a message that did not fit its checksum."""
+        """Counts a value or a message that did not fit its checksum."""
         with self._lock:
             self.damaged += 1
 
     def refuse(self, kind: str) -> None:
-        """Count a refusal."""
+        """Counts a refusal of this kind."""
         with self._lock:
             self.refused[kind] += 1
 
     def drop(self, reason: str, observations: int) -> None:
-        """Count what was left out."""
+        """Counts observations that were left out for this reason."""
         with self._lock:
             known = reason in self.dropped or len(self.dropped) < _REASONS
             self.dropped[reason if known else "other"] += observations
 
     @contextmanager
     def commit(self) -> Iterator[None]:
-        """Times what happens inside as one commit."""
+        """Counts the code in the context as one commit, with the time that it takes."""
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""TLS, with or without certificates of the clients' own."""
+"""TLS certificates of the collector's port, and the authority that signs clients' certificates."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = ["Certificates", "ServerTLS"]
 
 @dataclass(frozen=True, slots=True)
 class ServerTLS:
-    """Files in PEM form.
+    """The collector's certificate and key, as files in PEM form.
 
-    client_ca_file: clients have to show a certificate that this one signed.
+    client_ca_file: clients have to show a certificate that this authority signed; None: they need
+        no certificate.
     """
 
     cert_file: Path
@@ -29,10 +30,10 @@ class ServerTLS:
     client_ca_file: Path | None = None
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """What the files hold now.
+        """The present contents of the files, checked, as gRPC takes them.
 
-        Raises OptionError where one cannot be read, is not what it should be or not valid today,
-        and where others can read the key.
+        Raises OptionError where a file cannot be read, where a certificate or key cannot be used or
+        is not valid today, and where other users can read the key.
         """
         pair = (_read(self.key_file), _read(self.cert_file))
         ca = None if self.client_ca_file is None else _read(self.client_ca_file)
@@ -44,11 +45,13 @@ class ServerTLS:
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=ca)
 
     def _check(self) -> None:
-        # gRPC would say only that the port cannot be had.
+        # The files are checked here because gRPC would say only that the port cannot be bound.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         file = self.cert_file
         try:
-            context.load_cert_chain(file, self.key_file, lambda: "")  # nobody is there to be asked
+            context.load_cert_chain(
+                file, self.key_file, lambda: ""
+            )  # no password: nobody is there to type one
             if self.client_ca_file is not None:
                 file = self.client_ca_file
                 context.load_verify_locations(file)
@@ -74,7 +77,7 @@ class Certificates:
         self._renewed: grpc.ServerCertificateConfiguration | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For the port."""
+        """The credentials for gRPC's secure port; each connection gets the latest certificate."""
         return grpc.dynamic_ssl_server_credentials(
             self._first,
             self._for_connection,  # type: ignore[arg-type]  # None: as before
@@ -82,7 +85,7 @@ class Certificates:
         )
 
     def renew(self) -> None:
-        """Read the files again, for connections from now on; where they cannot be used, raise."""
+        """Reads the files again, for connections from now on; raises where they cannot be used."""
         self._renewed = self._tls.configuration()
 
     def _for_connection(self) -> grpc.ServerCertificateConfiguration | None:
@@ -92,7 +95,10 @@ class Certificates:
 
 
 def _check_dates(file: Path, pem: bytes) -> None:
-    """The first certificate of a file is the one that counts: the others lead to who signed it."""
+    """Raises OptionError where the first certificate of a file is not valid today.
+
+    Later certificates in the file belong to the authorities that signed the first one.
+    """
     for begins, ends in validities(pem.decode("ascii", "replace"))[:1]:
         now = datetime.now(UTC)
         if now > ends:

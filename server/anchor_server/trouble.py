@@ -1,4 +1,4 @@
-"""What a collector refuses: counted by kind, and told once to whoever runs it."""
+"""Counts the refusals of a collector by kind, and logs the first one of each caller."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Caller", "Trouble"]
 
 _log = logging.getLogger("anchor_server")
 
-_CALLERS: Final = 1024  # that are remembered
-_QUIET_SECONDS: Final = 60.0  # before the same is told again, although it passed meanwhile
-_LINES: Final = 60  # in as many seconds: names of runs are clients' words, and may be many
+_CALLERS: Final = 1024  # whose refusals are remembered, at most
+_QUIET_SECONDS: Final = 60.0  # between two warnings of one kind, where records were taken between
+_LINES: Final = 60  # warnings in as many seconds: a client may invent any number of run names
 
-# How streams end that nobody has to look after.
+# Streams that end for these reasons are no trouble: nobody has to do anything.
 _ORDINARY: Final = frozenset({Kind.STOPPING, Kind.REPLACED, Kind.IDLE})
 
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: gRPC's name of the other end, and of which run and rank it has spoken so far.
+    """Who calls: gRPC's name of the other end, with the run and rank that the call has named.
 
-    identity: the name of the token or certificate that was shown, where an access file names them.
+    identity: the name of the token or certificate that was shown, where an access file names it.
     """
 
     peer: str
@@ -42,7 +42,7 @@ class Caller:
 
     @property
     def told(self) -> dict[str, object]:
-        """As the fields of a line of the log."""
+        """The caller as fields of a log line."""
         told: dict[str, object] = {"peer": self.peer}
         if self.identity:
             told["identity"] = self.identity
@@ -59,12 +59,12 @@ class Caller:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The machine, and who wants which run: each new connection has another port."""
+        """The caller without its port, which each new connection changes: machine, token, run."""
         return self.peer.rpartition(":")[0], f"{self.identity} {self.run}"
 
 
 class Trouble:
-    """Refusals of all calls; any thread may tell one."""
+    """Counts and logs the refusals of all calls; any thread may call."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -74,15 +74,15 @@ class Trouble:
         self._unsaid = 0
 
     def refuse(self, context: grpc.ServicerContext, error: Exception, caller: Caller) -> NoReturn:
-        """End a call with what `error` means, after it was counted and told."""
+        """Ends a call with the Refusal of `error`, after the refusal was counted and logged."""
         refusal = refusal_of(error)
         self.tell(refusal, caller)
         abort(context, refusal)
 
     def tell(self, refusal: Refusal, caller: Caller) -> None:
-        """Count a refusal; a warning says so the first time that this caller meets this kind.
+        """Counts and logs a refusal: a warning for the caller's first of this kind, then INFO.
 
-        What a caller has no right to is told each time: it is another thing each time.
+        A missing right is a warning each time, because each time another right may be missing.
         """
         self._tally.refuse(refusal.kind.value)
         said = {**caller.told, "kind": refusal.kind.value, "code": code_of(refusal.kind).name}
@@ -100,7 +100,10 @@ class Trouble:
         )
 
     def passed(self, caller: Caller) -> None:
-        """This caller's records are taken again: what is refused from now on is news."""
+        """Forgets the caller's older refusals, because its records are taken again.
+
+        The next refusal is then a warning again.
+        """
         if caller.key not in self._said:
             return
         now = time.monotonic()
@@ -110,7 +113,10 @@ class Trouble:
                 del kinds[kind]
 
     def _first(self, kind: Kind, caller: Caller) -> tuple[bool, int]:
-        """Whether this is told as a warning, and how many were not for want of room."""
+        """Whether a refusal is logged as a warning, and how many before it were not.
+
+        Those before it were too many for one minute.
+        """
         now = time.monotonic()
         with self._lock:
             kinds = self._said.setdefault(caller.key, {})

@@ -1,6 +1,6 @@
-"""From when until when a certificate is valid, read from its PEM file.
+"""The dates between which a certificate is valid, read from its PEM file.
 
-The standard library checks certificates in handshakes and tells their dates for those alone.
+The standard library tells these dates only for a certificate of a finished handshake.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SEQUENCE, _EXPLICIT_0, _UTC_TIME = 0x30, 0xA0, 0x17
 
 
 def validities(pem: str) -> list[tuple[datetime, datetime]]:
-    """Beginning and end of each certificate in `pem`, in their order.
+    """The first and last moment of validity of each certificate in `pem`, in their order.
 
-    Raises ValueError for one that is none.
+    Raises ValueError for a block that is no certificate.
     """
     return [_validity(ssl.PEM_cert_to_DER_cert(block)) for block in _BLOCK.findall(pem)]
 
@@ -41,21 +41,21 @@ def _validity(der: bytes) -> tuple[datetime, datetime]:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """The elements that stand one after another in `der`: tag and content of each."""
-    found = []
+    """Tag and content of each DER element in `der`, where elements follow one another."""
+    elements = []
     at = 0
     while at < len(der):
         tag, length, at = der[at], der[at + 1], at + 2
         if length & 0x80:
             size = length & 0x7F
             length, at = int.from_bytes(der[at : at + size], "big"), at + size
-        found.append((tag, der[at : at + length]))
+        elements.append((tag, der[at : at + length]))
         at += length
-    return found
+    return elements
 
 
 def _time(tag: int, content: bytes) -> datetime:
     text = content.decode("ascii")
-    if tag == _UTC_TIME:  # years from 1950 to 2049
+    if tag == _UTC_TIME:  # two digits stand for a year from 1950 to 2049
         text = ("19" if text[:2] >= "50" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

@@ -237,13 +237,13 @@ def test_what_tokens_share_is_passed_by_no_more_than_two_bursts_and_a_batch_each
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        ("max_rate = 0", "max_rate is a size"),
-        ("max_rate = '0B'", "a size is more than nothing"),
+        ("max_rate = 0", "max_rate must be a size"),
+        ("max_rate = '0B'", "a size must be above zero"),
         ("max_rate = 'fast'", "is no size"),
-        ("max_run_size = true", "max_run_size is a size"),
-        ("max_streams = '3'", "max_streams is a number"),
-        ("max_runs = -1", "max_runs is a number"),
-        ("max_run_inodes = 1.5", "max_run_inodes is a number"),
+        ("max_run_size = true", "max_run_size must be a size"),
+        ("max_streams = '3'", "max_streams must be a whole number"),
+        ("max_runs = -1", "max_runs must be a whole number"),
+        ("max_run_inodes = 1.5", "max_run_inodes must be a whole number"),
     ],
 )
 def test_what_is_no_limit_is_named(limit, words):

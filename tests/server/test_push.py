@@ -291,7 +291,7 @@ def test_a_hello_that_cannot_be_is_refused(push, hello, code, words):
     ("messages", "words"),
     [
         ([sealed_bytes(b"\xff\xff\xff")], "no PushRequest"),
-        ([sealed_bytes(b"")], "nothing is not what a stream says"),
+        ([sealed_bytes(b"")], "a stream cannot send an empty request"),
         ([message(lineage=Lineage(header=nested(900)))], "more than 64 deep"),
         ([message(define=Define(series=[Series(name="", kind="grad", mode="all")]))], "1 to 1024"),
         ([message(define=Define(series=[Series(name="a", kind="x", mode="all")]))], "no kind"),
