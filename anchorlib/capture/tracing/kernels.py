@@ -46,7 +46,7 @@ class Running:
         self._waiting = sorted(kernels, key=lambda op: op.group or 0)
 
     def see(self, output: NodeOutput, x: torch.Tensor) -> None:
-        """Keep the digest of `x`, the values of the graph's tensor `output`, unless there is one."""
+        """Keep the digest of `x`, the values of the graph's tensor `output`, if it has none yet."""
         digest = self._digest(x)
         if digest is not None:
             self.digests.setdefault(output, digest)
