@@ -1,9 +1,10 @@
-"""Gradients of tensors that compiled code has handed out, as they look from outside.
+"""Gradients of the outputs of compiled code, as a hook outside that code sees them.
 
     @torch.compile
     def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
 
-Outside, a hook on `h` sees only what reaches it from outside. With one output that is all there is.
+A hook on `h` outside the code sees only the part of its gradient that comes from outside. Where the
+code has a single output, that part is the whole gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PARTIAL = "a gradient that compiled code keeps a part of"
 
 
 def is_partial(node: Any) -> bool:
-    """Whether gradients that reach `node`, a tensor's `grad_fn`, may be less than whole."""
+    """Whether a hook on a tensor with the `grad_fn` `node` may see only part of its gradient."""
     if node is None or type(node).__name__ != COMPILED_NODE:
         return False
     outputs = compiled_outputs(node)
