@@ -1,4 +1,4 @@
-"""From what a value was computed, and what the operations were told."""
+"""From which tensors a value was computed, and with which scalar arguments."""
 
 from anchorlib.capture.ancestry.lineage import Given, LineageTracker
 

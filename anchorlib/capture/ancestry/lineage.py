@@ -4,16 +4,18 @@
                                                     ├ (data: autograd does not follow it)
                                                     └ TBackward0 ── fc1.weight
 
-At each anchored tensor the graph is walked back to the nearest ones before it, when its name,
-phase, pass, call and shape are seen first, in two steps; from then on that costs one dict lookup.
-So that a walk knows an anchored tensor when it meets one, each leaves a mark on its autograd node,
-in the dict that torch keeps there for anomaly mode: the mark goes when the node goes, and nothing
-here holds a tensor or a graph. A leaf has no node that lasts: its mark is a hook on the leaf.
+At an anchored tensor the graph is walked back to the nearest anchored tensors before it. The walk
+is made in the first two steps in which its name, phase, pass, call and shape occur; later
+observations cost one dict lookup.
 
-What autograd does not follow is known by its memory (see `storages`) and by the module that made
-it: a frozen layer, or one under `no_grad`, made its output of what it was given.
+A walk recognizes an anchored tensor by a mark on its autograd node, in the dict that torch keeps
+there for anomaly mode: the mark is freed with the node, and nothing here keeps a tensor or a graph
+alive. A leaf has no lasting node, so its mark is a hook on the leaf.
 
-Only forward edges are told. What gradients, updates and optimizer state depend on follows from
+A tensor without a graph is recognized by its memory (see `storages`) or by the module that
+returned it: a frozen layer, or one under `no_grad`, made its output from its arguments.
+
+Only forward edges are recorded. The parents of gradients, updates and optimizer state follow from
 them: see `anchorlib.diagnosis.causes.Lineage`.
 """
 
@@ -46,21 +48,21 @@ __all__ = ["Given", "LineageTracker"]
 _log = logging.getLogger("anchorlib")
 
 _MARK: Final = "anchorlib"  # a key in a node's metadata
-_MAX_SITES: Final = 1 << 16  # places looked at; more have shapes or passes without end
-_MAX_NODES: Final = 10_000  # of one walk
-_NEVER: Final = -1  # no generation
+_MAX_SITES: Final = 1 << 16  # sites walked from; with more, shapes or passes change without end
+_MAX_NODES: Final = 10_000  # nodes of one walk
+_NEVER: Final = -1  # equals no generation, so the site is looked at again
 
-# Reentrant checkpointing: what is inside has no graph, and its parameters are no inputs.
+# Reentrant checkpointing: the operations inside have no graph, their parameters are no inputs.
 _OPAQUE: Final = "CheckpointFunctionBackward"
 
-Owner = tuple[object, str, At]  # whose mark, the tensor's name, where it was observed
+Owner = tuple[object, str, At]  # token of the marking tracker, the tensor's name, its coordinates
 Site = tuple[str, str, int, int, tuple[int, ...]]  # name, phase, pass, call, shape
 Here = tuple[tuple[object, ...], torch.Size]  # pass, call and phase; shape
-# A module that was called, and what it was given. A plain tuple: one is made at every call.
+# A module that was called, and its arguments. A plain tuple, since every call makes a new one.
 Given = tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any]]
 
 
-class Found(NamedTuple):
+class Ancestry(NamedTuple):
     """The result of a walk: fields of `Edges`."""
 
     parents: tuple[Parent, ...] = ()
@@ -71,30 +73,30 @@ class Found(NamedTuple):
 
 
 class LineageTracker:
-    """Walks the graphs of one session; `tell` is given what is not known yet."""
+    """Walks the graphs of one session, and calls `tell` with edges that were not told before."""
 
     def __init__(self, tell: Callable[[Edges], None]) -> None:
         self._tell = tell
-        self.token = object()  # marks of other sessions are not ours
+        self.token = object()  # tells the marks of this session from those of others
         self._names: set[str] = set()
         self._parameters: dict[int, tuple[ref[Parts], str]] = {}  # by id
         self.storages = Storages()
         self._buffers: set[tuple[str, str]] = set()
-        self._generation = 0  # of what is anchored: sites seen before are looked at once more
-        self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the look
+        self._generation = 0  # grows with the anchored names: each site is then walked from anew
+        self._seen: dict[Site, tuple[int, int]] = {}  # generation and step of the last walk
         self._told: dict[tuple[Any, ...], int] = {}
         self._leaves: list[Hung] = []
         self._warned = False
 
     def know(self, parts: Parts) -> None:
-        """Learn the names of a model's parameters; more may be anchored from now on."""
-        # Through the model's parts: torch refuses to swap tensors that have weak references.
+        """Add the names of a model's parameters."""
+        # The weak reference is to the parts: torch refuses to swap a tensor that has one.
         held = ref(parts)
         self._parameters |= {id(one): (held, name) for name, one in parts.parameters.items()}
         self._generation += 1
 
     def parameter_name(self, leaf: object) -> str | None:
-        """What the parameter `leaf` of a model is called; None where it is not known."""
+        """The name of the parameter `leaf`; None where it belongs to no watched model."""
         held, name = self._parameters.get(id(leaf), (None, ""))
         parts = None if held is None else held()
         return name if parts is not None and parts.parameters.get(name) is leaf else None
@@ -110,10 +112,10 @@ class LineageTracker:
         shape: torch.Size | None = None,
         given: Given | None = None,
     ) -> None:
-        """`x`, made by `node`, was observed at `at`; `grad`: its gradient is asked for.
+        """Find what `x`, made by `node` and observed at `at`, was computed from; mark `x`.
 
-        shape: that of `x`, where somebody has asked it for that. given: the module whose output it
-        is, with what that was given. Raises nothing.
+        grad: whether the gradient of `x` is recorded. shape: that of `x`, if the caller has it.
+        given: the module whose output `x` is, with its arguments. Raises nothing.
         """
         try:
             here = (at[1:], x.shape if shape is None else shape)
@@ -129,7 +131,7 @@ class LineageTracker:
             self._warn(plan.name, fault)
 
     def see_buffer(self, name: str, at: At, shape: tuple[int, ...]) -> None:
-        """A buffer of a model is recorded as a pass finds it."""
+        """Tell once that a buffer, recorded when a pass begins, has no known parents."""
         if (name, at.phase) not in self._buffers:
             self._buffers.add((name, at.phase))
             self._tell(Edges(name, at.phase, 0, 0, shape, at.step, missing=(BUFFER,)))
@@ -144,7 +146,7 @@ class LineageTracker:
         *,
         grad: bool,
     ) -> bool:
-        """Look at a place that is not known for good yet; whether `x` is to be marked."""
+        """Walk from a site that may have edges not told yet; whether `x` is to be marked."""
         _step, pass_index, call, phase = at
         site = (plan.name, phase, pass_index, call, tuple(x.shape))
         seen = self._seen.get(site)
@@ -166,31 +168,31 @@ class LineageTracker:
             self._names.add(name)
             self._generation += 1
         seen = self._seen.get(site)
-        # The same place twice in one step is one tensor anchored in two modes: it has its edges.
+        # A site seen twice in one step is one tensor anchored in two modes: its edges are told.
         again = seen is not None and seen[1] == at.step
         if again or (seen is None and len(self._seen) >= _MAX_SITES):
             return
-        # Looked at in two steps: what is carried from step to step does not show in the first.
+        # Two steps are looked at: a tensor carried from step to step is no parent in the first.
         self._seen[site] = (_NEVER if seen is None else self._generation, at.step)
-        found = _Walk(self, name, at, given).back_from(x)
-        self._tell_new(site, at.step, found, follows=follows)
+        ancestry = _Walk(self, name, at, given).back_from(x)
+        self._tell_new(site, at.step, ancestry, follows=follows)
 
-    def _tell_new(self, site: Site, step: int, found: Found, *, follows: bool) -> None:
-        """Tell what was found, unless a reader would take it for granted."""
+    def _tell_new(self, site: Site, step: int, ancestry: Ancestry, *, follows: bool) -> None:
+        """Tell the edges of a site, unless they equal those last told for it, or for its call."""
         name, phase, pass_index, call, shape = site
-        first, content = (name, phase, call), hash((found, follows))
+        first, content = (name, phase, call), hash((ancestry, follows))
         if self._told.get(site, self._told.get(first)) == content:
             return
         self._told[site if first in self._told else first] = content
-        told = found._asdict()
+        told = ancestry._asdict()
         self._tell(Edges(name, phase, pass_index, call, shape, step, **told, grad=follows))
 
     def owner(self, node: Any, number: int) -> Owner | None:
-        """Which anchored tensor output `number` of `node` is, if it is one of this session."""
+        """The anchored tensor of this session that output `number` of `node` is, or None."""
         return self._ours(node.metadata.get(_key(number)))
 
     def leaf_owner(self, leaf: torch.Tensor) -> Owner | None:
-        """Which anchored tensor `leaf` is, if it is one of this session."""
+        """The anchored tensor of this session that `leaf` is, or None."""
         return self._ours(next((mark.owner for mark in _leaf_marks(leaf)), None))
 
     def _ours(self, owner: Owner | None) -> Owner | None:
@@ -200,7 +202,7 @@ class LineageTracker:
         for mark in _leaf_marks(leaf):
             mark.owner = owner
             return
-        if len(self._leaves) >= 64:  # an input that needs a gradient is a new leaf at each step
+        if len(self._leaves) >= 64:  # each batch that needs gradients is a new leaf
             self._leaves = [one for one in self._leaves if not one.is_gone]
         self._leaves.append(hang_on_leaf(leaf, _LeafMark(owner)))
 
@@ -210,7 +212,7 @@ class LineageTracker:
             _log.warning("anchorlib: what %s was computed from is not known: %r", name, fault)
 
     def close(self) -> None:
-        """Take the marks off leaves that live on."""
+        """Remove the marks from leaves that outlive the session."""
         for hung in self._leaves:
             hung.remove()
         self._leaves.clear()
@@ -218,25 +220,25 @@ class LineageTracker:
 
 
 class _LeafMark:
-    """A tensor hook that does nothing: it says which anchored tensor a leaf is."""
+    """A tensor hook that changes nothing: it marks a leaf as an anchored tensor."""
 
     __slots__ = ("owner",)
 
-    # A leaf that was anchored can be saved and sent to other processes without a warning.
+    # Lets torch save an anchored leaf, or send it to other processes, without a warning.
     __torch_unserializable__ = True
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        # Compiled autograd takes a hook that returns None for "the gradient is None".
+        # Compiled autograd would take None to mean that there is no gradient.
         return gradient
 
 
 class _Walk:
-    """One walk from a tensor back to the nearest marked ones and parameters.
+    """One walk from a tensor back to the nearest marked tensors and parameters.
 
-    given: the module whose output the tensor is.
+    given: the module whose output the tensor is, with its arguments.
     """
 
     def __init__(
@@ -248,19 +250,19 @@ class _Walk:
         self._parents: dict[Parent, int] = {}
         self._missing: dict[str, None] = {}
 
-    def back_from(self, x: torch.Tensor) -> Found:
-        """What `x` was computed from."""
+    def back_from(self, x: torch.Tensor) -> Ancestry:
+        """The parents of `x`, and the operations between them and `x`."""
         root: Any = x.grad_fn
         if root is None:
             return self._leaf(x) if x.requires_grad else self._unfollowed(x)
         same = self._marked(root, x.output_nr)
         if same is not None:
-            return Found((same,))
+            return Ancestry((same,))
         nodes = self._collect(root)
         if len(nodes) > _MAX_NODES:
             self._missing[f"more than {_MAX_NODES} operations lead here"] = None
-            return Found(tuple(self._parents), missing=tuple(self._missing))
-        # Backward runs the newest node first.
+            return Ancestry(tuple(self._parents), missing=tuple(self._missing))
+        # In the order of backward, which runs the newest node first.
         ordered = [root, *sorted(nodes.keys() - {root}, key=_newest_first)]
         place = {node: number for number, node in enumerate(ordered)}
         inputs = [
@@ -275,7 +277,7 @@ class _Walk:
             if not tensor.requires_grad and (held := self._held(tensor)) is not None:
                 self._parents.setdefault(held[0], len(self._parents) + 1)
         told = tuple(map(arguments, ordered))
-        return Found(
+        return Ancestry(
             tuple(self._parents),
             ops,
             tuple(inputs),
@@ -283,26 +285,29 @@ class _Walk:
             told if any(told) else (),
         )
 
-    def _leaf(self, x: torch.Tensor) -> Found:
-        """A leaf was computed from nothing, but it may have other names."""
+    def _leaf(self, x: torch.Tensor) -> Ancestry:
+        """A leaf was computed from nothing; its parent is the same tensor under another name."""
         owner = self._tracker.leaf_owner(x)
         parent = None if owner is None or owner[1] == self._own[0] else self._parent(owner, x)
         name = self._tracker.parameter_name(x)
         if parent is None and name is not None:
             parent = Parent(name, None)
-        return Found(() if parent is None else (parent,))
+        return Ancestry(() if parent is None else (parent,))
 
-    def _unfollowed(self, x: torch.Tensor) -> Found:
-        """What autograd knows nothing of: another name, a detached tensor, or a module's output."""
+    def _unfollowed(self, x: torch.Tensor) -> Ancestry:
+        """The parent of a tensor without a graph.
+
+        It is another name of an anchored tensor, a detached tensor, or the output of a module.
+        """
         held = self._held(x)
         if held is None:
             given = self._given
-            return Found(missing=("it has no graph",)) if given is None else self._made_by(given)
+            return Ancestry(missing=("it has no graph",)) if given is None else self._made_by(given)
         same, how = held
-        return Found((same,), (how,), ((0,),)) if how else Found((same,))
+        return Ancestry((same,), (how,), ((0,),)) if how else Ancestry((same,))
 
-    def _made_by(self, given: Given) -> Found:
-        """What a module made of what it was given and of its parameters."""
+    def _made_by(self, given: Given) -> Ancestry:
+        """The parents of a module's output without a graph: its arguments and own parameters."""
         for tensor in _tensors(given):
             parent = self._parent_of(tensor)
             if parent is None:
@@ -316,7 +321,7 @@ class _Walk:
         if not _is_leaf(given):
             self._missing["what happens inside is not followed"] = None
         op = f"{type(given[0]).__name__}.forward"
-        return Found(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
+        return Ancestry(tuple(self._parents), (op,), ((0,),), tuple(self._missing))
 
     def _parent_of(self, x: torch.Tensor) -> Parent | None:
         """The anchored tensor or parameter that `x` is."""
@@ -328,19 +333,19 @@ class _Walk:
         return None if held is None else held[0]
 
     def _held(self, x: torch.Tensor) -> tuple[Parent, str] | None:
-        """The anchored tensor in whose memory `x` lies, and how it is another than that."""
+        """The anchored tensor in whose memory `x` lies, and how `x` differs from it ("" if not)."""
         known = None if is_wrapped(x) else self._tracker.storages.owner(x)
         if known is None or known[0][0] is not self._tracker.token:
             return None
         (_, name, there), how = known
         own, here = self._own
-        # What is given anew in each pass, as one batch, comes from nowhere else.
+        # A batch in the same memory in each pass was not computed from that of the pass before.
         if name == own and (there == here or there[:2] != here[:2]):
             return None
         return self._parent((known[0][0], name, there), None), how
 
     def _collect(self, root: Any) -> dict[Any, list[Any]]:
-        """Each node between, with its inputs: nodes, or numbers as in `Edges.inputs`."""
+        """Each node back to the parents, with its inputs: nodes, or numbers as `Edges.inputs`."""
         nodes: dict[Any, list[Any]] = {}
         waiting = [root]
         while waiting and len(nodes) <= _MAX_NODES:
@@ -377,7 +382,7 @@ class _Walk:
         here = self._own[1]
         if (there.step, there.pass_index, there.phase) == (here.step, here.pass_index, here.phase):
             return Parent(name, there.call)
-        if leaf is not None:  # it lasts: how long ago it was anchored says nothing
+        if leaf is not None:  # a leaf lasts, so the step in which it was anchored means nothing
             return Parent(name, None)
         phase = "" if there.phase == here.phase else there.phase
         return Parent(name, there.call, here.step - there.step, there.pass_index, phase)
@@ -389,7 +394,7 @@ def _tensors(given: Given) -> list[torch.Tensor]:
 
 
 def _is_leaf(given: Given) -> bool:
-    """Whether no other module works inside it."""
+    """Whether the module has no submodules."""
     return next(given[0].children(), None) is None
 
 

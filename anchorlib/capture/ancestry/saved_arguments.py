@@ -1,14 +1,14 @@
-"""What an operation was told beside its tensors, as its autograd node has kept it for backward.
+"""The arguments of an operation beside its tensors, as its autograd node saved them for backward.
 
     GeluBackward0       approximate='tanh'
     StdBackward0        correction=0, dim=(1,), keepdim=True
     MulBackward0        other=0.125             a number that a tensor was multiplied by
-    MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many are set, and the digest
+    MaskedFillBackward0 mask=6 of 16 (1f0c9a)   how many elements are set, and the mask's digest
 
-torch gives each type of node a getter for each thing that is saved (`_saved_eps`). The getters are
-taken from the type's own dict, because a custom `torch.autograd.Function` may call anything so. A
-saved tensor is never unpacked: hooks of the user's could run, or graphs be changed. What is looked
-at, through `_raw_saved_other`, are numbers that torch made a tensor of itself, and small masks.
+torch gives each type of node a getter for each saved argument (`_saved_eps`). The getters are taken
+from the type's own dict, because a custom `torch.autograd.Function` may have attributes with such
+names. A saved tensor is never unpacked: that could run hooks of the user's or change graphs. Only
+numbers that torch wrapped in a tensor itself, and small masks, are read, by `_raw_saved_other`.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _MOST_MASK: Final = 1 << 16
 _MASKS: Final = ("mask", "condition")
 
 _SIZES: Final = ("_sizes", "_strides", "_numel", "_options", "_opt", "HxW", "N", "C")
-"""Ends of names that say what the tensors are like: their shapes are recorded."""
+"""Ends of names of arguments that are left out: they repeat shapes, which are recorded anyway."""
 
 _UNTOLD: Final = {"correction": 1}
-"""What torch takes where it was told nothing."""
+"""Values that torch uses for an argument that is None."""
 
 _WORDS: Final = {"reduction": ("none", "mean", "sum")}
-"""Numbers that stand for words."""
+"""Arguments that torch saves as a number: the words that the numbers stand for."""
 
 _NUMBERS: Final[dict[torch.dtype, Any]] = {
     torch.float64: ctypes.c_double,
     torch.int64: ctypes.c_int64,
     torch.bool: ctypes.c_bool,
 }
-"""The types of what torch makes of a number that meets a tensor."""
+"""The C types of the dtypes in which torch wraps a number as a tensor."""
 
 
 def arguments(node: Any) -> str:
-    """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" where it kept none."""
+    """The scalar arguments of one node, by name, as "alpha=1, beta=0.5"; "" if it saved none."""
     getters = saved_getters(node)
     told = [
         f"{name.removeprefix(SAVED)}={text}"
@@ -58,23 +58,23 @@ def arguments(node: Any) -> str:
 
 
 def _text(node: Any, name: str, getters: dict[str, Any]) -> str:
-    """One argument as text; "" for what is none, or cannot be read any more."""
+    """One saved argument as text; "" where it is no scalar argument, or backward has freed it."""
     short = name.removeprefix(SAVED)
     if short.endswith(_SIZES) or "_sym_" in short:
         return ""
     raw = getters.get(f"{RAW_SAVED}{short}")
     try:
         if raw is not None:
-            tensor = raw.__get__(node).data  # as it was packed: no hook runs
+            tensor = raw.__get__(node).data  # the tensor as it was packed: no hook runs
             return _mask(tensor) if short in _MASKS else _number(tensor)
         value = getters[name].__get__(node)
-    except Exception:  # noqa: BLE001  # torch's own: backward has let go of it
+    except Exception:  # noqa: BLE001  # torch raises its own errors where backward has freed it
         return ""
     return _shown(_UNTOLD.get(short) if value is None else value, _WORDS.get(short, ()))
 
 
 def _number(tensor: Any) -> str:
-    """The number that torch wrapped into a tensor; "" for any tensor of the user's."""
+    """The number that torch wrapped in a tensor; "" for any tensor of the user's."""
     if type(tensor) is not torch.Tensor or tensor.dim() or tensor.requires_grad:
         return ""
     form = _NUMBERS.get(tensor.dtype)
@@ -96,7 +96,7 @@ def _mask(mask: Any) -> str:
 
 def _shown(value: Any, words: tuple[str, ...]) -> str:
     if type(value) is int:
-        value = value - (1 << 64) if value >> 63 == 1 else value  # a negative one, without its sign
+        value = value - (1 << 64) if value >> 63 == 1 else value  # saved as uint64
         return words[value] if 0 <= value < len(words) else str(value)
     if type(value) in (bool, str):
         return repr(value)
@@ -109,5 +109,5 @@ def _shown(value: Any, words: tuple[str, ...]) -> str:
 
 
 def _whole(value: float) -> bool:
-    """Whether a number may have been written without a point: `x * 2` and `x * 2.0` are one."""
+    """Whether a float is shown as an int, so that `x * 2` and `x * 2.0` have the same text."""
     return math.isfinite(value) and value == int(value) and abs(value) < 1e15

@@ -1,14 +1,14 @@
 """Anchors in code that `torch.compile` compiles.
 
     anchors     what dynamo traces at an anchor        tracing    constants in the graph
-    ops         the operators that it leaves there     operators  how compiled code keeps them
-    observing   what they do when they run             programs   what dynamo saw, in its order
-    executions  where in a run they are                inorder    observations in that order
+    ops         operators left in the graph            operators  how compiled code keeps operators
+    observing   what the operators do when they run    programs   a graph's anchors, in code order
+    executions  coordinates of each operator's run     inorder    observations put into code order
     leaves      gradients of graph inputs              outside    gradients of graph outputs
     caches      code compiled without our hooks        prints     print_tensor
 
-The rest of `capture` comes in by this door. Observer, recorder, clock, snapshot and frames of
-`capture` are used here, nothing above them.
+The rest of `capture` imports from this `__init__` alone. These files use the observer, recorder,
+clock, snapshot and frames of `capture`, and nothing above those.
 """
 
 from __future__ import annotations

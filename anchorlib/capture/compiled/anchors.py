@@ -1,11 +1,11 @@
-"""What dynamo traces at an anchor in compiled code: it leaves operators in the graph.
+"""What dynamo traces at an anchor in compiled code: calls that leave operators in the graph.
 
     anchor(x, name) ─▶ where = value(x, …)                       runs in forward
                        x.register_hook: gradient(g, where, …)    goes into the backward graph
 
-What the trace cannot know (which session records, what a mode selects) is left to the operators,
-so that one graph serves every session. A guard on one global sees to it that with no session
-active there is no operator at all.
+What the trace cannot know (which session records, what a mode selects) is looked up by the
+operators when they run, so that one graph serves every session. A guard on one global makes dynamo
+compile code without any operator while no session is active.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def anchor_compiled(x: torch.Tensor, name: str, mode: ModeSpec | None, *, grad: 
     if refusal is None:
         _follow(x, ops.value(x, *spot), spot, "gradient" if grad else "notice")
     else:
-        # What tracing raises arrives wrapped by dynamo, what an operator raises as it is.
+        # dynamo would wrap an exception raised here; one that an operator raises arrives as it is.
         ops.refuse(*refusal)
 
 
 def watch_compiled(x: torch.Tensor, name: str, watch: int, *, root: bool = False) -> None:
     """Observe an input or output of a watched module, as its watch chose it.
 
-    root: an output of the watched root; that its pass has a gradient is always noticed.
+    root: whether `x` is an output of the watched root, where a gradient is noticed in any case.
     """
     value, grad = tracing.chosen(watch, name)
     if not (value or grad or root):
@@ -74,7 +74,7 @@ def enter_root(watch: int, *, training: bool) -> None:
     """The forward of a watched root begins."""
     if torch.compiler.is_exporting():
         return
-    # Its place needs an operator, so that a forward without any anchor counts as a pass too.
+    # The operator runs even if the forward has no anchor, so that such a forward counts as a pass.
     ops.call(*tracing.enter(watch, training, torch.is_grad_enabled()))
 
 
@@ -83,7 +83,7 @@ def leave_root(watch: int) -> None:
     if torch.compiler.is_exporting():
         return
     spot = tracing.leave(watch)
-    if spot[-1] == 0:  # a graph of its own, after a graph break
+    if spot[-1] == 0:  # the first place of a graph that begins after a graph break
         ops.call(*spot)
 
 
@@ -94,25 +94,25 @@ class TracedPhase:
         self._name = name
 
     def __enter__(self) -> None:
-        """From here on records carry the phase `name`."""
+        """Records carry the phase `name` from here on."""
         refusal = tracing.add_phase(self._name)
         if refusal is not None:
             ops.refuse(*refusal)
 
     def __exit__(self, *_exception: object) -> None:
-        """The phase before is back."""
+        """Records carry the phase again that was open before."""
         tracing.add_phase(None)
 
 
 def follow(x: torch.Tensor, hook: Hook) -> None:
-    """Let `hook` be traced into the backward graph, where it is given the gradient of `x`."""
+    """Let dynamo trace `hook` into the backward graph, where it takes the gradient of `x`."""
     hidden = tracing.hide_compiled_autograd()
     x.register_hook(hook)
     tracing.show_compiled_autograd(hidden)
 
 
 def _follow(x: torch.Tensor, where: torch.Tensor, spot: tracing.Spelled, use: str) -> None:
-    """Hook the gradient of `x`: to record it, or only to notice that there is one."""
+    """Hook the gradient of `x`. use: "gradient" records it, "notice" notes that it came."""
     name, modes, program, site = spot
     if not x.requires_grad or not use:
         return
@@ -131,7 +131,7 @@ def _recording(where: torch.Tensor, spot: tracing.Spelled) -> Hook:
             see_input(g, name, modes)
         if g is not None:
             ops.gradient(g, where, name, modes, program, site)
-        return g  # compiled autograd takes None for "there is no gradient"
+        return g  # compiled autograd would take None to mean that there is no gradient
 
     return record
 
@@ -139,14 +139,16 @@ def _recording(where: torch.Tensor, spot: tracing.Spelled) -> Hook:
 def _noticing(where: torch.Tensor) -> Hook:
     def notice(g: torch.Tensor | None) -> torch.Tensor | None:
         if g is not None:
-            ops.notice(g.reshape(-1)[:1], where)  # one element: nothing large is kept for it
+            ops.notice(
+                g.reshape(-1)[:1], where
+            )  # one element, so that no large tensor is kept alive
         return g
 
     return notice
 
 
 def _described(mode: Any) -> Any:
-    """`mode` in terms of constants: dynamo cannot hand over an object that traced code made."""
+    """`mode` as nested constants, since dynamo cannot pass on an object that traced code made."""
     if isinstance(mode, list | tuple):
         return tuple([_described(one) for one in mode])
     if isinstance(mode, Sum | Final):

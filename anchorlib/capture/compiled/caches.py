@@ -1,10 +1,10 @@
 """Compiled models, and the hooks that `watch` puts on them.
 
 dynamo does not guard on the hooks of modules (`skip_nnmodule_hook_guards`): code that was compiled
-before would go on running, and nothing would be recorded.
+before `watch` would go on running without the hooks, and nothing would be recorded.
 
-`torch.compile(model)` runs the hooks of the model itself outside the compiled code, where the
-gradients of its outputs can be seen only in part (see `outside`).
+`torch.compile(model)` runs the model's own hooks outside the compiled code, where only a part of
+its outputs' gradients can be seen (see `outside`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("anchorlib")
 
 
 def forget_compiled_code() -> None:
-    """If anything has been compiled, let it be compiled anew when it is called next."""
+    """Make torch.compile compile all code anew at its next call, if it has compiled any."""
     if forget_compiled():
         _log.warning(
             "anchorlib: watch() came after code was compiled, which would not have known its "
@@ -30,5 +30,8 @@ def forget_compiled_code() -> None:
 
 
 def take_hooks_inside(model: object) -> Callable[[], None] | None:
-    """If `torch.compile` has made `model`, let it compile the hooks too; what undoes that."""
+    """Let a model that `torch.compile` returned compile its own hooks too.
+
+    Returns a function that undoes this; None where `model` is no such model.
+    """
     return compile_hooks_of(model)

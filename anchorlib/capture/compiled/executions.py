@@ -1,12 +1,12 @@
 """Which execution of a graph an operator belongs to, and the coordinates of its site there.
 
-    forward    the first operator of an execution replays the graph's program through the clock;
-               each site then has its coordinates, in whatever order the operators run
-    backward   an execution is known by the autograd node that runs: its sequence number is the
-               one that forward saw
-    recomputation (activation checkpointing) finds the execution that it repeats
+    forward    the first operator of an execution replays the graph's program through the clock,
+               which gives each site its coordinates, in whatever order the operators run
+    backward   an execution is found by the sequence number of the autograd node that runs, which
+               was noted in forward
+    recomputation (activation checkpointing) gets the coordinates of the execution it repeats
 
-Calls are counted by the clock, together with those of eager code.
+The clock counts calls of compiled and of eager code together.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from anchorlib.torch_private import (
 
 __all__ = ["Executions", "Watched", "in_backward"]
 
-# Executions of one graph whose backward may still come: of the step that is open, and after it.
+# The most executions of one graph to keep for a backward: during their step, and after its end.
 _REMEMBERED = 256
 _KEPT = 16
 
 
 class Watched(Protocol):
-    """A watched model, as compiled code sees it."""
+    """What compiled code needs of a watched model."""
 
     def plan(self, name: str) -> Plan:
-        """The plan of one name."""
+        """The plan for the records of `name`."""
 
     def wants(self, name: str) -> tuple[bool, bool]:
-        """Whether the value and the gradient of `name` are recorded."""
+        """Whether the value, and whether the gradient of `name` is recorded."""
 
     def enter(self, *, training: bool, gradients: bool) -> None:
-        """Its forward begins."""
+        """The forward of the model begins."""
 
     def leave(self) -> None:
-        """Its forward has ended."""
+        """The forward of the model has ended."""
 
 
 class _Execution:
-    """One execution of a graph."""
+    """One execution of a graph; at: the coordinates of each of its sites."""
 
     __slots__ = ("at", "node", "repeated", "seen")
 
     def __init__(self, at: dict[int, At]) -> None:
         self.at = at
-        self.node = -1  # the newest node that was seen while it ran
-        self.seen: set[int] = set()  # sites that have come
-        self.repeated: set[int] = set()  # sites that backward has run again
+        self.node = -1  # number of the newest autograd node that was seen while it ran
+        self.seen: set[int] = set()  # sites whose operators have run in forward
+        self.repeated: set[int] = set()  # sites whose operators have run again in backward
 
 
 class Executions:
     """The executions of one session.
 
-    plan_of: the plan of a name and of the text of its modes; None where calls are not counted.
+    plan_of: gives the plan of a name and the text of its modes; None where calls are not counted.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Executions:
         self._again: dict[tuple[int, int], _Execution] = {}
 
     def forward(self, program: Program, site: int) -> At | None:
-        """An operator runs in forward: its coordinates."""
+        """The coordinates of an operator that runs in forward."""
         event = program.events[site]
         if isinstance(event, Place) and event.body:
             return self._call(event)
@@ -105,31 +105,32 @@ class Executions:
         return execution.at.get(site)
 
     def backward(self, program: Program, site: int, place: Place) -> tuple[At | None, bool]:
-        """An operator runs in backward: its coordinates, and whether it was not there before.
+        """The coordinates of a value's operator that runs in backward, and whether it is recorded.
 
-        It repeats forward, or it stands in a custom Function.backward.
+        It is recorded where it stands in a custom Function.backward. Otherwise activation
+        checkpointing repeats forward, where the value was recorded already.
         """
         if place.backward:
             plan = self._plan_of(place.name, place.modes)
             if plan is None:
                 return None, False
             return self._clock.count(plan.counters, backward=True), True
-        # What ran without gradients has none to be told where.
+        # A forward without gradients has no backward that could need its coordinates.
         execution = self._repeated(program, site) if place.gradients else None
         return (None if execution is None else execution.at.get(site)), False
 
     def gradient(self, program: Program, site: int) -> At | None:
-        """The coordinates of a gradient, where the node that runs tells its execution."""
+        """The coordinates of a gradient; None where the autograd node belongs to no execution."""
         execution = self._of_node(program)
         return None if execution is None else execution.at.get(site)
 
     def latest(self, program: Program, site: int) -> At | None:
-        """The coordinates of `site` in the last execution that has begun."""
+        """The coordinates of `site` in the execution that began last."""
         execution = self._latest.get(program.number)
         return None if execution is None else execution.at.get(site)
 
     def end_step(self) -> None:
-        """A step has ended."""
+        """Forget the executions of the step that has ended, but for the latest of each graph."""
         self._running.clear()
         self._again.clear()
         for recent in self._recent.values():
@@ -142,7 +143,7 @@ class Executions:
         at = {site: self._replayed(event) for site, event in enumerate(program.events)}
         while self._phases:
             self._phases.pop().__exit__(None, None, None)
-        return _Execution({site: found for site, found in at.items() if found is not None})
+        return _Execution({site: there for site, there in at.items() if there is not None})
 
     def _replayed(self, event: Event) -> At | None:
         match event:
@@ -174,9 +175,10 @@ class Executions:
     # -- backward
 
     def _bind(self, program: Program, execution: _Execution) -> None:
-        """Remember which node will run its backward: the newest one, which AOT autograd has made.
+        """Remember the autograd node that will run the execution's backward: the newest node.
 
-        Within it gradients are disabled. A graph that DDP has split has several.
+        AOT autograd makes the node before it runs the graph with gradients disabled. A graph that
+        DDP has split has several such nodes.
         """
         node = next_sequence() - 1
         if node == execution.node or torch.is_grad_enabled():
@@ -192,10 +194,10 @@ class Executions:
         return None if recent is None else recent.get(_node_number())
 
     def _repeated(self, program: Program, site: int) -> _Execution | None:
-        """The execution that activation checkpointing runs again."""
+        """The execution that activation checkpointing repeats; None where it is not known."""
         execution = self._of_node(program)
         if execution is None and _node_number() < 0:
-            execution = self._last_not_repeated(program, site)  # compiled autograd tells no node
+            execution = self._last_not_repeated(program, site)  # compiled autograd runs no node
         elif execution is None:
             execution = self._of_reentrant(program, site)
         if execution is not None:
@@ -207,7 +209,11 @@ class Executions:
         return next((one for one in remembered if site not in one.repeated), None)
 
     def _of_reentrant(self, program: Program, site: int) -> _Execution | None:
-        """Reentrant checkpointing: another program ran forward, without gradients."""
+        """The execution that reentrant checkpointing repeats.
+
+        Its forward ran as another program, without gradients, which remembered the coordinates of
+        each name's calls.
+        """
         key = (program.number, _node_number())
         execution = self._again.get(key)
         if execution is not None and site not in execution.repeated:
@@ -216,9 +222,9 @@ class Executions:
         for other, event in enumerate(program.events):
             if isinstance(event, Place):
                 plan = self._plan_of(event.name, event.modes)
-                found = None if plan is None else self._observer.unfollowed.take(plan)
-                if found is not None:
-                    at[other] = found
+                call = None if plan is None else self._observer.unfollowed.take(plan)
+                if call is not None:
+                    at[other] = call
         if not at:
             return None
         execution = self._again[key] = self._latest[program.number] = _Execution(at)
@@ -227,11 +233,11 @@ class Executions:
 
 
 def _node_number() -> int:
-    """The sequence number of the autograd node that runs; -1 if none does."""
+    """The sequence number of the autograd node that runs; -1 if no node runs."""
     node: Any = current_node()
     return -1 if node is None else sequence_number(node)
 
 
 def in_backward() -> bool:
-    """Whether a backward is running in this thread, compiled autograd's included."""
+    """Whether a backward runs in this thread, be it one of compiled autograd."""
     return graph_task() != -1 or backward_of_compiled_autograd()

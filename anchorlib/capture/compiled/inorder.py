@@ -1,7 +1,7 @@
-"""Observations of one name in program order, in whatever order compiled code makes them.
+"""Observations of one name put into program order, whatever order compiled code makes them in.
 
-Modes that count or fold (EveryN, Sum, Final) need the order that the program has. What comes too
-early is copied and waits.
+Modes that count or fold (EveryN, Sum, Final) need program order. A tensor that is observed too
+early is copied, and waits for its turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Record = Callable[[torch.Tensor], None]
 
 
 def depends_on_order(streams: Sequence[Stream]) -> bool:
-    """Whether it matters to one of `streams` which observation comes first."""
+    """Whether the records of any of `streams` depend on the order of its observations."""
     modes = (stream.fold.mode for stream in streams)
     return any(
         isinstance(mode, Sum | Final) or (isinstance(mode, EveryN) and mode.unit == "record")
@@ -29,7 +29,7 @@ def depends_on_order(streams: Sequence[Stream]) -> bool:
 
 
 class Lines:
-    """Lines of observations, each by its key."""
+    """Queues of observations, one for each key, each in program order."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, _Line] = {}
@@ -37,20 +37,20 @@ class Lines:
     def take(
         self, key: Hashable, sites: Sequence[int], site: int, x: torch.Tensor, record: Record
     ) -> None:
-        """Let `record` have `x`, observed at `site`, when the sites before it had their turn."""
+        """Call `record` with `x`, observed at `site`, once all earlier `sites` had their turn."""
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(sites)
         line.take(site, x, record)
 
     def settle(self) -> None:
-        """Record what still waits."""
+        """Record the observations that still wait."""
         for line in self._lines.values():
             line.settle()
 
 
 class _Line:
-    """One line; each execution of the graph goes through its sites once more."""
+    """The observations of one key; each execution of the graph visits each of `sites` once."""
 
     __slots__ = ("_next", "_sites", "_waiting")
 
@@ -76,7 +76,7 @@ class _Line:
             self._next = 0
 
     def settle(self) -> None:
-        """What those that wait were waiting for does not come."""
+        """Record the waiting observations: the sites that they waited for will not come."""
         for site in self._sites:
             if site in self._waiting:
                 kept, record = self._waiting.pop(site)

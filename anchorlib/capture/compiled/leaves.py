@@ -1,7 +1,7 @@
-"""Gradients of tensors that compiled code was given.
+"""Gradients of tensors that are inputs of compiled code.
 
-dynamo registers a hook on an input outside the graph, after each call of it. A leaf lives on: the
-newest of its hooks acts, and takes the others off.
+dynamo registers a hook on an input outside the graph, again after each call of the graph. On a
+leaf, which outlives the call, the hooks pile up: the newest acts, and removes the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["leaf_hook", "newest", "see_input"]
 
 @natively
 def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -> torch.Tensor:
-    """A hook on a leaf, as a partial with all but the gradient."""
+    """Observe the gradient of a leaf; hung on it as a partial with every argument but `g`."""
     if torch.compiler.is_compiling():  # by compiled autograd
         ops.leaf(g, name, modes, program, site)
         return g
@@ -36,17 +36,18 @@ def leaf_hook(g: torch.Tensor, name: str, modes: str, program: int, site: int) -
 
 @natively
 def see_input(g: torch.Tensor | None, name: str, modes: str) -> None:
-    """The hook of an input that is no leaf runs."""
+    """Tell the observer what the gradient hook of an input that is no leaf was given."""
     observer = ops.current()
     if observer is not None:
         observer.see_from_outside(current_node(), (name, modes), g)
 
 
 def newest(hook: Callable[..., Any], *, keep: bool, **alike: object) -> tuple[dict[str, Any], int]:
-    """What the newest partial of `hook` that is `alike` was made with; the others are removed.
+    """Remove older copies of a hook from the leaf whose hooks run now.
 
-    They are those of the leaf whose hooks run now; its id is given back too, -1 if there is none.
-    keep: whether the newest stays, for a backward that runs once more.
+    The copies are the partials of `hook` whose keywords include `alike`. Returns the keywords of
+    the newest copy, and the leaf's id (-1 if no leaf's hooks run). keep: whether the newest copy
+    stays, for another backward.
     """
     leaf = leaf_of(current_node())
     hooks = {} if leaf is None else hooks_of(leaf)

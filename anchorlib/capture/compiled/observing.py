@@ -1,8 +1,8 @@
-"""What the operators in compiled code do, for one session: values, gradients, and their places.
+"""What the operators in compiled code do when they run, for one session.
 
-value     ─▶ recorded; its coordinates go back into the graph as a small tensor, `where`
-gradient  ─▶ recorded with the coordinates of its own forward: of the execution that its
-             autograd node belongs to, else of `where`
+value     ─▶ is recorded; its coordinates go back into the graph as a small tensor, `where`
+gradient  ─▶ is recorded with the coordinates of its forward: those of the execution that the
+             autograd node belongs to, or else those in `where`
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOW = (torch.bfloat16, torch.float16)
 class CompiledObserver:
     """Takes observations from compiled code for one session.
 
-    plan_of: the plan of a name and of the text of its modes; None where this session has none.
+    plan_of: gives the plan of a name and the text of its modes; None where the session has none.
     """
 
     def __init__(self, observer: Observer, plan_of: Callable[[str, str], Plan | None]) -> None:
@@ -55,20 +55,20 @@ class CompiledObserver:
         self._serial = next(_serials)
         self._phases: list[str] = []
         self._lines = Lines()
-        self._taken: dict[tuple[Spot, int], int] = {}  # leaves, and the backward that had them
+        self._taken: dict[tuple[Spot, int], int] = {}  # by leaf, the backward that recorded it
         self._declared: dict[str, int] = {}
         self._warned: set[str] = set()
         self._ran: set[int] = set()
         self._compilers: set[str] = set()
-        # Places in forward that were observed once, and what there is to know of them.
+        # Places in forward that were observed once and need none of the checks of `_any_value`.
         self._ordinary: dict[Spot, tuple[Program, Plan]] = {}
 
     # -- called by operators
 
     def value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
-        """Observe `x` (None: its place alone counts); its `where`.
+        """Observe `x` (None: only count its place), and return its `where`.
 
-        Raises UnsupportedError alone: for a tensor that no anchor can record.
+        Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         if self._declared:
             self._declared.pop(spot.name, None)
@@ -87,7 +87,7 @@ class CompiledObserver:
         return NOWHERE
 
     def _any_value(self, x: torch.Tensor | None, spot: Spot) -> tuple[int, ...]:
-        """The same, whatever there is to know of the place."""
+        """Observe `x` at a place of which nothing is known yet, and return its `where`."""
         program = program_of(spot)
         at, new = self._place(program, spot)
         if at is None:
@@ -102,7 +102,7 @@ class CompiledObserver:
     def _ordinary_value(
         self, x: torch.Tensor, spot: Spot, program: Program, plan: Plan
     ) -> tuple[int, ...]:
-        """The same of a place that has nothing special, without asking for each such thing."""
+        """Observe `x` at a place that passed the checks of `_any_value` before; its `where`."""
         at = self._executions.forward(program, spot.site)
         if at is None:
             return NOWHERE
@@ -113,7 +113,7 @@ class CompiledObserver:
         return self._where(at)
 
     def _know(self, program: Program | None, spot: Spot) -> None:
-        """Remember `spot`, which was observed once, if all of its gradients can be followed."""
+        """Let `_ordinary_value` observe `spot` from now on, unless its gradients are lost."""
         if program is None or not spot.name or spot.site in program.lost:
             return
         plan = self._plan(spot.name, spot.modes)
@@ -121,7 +121,7 @@ class CompiledObserver:
             self._ordinary[spot] = (program, plan)
 
     def _run_first(self, program: Program) -> None:
-        """A graph runs for the first time in this session: the header says what it was made by."""
+        """Note the backend and autocast dtype of a graph that runs first in the run's header."""
         self._ran.add(program.number)
         self._compilers.add(program.backend or "unknown")
         self._observer.recorder.header("torch.backend", "|".join(sorted(self._compilers)))
@@ -129,7 +129,7 @@ class CompiledObserver:
             self._observer.recorder.header("amp.autocast", program.autocast)
 
     def gradient(self, g: torch.Tensor, where: torch.Tensor, spot: Spot) -> None:
-        """Observe the gradient of what was observed at `where`."""
+        """Observe the gradient of the tensor whose value was observed at `where`."""
         known = self._ordinary.get(spot)
         program = program_of(spot) if known is None else known[0]
         with self._lock:
@@ -141,26 +141,26 @@ class CompiledObserver:
                     self._observer.gradient(plan, at, g)
                     return
             if at is None and (at := self._at(where)) is None and int(where[0]) >= 0:
-                return  # its forward belongs to another session
+                return  # the forward belongs to another session
             self._gradient(g, at, program, spot)
 
     def leaf_gradient(self, g: torch.Tensor, spot: Spot, leaf: int = -1) -> None:
-        """Observe the gradient of a leaf, once a backward: that of its last call.
+        """Observe the gradient of a leaf once in each backward, at the coordinates of its last use.
 
-        leaf: what tells leaves of one name apart.
+        leaf: the id of the tensor, as several leaves may have one name; -1 where it is not known.
         """
         program, task = program_of(spot), graph_task()
         key = (spot, -1) if leaf == -1 else (Spot(spot.name, spot.modes, -1, -1), leaf)
         with self._lock:
             at = None if program is None else self._executions.latest(program, spot.site)
             if at is None or self._taken.get(key) == task != -1:
-                return  # the hook was left by another session, or this is a second one
+                return  # another session left the hook, or this backward has recorded the leaf
             self._taken[key] = task
             now = self._observer.clock.now()  # the leaf may be used in a pass that has no anchor
             self._gradient(g, at if at[:2] == now[:2] else now, program, spot)
 
     def notice(self, where: torch.Tensor) -> None:
-        """A gradient that is not recorded has come: its pass has one."""
+        """Note that the pass of `where` has a gradient, one that is not recorded itself."""
         at = None if self._observer.closed else self._at(where)
         if at is not None:
             self._observer.clock.gradient(at)
@@ -176,15 +176,15 @@ class CompiledObserver:
             self._outside.arrived(plan, self._observer.clock.now(), gradient)
 
     def declare(self, name: str) -> None:
-        """An anchor was traced: it is to deliver something."""
+        """Note that an anchor was traced, so that its silence can be warned of."""
         self._declared.setdefault(name, self._observer.clock.step)
 
     def skip(self, name: str, kind: str, reason: str) -> None:
-        """Count an anchor that leaves nothing of this kind in what is being traced."""
+        """Count an anchor that will give no record of this kind in the code being traced."""
         self._observer.recorder.skip(name, kind, reason, self._observer.clock.step)
 
     def settle(self) -> None:
-        """Record what waits for its turn."""
+        """Record the observations that wait for their turn."""
         with self._lock:
             self._lines.settle()
 
@@ -198,11 +198,11 @@ class CompiledObserver:
             self._tell_silent(upcoming)
 
     def _tell_silent(self, upcoming: int | None) -> None:
-        # Code that is compiled at the end of one step runs in the next.
+        # An anchor has a whole step to deliver: code compiled at a step's end runs in the next.
         due = [n for n, step in self._declared.items() if upcoming is None or step < upcoming - 1]
         for name in due:
             del self._declared[name]
-        # What could not be compiled after all was observed by eager code.
+        # An anchor whose code failed to compile in the end was observed by eager code.
         delivered = {info.name for info in self._observer.recorder.tensors(0)} if due else set()
         silent = [escape(name) for name in due if name not in delivered]
         if silent:
@@ -215,7 +215,7 @@ class CompiledObserver:
     # -- places
 
     def _place(self, program: Program | None, spot: Spot) -> tuple[At | None, bool]:
-        """The coordinates of an operator that runs now, and whether it is to be recorded."""
+        """The coordinates of a value's operator that runs now, and whether to record it."""
         if program is None:  # the graph was traced in another process
             plan = self._plan(spot.name, spot.modes) if spot.name else None
             return (
@@ -265,7 +265,7 @@ class CompiledObserver:
             self._lose(at, program.lost[spot.site], spot)
 
     def _lose(self, at: At, reason: str, spot: Spot) -> None:
-        """The gradient of what was observed at `at` will not be recorded."""
+        """Count the gradient of the tensor observed at `at` as skipped, for `reason`."""
         plan = self._plan(spot.name, spot.modes)
         streams = () if plan is None else plan.streams("grad", at.phase)
         if not all(stream.idle(at.step) for stream in streams):
@@ -282,7 +282,7 @@ class CompiledObserver:
             self._observe(streams, kind, at, x)
             return
         observe = functools.partial(self._observe, streams, kind, at)
-        # Backward's own order is not known here: gradients are taken as they come.
+        # The order of backward is not known here: gradients are recorded as they come.
         ordered = kind == "value" and program is not None and depends_on_order(streams)
         sites = program.sites(spot.name, spot.modes) if ordered and program is not None else []
         if spot.site in sites:
@@ -295,7 +295,7 @@ class CompiledObserver:
         self._observer.recorder.observe(streams, at, x, note)
 
     def _warn_of_rounding(self, x: torch.Tensor, spot: Spot) -> None:
-        """An anchor makes inductor round an intermediate that it would have kept in float32."""
+        """Warn that an anchor makes Inductor round a value that it would have kept in float32."""
         if not emulates_precision():
             self._warn(
                 "rounding",

@@ -1,9 +1,10 @@
 """Operators that compiled code keeps: neither removed as dead code, nor fused, nor captured.
 
 They are plain custom operators. An effect token would not survive activation checkpointing, and a
-mutated argument would be saved for backward and change before it; so nothing orders them, and the
-compiler may run them in another order than the program's (`executions` puts that right). A
-version stands in their names, since compiled code that is cached on disk calls them by name.
+mutated argument would be saved for backward and change before backward runs. So nothing orders the
+operators, and the compiler may run them in another order than the program's (`executions` corrects
+their coordinates). Their names have a version, since compiled code cached on disk calls them by
+name.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ _library = Library("anchorlib", "FRAGMENT")
 _TAGS = tuple(
     tag
     for name in (
-        "cudagraph_unsafe",  # inductor runs them between CUDA graphs, not inside
-        "flexible_layout",  # whatever strides the compiler would have chosen without us
+        "cudagraph_unsafe",  # Inductor runs them between CUDA graphs, not inside
+        "flexible_layout",  # the compiler chooses strides as it would without us
     )
-    if (tag := getattr(torch.Tag, name, None)) is not None  # anchors are not compiled before 2.13
+    if (tag := getattr(torch.Tag, name, None))
+    is not None  # torch before 2.13 may lack a tag: it compiles no anchors
 )
 
 
 def define(
     name: str, signature: str, kernel: Callable[..., Any], shape: tuple[int, ...] | None = None
 ) -> Any:
-    """The operator `anchorlib::name`, which runs `kernel`.
+    """Define and return the operator `anchorlib::name`, which runs `kernel`.
 
     signature: as torch writes it, after the name. shape: of the int64 CPU tensor that `kernel`
     returns; None where it returns nothing.
@@ -48,7 +50,7 @@ def define(
         return None if shape is None else torch.empty(shape, dtype=torch.int64, device="cpu")
 
     def batched(_info: Any, _dims: Any, *arguments: Any) -> tuple[Any, None]:
-        # What vmap made is observed as it is, with its batch dimensions; nothing comes back.
+        # A tensor of vmap is observed whole, with its batch dimensions; the result has none.
         return operator(*arguments), None
 
     _enter_directly(operator, kernel)
@@ -59,10 +61,10 @@ def define(
 
 
 def _enter_directly(operator: Any, kernel: Callable[..., Any]) -> None:
-    """Let Python code that calls `operator` with an ordinary tensor enter `kernel` itself.
+    """Let Python code that calls `operator` with an ordinary tensor call `kernel` directly.
 
-    The dispatcher would take the arguments apart and put them together again, only to do the same.
-    It is still needed by whatever traces (modes), batches (functorch) or is written in C++.
+    The dispatcher would convert the arguments to C++ and back, only to call the same kernel. Modes,
+    functorch's transforms and callers in C++ still go through the dispatcher.
     """
 
     def entry(dispatched: Callable[..., Any]) -> Callable[..., Any]:

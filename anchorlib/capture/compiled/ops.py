@@ -1,11 +1,11 @@
 """The operators that anchors leave in compiled code.
 
-    value    a tensor's value; returns where it is         call      the same without the value
-    gradient its gradient, in backward                     notice    a gradient came: no more
-    leaf     the gradient of a leaf                        refuse    raises what tracing could not
+    value     observes a tensor's value; returns its `where`   call    counts a place, no tensor
+    gradient  observes a gradient, in backward                 notice  notes that a gradient came
+    leaf      observes the gradient of a leaf                  refuse  raises an error of tracing
 
-Exceptions that tracing raises reach the user wrapped by dynamo; those of an operator arrive as
-they are.
+dynamo wraps an exception that is raised while it traces; one that an operator raises reaches the
+user as it is.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ current: Callable[[], CompiledObserver | None] = _nobody
 
 
 def connect(source: Callable[[], CompiledObserver | None]) -> None:
-    """Let `source` say who observes, if anybody does."""
+    """Let `source` give the observer of the active session, or None."""
     global current  # noqa: PLW0603  # set once, at import
     current = source
 
 
 _last: tuple[tuple[int, ...], np.ndarray[Any, Any]] = ((), np.empty(0, np.int64))
-_tuple = tuple.__new__  # a NamedTuple's own constructor is a function of Python
+_tuple = tuple.__new__  # a NamedTuple's own constructor is a slower Python function
 
 
 def _value(x: torch.Tensor | None, name: str, modes: str, program: int, site: int) -> torch.Tensor:
@@ -50,8 +50,8 @@ def _value(x: torch.Tensor | None, name: str, modes: str, program: int, site: in
     if where != last:
         kept = np.array(where, np.int64)
         _last = where, kept
-    # Always a new tensor: compiled code may write other values into its memory later. This way
-    # one is made in two thirds of the time that cloning takes.
+    # A new tensor each time, since compiled code may reuse the memory of the last. Copying the
+    # array takes two thirds of the time of cloning a tensor.
     return torch.from_numpy(kept.copy())
 
 

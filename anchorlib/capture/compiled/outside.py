@@ -1,4 +1,4 @@
-"""Gradients of tensors that compiled code has handed out, as they look from outside.
+"""Gradients of the outputs of compiled code, as a hook outside that code sees them.
 
     @torch.compile
     def f(x): h = x.tanh(); return h, h.sum()      # the gradient of h through the sum stays inside
@@ -85,7 +85,7 @@ class _Arrival:
 
 
 def is_partial(node: Any) -> bool:
-    """Whether gradients that reach `node`, a tensor's `grad_fn`, may be less than whole."""
+    """Whether a hook on a tensor with the `grad_fn` `node` may see only part of its gradient."""
     if node is None or type(node).__name__ != COMPILED_NODE:
         return False
     outputs = compiled_outputs(node)

@@ -25,7 +25,7 @@ Form = tuple[Any, ...]
 
 _sites = count()
 _in_forward: set[int] = set()
-_printed: set[tuple[int, int, str]] = set()  # of leaves, in the last backward
+_printed: set[tuple[int, int, str]] = set()  # leaves whose gradients the last backward printed
 
 _connected: dict[str, Callable[..., object]] = {}
 
@@ -33,7 +33,7 @@ _connected: dict[str, Callable[..., object]] = {}
 def connect_printer(
     check: Callable[[Form], object], write: Callable[[str, torch.Tensor, Form], None]
 ) -> None:
-    """Let `write` print a tensor in a form that `check` accepts."""
+    """Set the functions that print: `check` raises for a wrong form, `write` prints a tensor."""
     _connected.update(check=check, write=write)
 
 
@@ -56,7 +56,7 @@ def print_compiled(x: torch.Tensor, title: str, print_gradient: bool, form: Form
         def show(g: torch.Tensor | None) -> torch.Tensor | None:
             if g is not None:
                 _gradient(g, title, spelled)
-            return g  # compiled autograd takes None for "there is no gradient"
+            return g  # compiled autograd would take None to mean that there is no gradient
 
         follow(x, show)
 
@@ -93,7 +93,7 @@ def _print_value(x: torch.Tensor, title: str, spelled: str, site: int, gradients
     if not in_backward():
         _in_forward.add(site)
     elif gradients or site in _in_forward:
-        return  # activation checkpointing runs it again
+        return  # activation checkpointing repeats a print of forward
     _connected["write"](title, x, tuple(json.loads(spelled)))
 
 

@@ -1,11 +1,11 @@
-"""What dynamo saw, in program order, while it traced one graph.
+"""The anchors and phases of one graph, in program order, noted while dynamo traced the graph.
 
-Inductor may run anchors in another order than the program has them. Their coordinates follow from
-the program: each graph has a `Program`, made while it is traced, and every execution of the graph
-reads its coordinates off it (see `executions`).
+Inductor may run anchors in another order than the source code has them. Coordinates are defined by
+the source order: each graph has a `Program`, made while the graph is traced, and every execution
+of the graph takes its coordinates from the program (see `executions`).
 
-A program is known by its number, which stands in the graph. Numbers count up from 0 in each
-process, so that a second process that compiles the same code the same way finds it in the cache.
+The graph contains its program's number. Numbers count up from 0 in each process, so that a second
+process that compiles the same code gets the same graph, and finds it in the cache.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Spot(NamedTuple):
-    """What stands in a graph for a place: enough to record, whoever compiled the graph."""
+    """A place as constants in a graph: enough to record even if another process compiled it."""
 
     name: str
     modes: str
@@ -47,13 +47,13 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An anchor, or a watched tensor.
+    """An anchor or a watched tensor in the traced code.
 
-    name: "" for a place where nothing but the pass is noticed.
-    modes: canonical texts joined by commas, "" for the session's, or `watch:N`.
-    gradients: whether gradients were enabled there.
-    backward: whether it stands in a custom Function.backward.
-    body: whether it stands in the body of an operator, which may run any number of times.
+    name: "" for a place that records nothing, where only its pass is noticed.
+    modes: canonical texts joined by commas, "" for the session's modes, or `watch:N`.
+    gradients: whether gradients were enabled at the place.
+    backward: whether the place is in a custom Function.backward.
+    body: whether the place is in the body of an operator, which may run any number of times.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`session.phase(name)` begins; None: it ends."""
+    """`session.phase(name)` begins; with None for a name, the innermost phase ends."""
 
     name: str | None
 
@@ -93,9 +93,9 @@ Event: TypeAlias = Place | Enter | Leave | Phase
 class Program:
     """The events of one graph, in program order; an event's index is its site.
 
-    backend: torch.compile's name of it, "" where that cannot be told.
-    autocast: the dtype that autocast had where it was last seen inside.
-    lost: for sites whose gradients cannot be hooked, why.
+    backend: torch.compile's name of the graph's backend, "" where that is not known.
+    autocast: the dtype of autocast where it was last seen enabled; None where it never was.
+    lost: the reason for each site whose gradient cannot be hooked.
     """
 
     number: int
@@ -107,12 +107,12 @@ class Program:
     _counted: int = 0
 
     def add(self, event: Event) -> int:
-        """The site of `event`."""
+        """Append `event`, and return its site."""
         self.events.append(event)
         return len(self.events) - 1
 
     def sites(self, name: str, modes: str) -> list[int]:
-        """The sites of one name that an execution comes to once each, in program order."""
+        """The sites of one name that each execution visits exactly once, in program order."""
         for site in range(self._counted, len(self.events)):
             event = self.events[site]
             if isinstance(event, Place) and not (event.backward or event.body):
@@ -121,7 +121,7 @@ class Program:
         return self._repeated.get((name, modes), [])
 
 
-# Operators with a body whose gradients flow through the graph that is traced.
+# Operators with a body through which gradients flow in the traced graph.
 _TRANSPARENT = {
     "None",
     "autograd.Function",
@@ -131,12 +131,13 @@ _TRANSPARENT = {
 }
 
 _programs: list[Program] = []
-# dynamo may trace a graph more than once: each attempt is a program of its own.
+# By dynamo's context: the attempt and its program. dynamo may trace a graph more than once, and
+# each attempt gets a new program.
 _tracing: WeakKeyDictionary[Any, tuple[int, Program]] = WeakKeyDictionary()
 
 
 def program_of(spot: Spot) -> Program | None:
-    """The program that `spot` is a part of; None where it was traced in another process."""
+    """The program that `spot` is a part of; None where another process traced the graph."""
     if not 0 <= spot.program < len(_programs):
         return None
     program = _programs[spot.program]
@@ -169,5 +170,5 @@ def traced_in_backward() -> bool:
 
 
 def enclosing() -> str:
-    """The operator whose body dynamo is tracing, if it is one that hides gradients ("" if not)."""
+    """The operator in whose body dynamo is tracing, if gradients cannot be hooked there; or ""."""
     return next((one for one in enclosing_operators() if one not in _TRANSPARENT), "")

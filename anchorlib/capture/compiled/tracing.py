@@ -1,4 +1,4 @@
-"""What is looked up while code is traced, and stands in the graph as constants.
+"""Functions whose results dynamo puts into the graph as constants.
 
 Each function here runs as plain Python, once for each place in the code, when dynamo traces it.
 """
@@ -49,7 +49,7 @@ Spelled = tuple[str, str, int, int]  # the arguments of an operator: those of a 
 
 
 class MadeMode:
-    """Stands before the class and the fields of a mode that traced code has made."""
+    """Marks a tuple as the class and the fields of a mode that traced code has made."""
 
 
 @constant
@@ -59,9 +59,9 @@ def place_anchor(
     other: str,
     gradients: bool,  # noqa: FBT001  # called by dynamo
 ) -> tuple[Spelled, tuple[str, str] | None]:
-    """The arguments of an anchor's operators; or the class and message of its refusal.
+    """The arguments of an anchor's operators, and the class and message of an error, or None.
 
-    other: the class of what was anchored, if it is no tensor.
+    other: the class of the anchored object if that is not a tensor, or "".
     """
     try:
         if other:
@@ -95,7 +95,7 @@ def place_watched(name: str, watch: int, gradients: bool) -> Spelled:  # noqa: F
 def followed(site: int = -1) -> bool:
     """Whether a hook on an intermediate tensor would be traced into the backward graph here.
 
-    site: of what was to be followed; each execution will tell that its gradient is lost.
+    site: the site of that tensor; where the answer is no, its gradient is noted as lost.
     """
     operator = enclosing()
     if operator and site >= 0:
@@ -119,7 +119,7 @@ def leave(watch: int) -> Spelled:
 
 @constant
 def add_phase(name: Any) -> tuple[str, str] | None:
-    """A phase begins; None: it ends. The class and message of a refusal."""
+    """Note that a phase begins (None: ends); the class and message of an error, or None."""
     try:
         current_program().add(Phase(None if name is None else check_name(name)))
     except AnchorError as fault:
@@ -129,7 +129,7 @@ def add_phase(name: Any) -> tuple[str, str] | None:
 
 @constant
 def count_skipped(name: str, reason: str) -> None:
-    """An anchor leaves nothing in what is being traced."""
+    """Count an anchor that leaves no operator in the code being traced."""
     observer = ops.current()
     if observer is not None:
         observer.skip(name, "value", reason)
@@ -137,10 +137,10 @@ def count_skipped(name: str, reason: str) -> None:
 
 @constant
 def hide_compiled_autograd() -> bool:
-    """Let dynamo trace a hook into the backward graph of its own tensor; whether it would not.
+    """Let dynamo trace a hook into the backward graph even while compiled autograd is on.
 
-    Where compiled autograd is on, it would keep the hook for a backward that is compiled too, and
-    fail in one that is not. In the graph the hook runs in both.
+    With compiled autograd on, dynamo keeps the hook for a compiled backward, and an eager backward
+    fails; a hook in the graph runs in both. Returns whether compiled autograd was hidden here.
     """
     return torch_private.hide_compiled_autograd()
 
@@ -153,7 +153,7 @@ def show_compiled_autograd(hidden: bool) -> None:  # noqa: FBT001
 
 
 def not_a_tensor(call: str, other: str) -> str:
-    """What is said where `call` is given an object of class `other`."""
+    """The message of the error for `call` with an object of class `other`."""
     return f"{call} takes a tensor, not {other}; wrap a number in torch.tensor(...)"
 
 

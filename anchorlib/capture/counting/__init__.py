@@ -1,4 +1,4 @@
-"""How an observation gets its coordinates: step, pass, call and phase, counted without help."""
+"""How an observation gets its coordinates (step, pass, call, phase) without the user's help."""
 
 from anchorlib.capture.counting.checkpointing import (
     Repetition,

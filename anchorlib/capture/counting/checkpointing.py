@@ -1,12 +1,12 @@
-"""What activation checkpointing runs again inside backward, and which call it repeats.
+"""Whether an observation inside backward is a recomputation, and which call it repeats.
 
-    by hooks     the graph of forward lives on and its gradient hooks fire: what recomputation
-                 comes to is seen already, value and gradient
+    by hooks     forward made a graph, whose gradient hooks will fire: value and gradient of a
+                 recomputed tensor are recorded already
     reentrant    forward ran without gradients inside an autograd Function, whose backward runs
-                 it again: only then is there a graph to hook
+                 it again: only the recomputation makes a graph to hook
 
-Other code inside backward is no repetition: a custom Function's backward, a hook. What tells them
-apart is the Python stack; it is looked at inside backward alone.
+Other code inside backward repeats nothing: a custom Function's backward, a hook. The Python stack
+tells these cases apart; it is read only inside backward.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["Repetition", "UnfollowedCalls", "recomputing", "repetition"]
 
 _CHECKPOINT = checkpoint.__file__
 _TELLING = frozenset({ENGINE_CALL, CHECKPOINT_RECOMPUTES, "backward"})
-_LIMIT = 65536  # calls that are remembered in a step: inference without end is not checkpointing
+_LIMIT = 65536  # most calls to remember in a step: endless inference must not fill the memory
 
 
 class Repetition(Enum):
-    """What an observation made now repeats."""
+    """What an observation repeats."""
 
     NONE = "nothing: it is seen for the first time"
     FOLLOWED = "a call whose gradient is hooked already"
@@ -52,10 +52,10 @@ def recomputing() -> bool:
 
 
 def repetition() -> Repetition:
-    """What an observation repeats that is made inside a backward of this thread."""
+    """What an observation that this thread makes now, inside backward, repeats."""
     create_graph: bool | None = None
     callee: FrameType | None = None
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to it
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
     while frame is not None:
         code = frame.f_code
         if code.co_name in _TELLING:
@@ -67,40 +67,40 @@ def repetition() -> Repetition:
             elif code.co_name == ENGINE_CALL and create_graph is None:
                 create_graph = _creates_graph(frame)
         callee, frame = frame, frame.f_back
-    # A checkpointing of somebody else's enables gradients in its backward; where the graph of
-    # backward itself is made, they are enabled anyway.
+    # Another library's checkpointing enables gradients in its backward. Under `create_graph` they
+    # are enabled anyway, which tells nothing.
     again = torch.is_grad_enabled() and not create_graph
     return Repetition.UNFOLLOWED if again else Repetition.NONE
 
 
 def _is_call_of_backward(callee: FrameType | None) -> bool:
-    """Whether reentrant checkpointing has run its region again and goes on with its backward."""
+    """Whether reentrant checkpointing has repeated its forward and now calls backward on it."""
     return callee is not None and callee.f_code is torch.autograd.backward.__code__
 
 
 def _creates_graph(engine: FrameType) -> bool:
-    """`create_graph` of a run of autograd's engine; its arguments have no names."""
+    """The `create_graph` argument of a run of autograd's engine, which takes it by position."""
     given = engine.f_locals.get("args", ())
     return len(given) > 2 and bool(given[2])
 
 
 class UnfollowedCalls:
-    """The calls of a step that were made without gradients, by what was called.
+    """The calls of a step that were made without gradients, by the name or plan that was called.
 
-    Autograd's sequence numbers tell which of them a reentrant checkpoint repeats: they lie behind
-    that of the checkpoint's own node and before that of the next one, and are repeated in their
-    order, in every backward anew.
+    Autograd's sequence numbers tell which calls a reentrant checkpoint repeats: those with numbers
+    between that of the checkpoint's own node and that of the next one. They are repeated in their
+    order, again in each backward.
     """
 
     def __init__(self) -> None:
-        # By key and thread: sequence numbers are each thread's own.
+        # By key and thread, since each thread has sequence numbers of its own.
         self._calls: dict[Hashable, dict[int, list[tuple[int, At]]]] = {}
         self._count = 0
         self._nodes: dict[int, list[int]] = {}  # by thread: the nodes that ran again, sorted
         self._taken: dict[tuple[Hashable, int, int], int] = {}
 
     def remember(self, key: Hashable, at: At) -> None:
-        """A call of `key` was made now: reentrant checkpointing may come back to it."""
+        """Remember a call of `key` made now, which reentrant checkpointing may repeat."""
         if self._count >= _LIMIT:
             self.clear()
         self._count += 1
@@ -110,7 +110,7 @@ class UnfollowedCalls:
         threads.setdefault(threading.get_ident(), []).append((next_sequence(), at))
 
     def take(self, key: Hashable) -> At | None:
-        """The call of `key` that the autograd node that runs now repeats next; None: unknown."""
+        """The next call of `key` that the running autograd node repeats; None where unknown."""
         threads, node = self._calls.get(key), current_node()
         if threads is None or node is None:
             return None
@@ -127,7 +127,7 @@ class UnfollowedCalls:
         return None
 
     def _end(self, first: int) -> float:
-        """Where the calls of the next node that ran again begin."""
+        """The sequence number at which the calls of the next repeated node begin."""
         nodes = self._nodes.setdefault(threading.get_ident(), [])
         place = bisect_left(nodes, first)
         if place == len(nodes) or nodes[place] != first:
@@ -135,7 +135,7 @@ class UnfollowedCalls:
         return nodes[place + 1] if place + 1 < len(nodes) else float("inf")
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Forget all calls."""
         self._calls.clear()
         self._nodes.clear()
         self._taken.clear()

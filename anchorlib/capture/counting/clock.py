@@ -1,13 +1,12 @@
-"""Where in a run an observation is made: step, pass and call, counted without help.
+"""The coordinates of an observation in a run: step, pass and call, counted automatically.
 
     step        ends when the clock's optimizer has stepped (see `turns`), or at `session.step()`
-    pass_index  n-th forward+backward inside a step: a forward observation that comes after a
-                gradient opens the next one; where no gradient can reach, so does each further
-                forward of a watched root
+    pass_index  n-th forward+backward inside a step: a forward observation after a gradient opens
+                the next pass; without gradients, each further forward of a watched root does
     call        n-th use of a name inside the pass
 
-Passes and calls are counted for each phase apart (see `phases`), so that validating in the middle
-of a step does not renumber the training around it.
+Passes and calls are counted separately for each phase (see `phases`), so that validating in the
+middle of a step does not renumber the training around it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["At", "Clock"]
 
 
 class At(NamedTuple):
-    """Coordinates as they are known while recording (the rank and attempt are the writer's)."""
+    """Coordinates without rank and attempt, which the store's writer adds."""
 
     step: int
     pass_index: int
@@ -39,9 +38,10 @@ _tuple = tuple.__new__
 
 
 class Clock:
-    """Counts for one session; `on_pass` hears of each pass that begins, `on_step` of each end.
+    """Counts the coordinates of one session.
 
-    label: what an optimizer is called.
+    on_pass: called when a pass begins. on_step: called with the next step's number when a step
+    ends. label: gives the name of an optimizer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Clock:
         self.step = first_step
         self.phases = Phases()
         self.turns = Turns(label)
-        self.trains = False  # a gradient was seen, or an optimizer
+        self.trains = False  # whether a gradient or an optimizer was seen
         self._on_pass = on_pass
         self._on_step = on_step
         self._lock = threading.RLock()
@@ -72,7 +72,7 @@ class Clock:
         return self.phases.here
 
     def in_phase(self, name: str) -> AbstractContextManager[None]:
-        """Records that this thread makes inside carry the phase `name`."""
+        """A context: records that this thread makes inside carry the phase `name`."""
         return self.phases.named(name)
 
     # -- pass and call
@@ -82,7 +82,7 @@ class Clock:
     ) -> None:
         """The forward of a watched root begins.
 
-        gradients: whether they can reach it. trained: whether the root is being trained.
+        gradients: whether the forward may get gradients. trained: whether the root is trained.
         """
         with self._lock:
             around = self.phases.forward
@@ -91,7 +91,7 @@ class Clock:
             if forward is Forward.BESIDE:
                 return
             passes = self._current()
-            # A forward that no gradient will follow is a pass of its own.
+            # A forward without gradients is a pass by itself: no gradient will end the pass.
             if around is None and root in passes.roots and not (gradients and training):
                 passes.next()
             self._open(passes, self.phase)
@@ -117,7 +117,7 @@ class Clock:
         self.phases.leave()
 
     def call(self, name: Hashable, *, backward: bool = False) -> At:
-        """An observation of `name`: its coordinates. One made inside backward opens no pass."""
+        """Count an observation of `name`; its coordinates. backward: made inside a backward."""
         return self.count((name,), backward=backward)
 
     def count(
@@ -128,10 +128,10 @@ class Clock:
         opens: bool = True,
         phase: str | None = None,
     ) -> At:
-        """The same of what has several counters, all of which it advances alike.
+        """Count an observation on each of its counters; its coordinates.
 
-        opens: False for what is no part of the training, and begins no pass of it.
-        phase: other than the one that this thread is in.
+        backward: whether it is made inside a backward, where it opens no pass. opens: False where
+        it is no part of training, and so begins no pass. phase: None for this thread's phase.
         """
         if phase is None:
             phase = self.phases.in_backward() if backward else self._own.thread.phase
@@ -149,13 +149,13 @@ class Clock:
             n = next(calls[counter])
         except KeyError:
             n = passes.call(counters)
-        # A NamedTuple's own constructor costs as much as all the rest.
+        # A NamedTuple's own constructor would cost as much as the rest of this method.
         return _tuple(At, (passes.step, passes.index, n, phase))
 
     def _count_first(
         self, counters: tuple[Hashable, ...], phase: str, *, backward: bool, opens: bool
     ) -> At:
-        """The same where a pass may begin, or several counters go together."""
+        """`count` where a pass may begin, or where there are several counters."""
         with self._lock:
             passes = self._passes.get(phase) or self._new(phase)
             if not passes.started or (passes.gradient_seen and not backward):
@@ -163,7 +163,7 @@ class Clock:
             return At(passes.step, passes.index, passes.call(counters), phase)
 
     def now(self) -> At:
-        """The coordinates of something that is no call: the current pass, call 0."""
+        """The coordinates of an event that is no call: the current pass, call 0."""
         with self._lock:
             return At(self.step, self._current().index, 0, self.phase)
 
@@ -174,13 +174,13 @@ class Clock:
         return passes.started and not passes.gradient_seen
 
     def wants_gradient_hook(self) -> bool:
-        """Whether the current pass still needs a hook that will see its gradient; asks once."""
+        """Whether the current pass needs a hook to notice its gradient; True once for each pass."""
         passes = self._current()
         ready, passes.ready = passes.ready, True
         return not ready
 
     def gradient(self, at: At | None = None) -> None:
-        """A gradient arrived (of the forward call made at `at`)."""
+        """A gradient arrived. at: the forward call that it belongs to; None where unknown."""
         self._ended_by_optimizer = False
         self.trains = True
         if at is None:
@@ -189,18 +189,18 @@ class Clock:
             phase = at[3]
             self.phases.gradient(phase)
             if at[0] != self.step:
-                return  # a late backward says nothing about the step that is open now
+                return  # a backward of an earlier step does not end a pass of the open one
         passes = self._passes.get(phase)
         if passes is not None and passes.started:
             passes.gradient_seen = True
 
     def _current(self) -> Passes:
         phase = self.phase
-        found = self._passes.get(phase)
-        if found is None:
+        passes = self._passes.get(phase)
+        if passes is None:
             with self._lock:
-                found = self._passes.get(phase) or self._new(phase)
-        return found
+                passes = self._passes.get(phase) or self._new(phase)
+        return passes
 
     def _new(self, phase: str) -> Passes:
         passes = self._passes[phase] = Passes(self.step)
@@ -218,7 +218,7 @@ class Clock:
     # -- step
 
     def bind(self, optimizer: object) -> None:
-        """Let `optimizer` be the clock, unless another already is."""
+        """Let the steps of `optimizer` end the clock's steps, unless another optimizer's do."""
         self.trains = True
         self.turns.name(optimizer)
 
@@ -233,11 +233,11 @@ class Clock:
         return not any(one.started for one in self._passes.values())
 
     def unbind(self) -> None:
-        """Let the next optimizer that is bound be the clock, if none has stepped yet."""
+        """Forget the bound optimizer, so that another can be bound, if none has stepped yet."""
         self.turns.unname()
 
     def optimizer_stepped(self, optimizer: object) -> None:
-        """An optimizer's step has completed; it may end the step."""
+        """An optimizer's step has completed, which may end the clock's step."""
         with self._lock:
             self.trains = True
             place = self._current().index
@@ -247,10 +247,10 @@ class Clock:
             self._ended_by_optimizer = True
 
     def end_step(self, number: object = None) -> None:
-        """End the step by hand; from now on only this does.
+        """End the step by hand; from now on only this method ends steps.
 
-        The first time it ends the step that the optimizer has just ended, not another.
-        Raises OptionError for a number that no step can have.
+        The first call does not count again a step that an optimizer has just ended.
+        Raises OptionError for a `number` that no step can have.
         """
         if not isinstance(number, int | None) or (number is not None and number < 0):
             raise OptionError(f"a step is a whole number from 0 on, not {number!r}")

@@ -1,4 +1,4 @@
-"""What is counted of one phase inside the step that is open: its pass, and the calls in it."""
+"""The counters of one phase inside the open step: its pass, and the calls in that pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Passes"]
 class Passes:
     """The passes of one phase inside one step.
 
-    calls: of each counter, what gives its next number. Taking one needs no lock, which would cost
-        as much as all the rest.
+    calls: by counter, an iterator of its numbers. `next` on it needs no lock, which would cost as
+        much as all other counting.
     """
 
     __slots__ = ("calls", "gradient_seen", "index", "ready", "roots", "started", "step")
@@ -22,19 +22,19 @@ class Passes:
         self.index = 0
         self.started = False
         self.gradient_seen = False
-        self.ready = False  # a hook that will see this pass's gradient is in place
+        self.ready = False  # whether a hook is in place that will notice this pass's gradient
         self.calls: dict[Hashable, count[int]] = {}
         self.roots: set[int] = set()
 
     def next(self) -> None:
-        """Go on to the next pass, which has not begun."""
+        """Go on to the next pass, which has not begun yet."""
         self.index += 1
         self.started = self.gradient_seen = self.ready = False
         self.calls = {}
         self.roots.clear()
 
     def call(self, counters: tuple[Hashable, ...]) -> int:
-        """The next number, which is the same for all of these counters."""
+        """The next number of these counters, which all advance beyond the highest of them."""
         calls = self.calls
         n = max(next(calls.setdefault(counter, count())) for counter in counters)
         if len(counters) > 1:

@@ -1,12 +1,12 @@
-"""Which phase a record carries: each thread has phases of its own.
+"""Which phase a record carries; each thread has phases of its own.
 
-    session.phase(name)     what is made inside, in the thread that entered it
-    a watched root's        "eval" where it is not training; "no_grad" where it is being trained
-    forward                 and runs where no gradient can reach; else "train"
+    session.phase(name)     `name`, for records made inside by the thread that entered it
+    a watched root's        "eval" where the root is in eval mode; "no_grad" where the root is
+    forward                 trained and runs without gradients; else "train"
 
-An explicit phase wins. A backward is a matter of the thread that called it, whichever threads
-autograd runs it in; and a gradient carries the phase of its own forward, so that what a backward
-makes besides carries the phase of the first of its gradients.
+An explicit phase takes precedence. A backward has the phase of the thread that called it, whichever
+threads autograd runs it in. A gradient carries the phase of its forward, and other records made
+inside a backward carry the phase of that backward's first gradient.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from anchorlib.torch_private import bequeath, bequeathed, graph_task, is_bequeat
 __all__ = ["Forward", "Phases"]
 
 _KEY = "anchorlib.phases"
-_REMEMBERED = 64  # backwards that run at the same time, in as many threads
+_REMEMBERED = 64  # most backwards to remember; many threads may each run one
 
 
 class Forward(Enum):
-    """How the forward of a watched root runs; its value is the phase of what it makes."""
+    """How the forward of a watched root runs; the value is the phase of records made inside."""
 
     TRAINING = TRAIN
     EVALUATION = EVAL
-    # Of a model that is being trained, where no gradient can reach.
+    # Of a model that is trained, but without gradients.
     MONITORING = NO_GRAD
-    # The same of another model beside one that is trained: a teacher, an average of weights.
+    # Without gradients, of another model than the trained one: a teacher, averaged weights.
     BESIDE = ""
 
 
 class _Thread:
-    """What one thread has entered: phases and forwards, each with the backward it was in."""
+    """The phases and forwards that one thread has entered, each with the backward around it."""
 
     __slots__ = ("forwards", "named", "owner", "phase", "since")
 
@@ -46,7 +46,7 @@ class _Thread:
         self.named: list[tuple[str, int]] = []
         self.forwards: list[tuple[Forward, int]] = []
         self.phase = TRAIN
-        self.since = -1  # the innermost backward in which something was entered
+        self.since = -1  # the innermost backward in which a phase or forward was entered
 
     def changed(self) -> None:
         if self.named:
@@ -68,11 +68,11 @@ class Phases:
 
     def __init__(self) -> None:
         self.own = _Own(self)
-        self._backwards: dict[int, str] = {}  # by the number that autograd gives to a backward
+        self._backwards: dict[int, str] = {}  # phases, by autograd's number of the backward
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """Records that this thread makes inside carry the phase `name`."""
+        """A context: records that this thread makes inside carry the phase `name`."""
         thread = self._entering()
         entry = (name, graph_task())
         thread.named.append(entry)
@@ -104,7 +104,7 @@ class Phases:
 
     @property
     def is_named(self) -> bool:
-        """Whether `session.phase` says what this thread's records carry."""
+        """Whether this thread is inside a `session.phase`."""
         return bool(self.own.thread.named)
 
     @property
@@ -120,7 +120,7 @@ class Phases:
         return self._backwards.get(task) or self._caller(own).phase
 
     def gradient(self, phase: str) -> None:
-        """A gradient of a forward in `phase` arrived, in the backward that runs here."""
+        """Let a backward have the phase of its first gradient, whose forward was in `phase`."""
         task = graph_task()
         if task != -1 and task not in self._backwards:
             if len(self._backwards) >= _REMEMBERED:
@@ -129,11 +129,11 @@ class Phases:
 
     def _entering(self) -> _Thread:
         thread = self.own.thread
-        # torch hands this on to the threads in which it runs a backward that this thread calls.
+        # torch passes this on to the threads that run a backward which this thread calls.
         bequeath(_KEY, thread)
         return thread
 
     def _caller(self, own: _Thread) -> _Thread:
-        """The thread that called the backward that runs here."""
-        found = bequeathed(_KEY) if is_bequeathed(_KEY) else None
-        return found if isinstance(found, _Thread) and found.owner is self else own
+        """The phases of the thread that called the backward which runs here; `own` if unknown."""
+        caller = bequeathed(_KEY) if is_bequeathed(_KEY) else None
+        return caller if isinstance(caller, _Thread) and caller.owner is self else own

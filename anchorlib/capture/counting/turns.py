@@ -1,13 +1,14 @@
-"""Which optimizer's step ends a step, and what was counted that way.
+"""Which optimizer's step ends a step of the session, and a summary of steps and passes.
 
-The clock is the first optimizer that completes a step, or the one that `watch` was given. Others
-step inside its steps (a GAN's two, each once), until one of them shows that it goes on alone:
+"The clock" here is the optimizer whose steps end the session's steps. It is the first optimizer
+that completes a step, or the one that `watch` was given. Other optimizers step inside its steps
+(the two of a GAN, each once), until one of them becomes the clock. That is so in two cases:
 
-    the clock has stepped alone so far (twice in a row at least), and another one comes
-    another one steps more often than it ever did inside one of the clock's steps (twice at least)
+    the clock has stepped alone so far (at least twice in a row), and another optimizer steps
+    another optimizer steps more often than it ever did inside one step of the clock, at least twice
 
-That one is the clock then, and its step ends the step. It gives the clock back where its turn was
-of a single step, and to the one that `watch` was given, when that steps again.
+The old clock takes over again where the new one ended a single step, or where the old one is the
+optimizer that `watch` was given, and it steps again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SHOWN = 4
 
 
 class _Stepper:
-    """One optimizer, as far as its steps were seen."""
+    """The steps of one optimizer."""
 
     __slots__ = ("ended", "first", "kind", "label", "last", "optimizer")
 
@@ -32,15 +33,15 @@ class _Stepper:
         self.optimizer: Callable[[], Any] = ref(optimizer)
         self.kind = type(optimizer).__name__
         self.label = ""
-        self.ended = 0  # steps
-        self.first = self.last = -1  # passes inside a step after which it stepped
+        self.ended = 0  # steps of the session that it has ended
+        self.first = self.last = -1  # the range of passes inside a step after which it stepped
 
     def inside(self, pass_index: int) -> None:
         self.first = pass_index if self.first < 0 else min(self.first, pass_index)
         self.last = max(self.last, pass_index)
 
     def what(self, *, alone: bool) -> str:
-        """What it ends. alone: no other optimizer ends steps."""
+        """The steps and passes that it ends, as text. alone: no other optimizer ends steps."""
         steps = "the step" if alone else _several(self.ended, "step")
         first, last = self.first, self.last
         passes = f"pass {last}" if first == last else f"passes {first} to {last}"
@@ -48,7 +49,7 @@ class _Stepper:
 
 
 class _Reign(NamedTuple):
-    """A clock, and who stepped inside its steps."""
+    """A clock, and the optimizers that stepped inside its steps."""
 
     clock: _Stepper | None
     most: dict[_Stepper, int]
@@ -56,7 +57,7 @@ class _Reign(NamedTuple):
 
 
 class Turns:
-    """The optimizers of one session; `label` is what they are called."""
+    """The optimizers of one session; label: gives the name of an optimizer."""
 
     def __init__(self, label: Callable[[Any], str] = lambda one: type(one).__name__) -> None:
         self.steps = 0
@@ -64,24 +65,24 @@ class Turns:
         self._fewest = self._most_passes = -1
         self._label = label
         self._known: dict[int, _Stepper] = {}
-        self._order: list[_Stepper] = []  # of first steps
+        self._order: list[_Stepper] = []  # in the order of their first steps
         self._named: _Stepper | None = None
         self._clock: _Stepper | None = None
         self._history: deque[_Stepper] = deque(maxlen=_HISTORY)
-        self._in_a_row = 0  # steps of the last one that stepped
-        self._inside: dict[_Stepper, int] = {}  # the step that is open
-        self._most: dict[_Stepper, int] = {}  # inside any step of this clock
-        self._beside: set[_Stepper] = set()  # have stepped inside a step of this clock
+        self._in_a_row = 0  # steps in a row of the optimizer that stepped last
+        self._inside: dict[_Stepper, int] = {}  # steps of others inside the open step
+        self._most: dict[_Stepper, int] = {}  # most steps of others inside a step of this clock
+        self._beside: set[_Stepper] = set()  # those that have stepped inside a step of this clock
         self._reign = 0  # steps that this clock has ended
-        self._before: _Reign | None = None  # the clock before this one, where it stepped alone
+        self._before: _Reign | None = None  # the clock before this, if it stepped alone
 
     def name(self, optimizer: object) -> None:
-        """`watch` was given `optimizer`: it is the clock, unless another already is."""
+        """Make `optimizer`, which `watch` was given, the clock, unless there is a clock."""
         if self._clock is None:
             self._named = self._clock = self._stepper(optimizer)
 
     def unname(self) -> None:
-        """`watch` is given its optimizers anew, before any of them has stepped."""
+        """Forget the clock if no optimizer has stepped: `watch` will be given another."""
         if not self.have_begun:
             self._named = self._clock = None
 
@@ -91,9 +92,9 @@ class Turns:
         return bool(self._history or self.steps)
 
     def stepped(self, optimizer: object, pass_index: int, *, by_hand: bool) -> bool:
-        """An optimizer's step has completed after the pass `pass_index`: whether the step ends.
+        """Note an optimizer's step, completed after pass `pass_index`; whether the step ends.
 
-        by_hand: steps end at `session.step()` alone.
+        by_hand: whether steps end only at `session.step()`.
         """
         one = self._stepper(optimizer)
         if not one.label:
@@ -118,7 +119,7 @@ class Turns:
         return ends
 
     def end(self, passes: int) -> None:
-        """A step has ended, in which so many passes were seen: none where nothing is recorded."""
+        """Count a step that has ended, with so many passes: 0 where nothing is recorded."""
         self.steps += 1
         if not passes:
             return
@@ -126,7 +127,7 @@ class Turns:
         self._most_passes = max(passes, self._most_passes)
 
     def __str__(self) -> str:
-        """What was counted: "3 steps of 3 passes; D ends pass 1, G the step"."""
+        """The summary: "3 steps of 3 passes; D ends pass 1, G the step"."""
         if not self.steps:
             return ""
         said = f"{_several(self.steps, 'step')}{self._passes()}"
@@ -136,7 +137,7 @@ class Turns:
 
     @property
     def ender(self) -> str:
-        """What ends the step: "session.step()", or which optimizers have."""
+        """What ends steps: "session.step()", or the names of the optimizers that have ended any."""
         if self.by_hand or not self._order:
             return "session.step()"
         enders = [
@@ -155,7 +156,7 @@ class Turns:
         )
 
     def _who(self) -> list[str]:
-        """Which optimizer ends what, in the order in which they came, where there are several."""
+        """What each optimizer ends, in the order of their first steps; empty for fewer than two."""
         steppers = self._order
         if len(steppers) < 2:
             return []
@@ -168,7 +169,7 @@ class Turns:
         return [", ".join(parts) + (f", and {more} more" if more else "")]
 
     def _labels(self) -> list[str]:
-        """What the optimizers are called, in the order in which they came."""
+        """Names of the optimizers, numbered where equal, in the order of their first steps."""
         labels = [one.label for one in self._order]
         several, seen = Counter(labels), Counter[str]()
         numbered: list[str] = []
@@ -181,7 +182,8 @@ class Turns:
         clock, before = self._clock, self._before
         times = self._inside[one] = self._inside.get(one, 0) + 1
         if clock and before and one is before.clock and self._reign == 1:
-            # One step was no turn: who made it is a visitor, as a generator is to its critic.
+            # The new clock ended a single step, so it steps inside the old clock's steps after all,
+            # as a generator does between steps of its critic.
             self._begin(one, before.most, before.beside | self._beside | {clock})
             return True
         named = one is self._named
@@ -213,7 +215,7 @@ class Turns:
         return self._in_a_row > 1 and self._history[-1] is self._clock
 
     def _since(self, one: _Stepper) -> dict[_Stepper, int]:
-        """How often others have stepped since `one` did: so often they may inside its steps."""
+        """How often others have stepped since `one` did: the most that they do inside its steps."""
         times: dict[_Stepper, int] = {}
         for other in reversed(self._history):
             if other is one:

@@ -1,4 +1,4 @@
-"""What happens at an anchor while Python runs: the value now, its gradient in backward."""
+"""Anchors in eager code: the value is observed at once, its gradient when backward runs."""
 
 from anchorlib.capture.eager.grafting import VARIABLE, Graft
 from anchorlib.capture.eager.observer import Observer

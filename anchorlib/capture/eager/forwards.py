@@ -1,14 +1,14 @@
-"""Forwards that no gradient can reach: told from those of training, and counted apart.
+"""How forwards under `no_grad` are counted, so that they do not shift training's coordinates.
 
-    monitoring      of a model that is being trained, under `no_grad`: the phase "no_grad"
-    beside it       of another model (a teacher, an average of weights): further calls of the pass
-                    of training that is open, or comes next
-    inference       where nothing is trained: each forward of a watched root is a pass
-    checkpointed    gradients will reach it, when backward runs it again: as any in training
+    monitoring      a forward of the model in training, to watch it: has the phase "no_grad"
+    beside it       a forward of another model (a teacher, an average of weights): counts as further
+                    calls of the pass of training that is open or comes next
+    inference       a forward of a watched root where nothing is trained: is a pass
+    checkpointed    backward will repeat the forward with gradients: counts as one of training
 
-So a forward that is added to watch a training leaves the coordinates of the training as they were.
-Of a watched root this is known when its forward begins. Of anchors outside one it is known by
-their name: what was used with gradients is used without them, and no pass of training is open.
+For a watched root the case is decided when its forward begins. For an anchor outside of watched
+roots it is decided by the anchor's name: a name that was used with gradients, and is now used
+without while no pass of training is open, belongs to monitoring.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["Forwards"]
 
 
 class Forwards:
-    """The forwards of one session."""
+    """Decides, for one session, the coordinates of each forward and of each anchor in it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._began = False  # a name was used with gradients
-        self._watched = False  # a forward came that watches the training
-        # By id, since a module of the user's need not be hashable: whether it is trained.
+        self._began = False  # whether any name was used with gradients
+        self._watched = False  # whether any forward was one of monitoring
+        # Whether a module is trained; by id, since a module of the user's need not be hashable.
         self._trained: dict[int, tuple[ref[nn.Module], bool]] = {}
         self._reached: set[int] = set()  # watched roots that ran with gradients
 
     def know_trained(self, model: nn.Module) -> None:
-        """An optimizer that holds parameters of `model` was given to `watch`."""
+        """Note that `model` is trained: `watch` was given an optimizer with its parameters."""
         self._trained[id(model)] = (ref(model), True)
 
     # -- watched roots
@@ -59,7 +59,7 @@ class Forwards:
         return self._held(root) if search else id(root) in self._trained and self._held(root)
 
     def _held(self, module: nn.Module) -> bool:
-        """Whether an optimizer holds parameters of `module`; it is looked for once."""
+        """Whether an optimizer holds parameters of `module`; the search is made only once."""
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
             known = self._trained[id(module)] = (ref(module), held_by_optimizer(module))
@@ -99,13 +99,13 @@ class Forwards:
         return clock.count(plan.counters, opens=not clock.trains)
 
     def _is_monitoring(self, plan: Plan, module: nn.Module | None, *, outermost: bool) -> bool:
-        """Whether this use of a name belongs to a forward that watches the training."""
+        """Whether this use of a name belongs to a forward that monitors the training."""
         if plan.use == REACHED:
-            if outermost and self._clock.is_open:  # it belongs to the forward of training there
+            if outermost and self._clock.is_open:  # part of the forward of the open pass
                 plan.use = MIXED
                 return False
             return self._clock.trains
         if plan.use != NEW or self._began or not outermost:
             return False
-        # Nothing was trained yet: a model that will be is tried, or its loss is looked at.
+        # Before any training: the user evaluates a model that will be trained, or its loss.
         return self._watched or (module is not None and module.training and self._held(module))

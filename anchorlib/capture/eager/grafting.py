@@ -3,19 +3,19 @@
     with anchorlib.start("b") as session, anchorlib.graft("a"):
         train()                                  # every tensor is made from what run a had there
 
-ANCHOR_GRAFT=A in the environment does the same to every session of the process, which then records
-A-graft. What such a run records is its own value, made from A's. So each record that differs from
-A's was made differently: every independent cause shows in one run, also those behind another.
+ANCHOR_GRAFT=A in the environment grafts run A onto every session of the process, which then records
+A-graft. Such a run records its own values, computed from A's. So a record that differs from A's was
+computed differently: every independent cause shows in one run, even those downstream of another.
 
-How the bits get there, and why so:
+How A's bits get into the training:
 
     values        in place, below autograd: the graph stays, and an operation that saved its output
                   (tanh, softmax, relu) sees A's bits in backward too
-    gradients     what the tensor's hook returns, in the layout of the gradient it replaces
+    gradients     returned by the tensor's hook, in the layout of the gradient that is replaced
     parameters,   in place: gradients before the optimizer's step, values and state after it,
     state         parameters and buffers when a pass begins
 
-Eager code only. What cannot be handed over is counted, and stands in the run's header.
+Only eager code is grafted. Values that could not be handed over are counted in the run's header.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = ["VARIABLE", "Graft"]
 VARIABLE: Final = "ANCHOR_GRAFT"
 
 _log = logging.getLogger("anchorlib")
-_NAMED = 3  # tensors that a line names
-_MOST = 100  # that the header names
+_NAMED = 3  # most tensors that a log line names
+_MOST = 100  # most tensors that the header names
 
 _ABSENT = "the other run has no record of it there"
 _KINDS = "it has another shape or element type there"
@@ -56,7 +56,7 @@ _SCALED = "it carries another loss scale"
 class Graft:
     """Hands the anchors of one session the values of a run. Safe to call from any thread.
 
-    steps: those in which it does; None: all.
+    steps: the steps in which values are handed over; None: all steps.
     """
 
     def __init__(self, run: Run, rank: int, steps: Steps | None = None) -> None:
@@ -68,12 +68,12 @@ class Graft:
         self._lock = threading.Lock()
         self.handed = 0
         self.skipped: Counter[str] = Counter()
-        self._missing: dict[str, str] = {}  # a selector, and why it was not handed over first
+        self._missing: dict[str, str] = {}  # by selector, the first reason it was not handed over
 
     # -- handing over
 
     def in_place(self, name: str, kind: str, at: At, x: torch.Tensor, note: Note) -> None:
-        """Let `x` hold the run's bits."""
+        """Overwrite `x` with the run's record at these coordinates, if there is a fitting one."""
         theirs = self._theirs(name, kind, at, x, note)
         if theirs is None:
             return
@@ -82,13 +82,13 @@ class Graft:
             return
         self.handed += 1
         with undisturbed(), torch.no_grad():
-            # Through `.data`: no version of `x` counts up, so that its graph stays valid.
+            # `.data` does not count up the version of `x`, so the graph stays valid.
             x.data.copy_(theirs)
 
     def gradient(
         self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
     ) -> torch.Tensor | None:
-        """The run's gradient in the place of `x`; None where there is nothing to hand over."""
+        """The run's gradient to take the place of `x`; None where there is no fitting record."""
         theirs = self._theirs(name, kind, at, x, note)
         if theirs is None:
             return None
@@ -102,19 +102,19 @@ class Graft:
         if self._steps is not None and at.step not in self._steps:
             return None
         try:
-            found = self._read(name, kind, at, x, note)
+            theirs = self._read(name, kind, at, x, note)
         except AnchorError as fault:
             self._skip(name, kind, str(fault))
             return None
-        if isinstance(found, str):
-            self._skip(name, kind, found)
+        if isinstance(theirs, str):
+            self._skip(name, kind, theirs)
             return None
-        return found
+        return theirs
 
     def _read(
         self, name: str, kind: str, at: At, x: torch.Tensor, note: Note
     ) -> torch.Tensor | str:
-        """The run's tensor at these coordinates, or why there is none."""
+        """The run's tensor at these coordinates, or the reason why it cannot be handed over."""
         from anchorlib.reading import as_tensor  # the store is loaded where it is read
 
         series = self._series_of(name, kind)
@@ -142,7 +142,7 @@ class Graft:
             return self._series[key]
 
     def _find(self, name: str, kind: str) -> Series | None:
-        """The series that keeps every value."""
+        """The run's series of a tensor, that of mode "all" first; None where there is none."""
         for mode in ("all", None):
             try:
                 return self._run.series(name, kind, rank=self._rank, mode=mode)
@@ -157,11 +157,11 @@ class Graft:
         self._missing.setdefault(join(name, kind), reason)
 
     def begin(self, header: Callable[[str, Any], None]) -> None:
-        """Note in the run's header whose values it goes on with: a run may die before its end."""
+        """Note in the header which run is grafted, at the start: the process may die later."""
         header("grafted", self._run.name)
 
     def end(self, header: Callable[[str, Any], None]) -> None:
-        """Note in the run's header what was handed over, and log what could not be."""
+        """Note in the header, and log, how many tensors were handed over and which were not."""
         header("grafted.handed_over", self.handed)
         header("grafted.not_handed_over", dict(list(self._missing.items())[:_MOST]))
         count = sum(self.skipped.values())
@@ -181,16 +181,16 @@ class Graft:
 
 
 def _places(series: Series) -> dict[At, int]:
-    """Where in the series the record of each coordinate is: the last one that was made there."""
+    """The index in the series of the last record at each coordinate."""
     columns = series.columns
     each = (columns[name].tolist() for name in ("step", "pass_index", "call", "phase"))
     return {At(*one): index for index, one in enumerate(zip(*each, strict=True))}
 
 
 def _laid_out_as(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """`values` in memory of their own with the strides of `x`: sums that follow go along them.
+    """A copy of `values` with the strides of `x`, since the order of later sums depends on them.
 
-    A gradient that was expanded from fewer elements, as that of a sum, is expanded again.
+    If `x` was expanded from fewer elements, as the gradient of a sum is, the copy is expanded too.
     """
     once = values
     for axis, (stride, size) in enumerate(zip(x.stride(), x.shape, strict=True)):

@@ -1,7 +1,7 @@
-"""What happens at an anchor: the value now, and the gradient when backward reaches it.
+"""What happens at an anchor: the value is observed at once, the gradient when backward reaches it.
 
-The observer is what anchors, watched modules and optimizers share: the clock, the recorder, and
-the rule that nothing of ours is raised inside a user's forward, backward or optimizer step.
+Anchors, watched modules and optimizers share one observer: it has the clock and the recorder, and
+lets no exception of ours out into a user's forward, backward or optimizer step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["GradientHook", "Observer"]
 
 _log = logging.getLogger("anchorlib")
 _grad_enabled = torch.is_grad_enabled
-_HANDLES = 256  # hooks on leaves, after which those of leaves that are gone are looked for
+_HANDLES = 256  # after so many more hooks on leaves, those of freed leaves are dropped
 _UNKNOWN = "a gradient whose forward is not known"
 
 
@@ -44,11 +44,11 @@ def _all_idle(streams: tuple[Stream, ...], step: int) -> bool:
 
 
 class GradientHook:
-    """A tensor hook: the gradient of one forward call."""
+    """A tensor hook that observes the gradient of one forward call."""
 
     __slots__ = ("_observer", "_plan", "at")
 
-    # An anchored leaf can be saved, and sent to other processes, without a warning.
+    # Lets torch save an anchored leaf, or send it to other processes, without a warning.
     __torch_unserializable__ = True
 
     def __init__(self, observer: Observer, plan: Plan | None, at: At) -> None:
@@ -62,21 +62,22 @@ class GradientHook:
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient`; with no plan, only note that this pass has one.
+        """Record `gradient`; without a plan, only note that this pass has a gradient.
 
-        What it returns takes the gradient's place: None leaves it, all but under `graft`.
+        Returns the gradient that takes its place under `graft`; otherwise None, which changes
+        nothing.
         """
         return self._observer.gradient(self._plan, self.at, gradient)
 
 
 class LeafHook(GradientHook):
-    """The same for a leaf, which may be used in a later pass without being anchored in it."""
+    """A gradient hook on a leaf, which a later pass may use without anchoring it again."""
 
     __slots__ = ()
 
     @never_traced
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Record `gradient` at its call, or where the open pass is."""
+        """Record `gradient` at its call if that is in the open pass, else where the clock is."""
         at, now = self.at, self._observer.clock.now()
         if at[:2] != now[:2]:
             at = now
@@ -98,20 +99,20 @@ class Observer:
         self.closed = False
         self.graft: Graft | None = None
         self.outside: Callable[[torch.Tensor, object, Plan, At], None] = lambda *_told: None
-        self.note = NO_NOTE  # what gradients carry now: the scale of automatic mixed precision
+        self.note = NO_NOTE  # noted with each gradient: the loss scale of automatic mixed precision
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda scaled: scaled
         self.unfollowed = UnfollowedCalls()
-        self.due: Callable[[], None] | None = None  # is done before training goes on
+        self.due: Callable[[], None] | None = None  # to be called before training goes on
         self._hung: list[Hung] = []
         self._prune_at = _HANDLES
         self._logged: set[str] = set()
 
-    def value(  # noqa: C901, PLR0912, PLR0915  # the common case without calls that it does not need
+    def value(  # noqa: C901, PLR0912, PLR0915  # inlined: each call would cost at every observation
         self, plan: Plan, x: torch.Tensor, *, grad: bool = True, given: Given | None = None
     ) -> None:
-        """Observe `x` in the forward pass; `given`: the module that made it, of what.
+        """Observe `x` in the forward pass. given: the module that made `x`, with its arguments.
 
-        Raises UnsupportedError alone: for a tensor that no anchor can record.
+        Raises nothing but UnsupportedError, for a tensor that an anchor cannot record.
         """
         try:
             backward = graph_task() != -1
@@ -148,14 +149,14 @@ class Observer:
         return at
 
     def _repeated(self, plan: Plan, x: torch.Tensor, *, wanted: bool) -> bool:
-        """Whether activation checkpointing repeats a call here, whose value is recorded already."""
+        """Whether activation checkpointing repeats a call whose value is recorded already."""
         what = repetition()
         if what is not Repetition.UNFOLLOWED:
             return what is Repetition.FOLLOWED
         at = self.unfollowed.take(plan)
         if at is None:
             self._miss(plan, x, wanted=wanted)
-        elif not torch.is_grad_enabled():  # a checkpoint in a checkpoint: it will be back
+        elif not torch.is_grad_enabled():  # a checkpoint in a checkpoint, repeated once more later
             self.unfollowed.remember(plan, at)
         elif x.requires_grad:
             self._follow(plan, x, at, x.grad_fn, plan.streams("grad", at.phase) if wanted else ())
@@ -168,13 +169,13 @@ class Observer:
             self.recorder.skip(plan.name, "grad", _UNKNOWN, now.step)
 
     def forget_calls(self) -> None:
-        """A step has ended: no checkpoint will come back to its calls."""
+        """Forget the calls of the step that has ended: no checkpoint will repeat them."""
         self.unfollowed.clear()
 
     def gradient(
         self, plan: Plan | None, at: At, gradient: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Observe a gradient of the forward call at `at`; what takes its place, if anything."""
+        """Observe a gradient of the forward call at `at`; returns its replacement, or None."""
         if self.closed or gradient is None:
             return None
         try:
@@ -184,16 +185,16 @@ class Observer:
                 self.recorder.observe(grads, at, gradient, self.note)
                 if self.graft is not None:
                     return self.graft.gradient(plan.name, "grad", at, gradient, self.note)
-        except Exception as fault:  # noqa: BLE001  # the same inside backward
+        except Exception as fault:  # noqa: BLE001  # inside backward
             self.fault(plan.name if plan else "", "grad", fault)
         return None
 
     def pass_gradient(self, plan: Plan, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Observe what one backward pass contributes to a parameter; what takes its place."""
+        """Observe the gradient that one backward adds to a parameter; its replacement, or None."""
         if self.closed or gradient is None:
             return None
         try:
-            # A second backward through one forward is a call of its own.
+            # Counted apart from forward's calls: one forward may have a second backward.
             at = self.clock.call((plan.name, "pass_grad"), backward=True)
             self.clock.gradient(at)
             self.recorder.observe(plan.streams("pass_grad", at.phase), at, gradient, self.note)
@@ -218,10 +219,10 @@ class Observer:
     def _follow(
         self, plan: Plan, x: torch.Tensor, at: At, node: Any, streams: tuple[Stream, ...]
     ) -> None:
-        """See to it that the gradient of `x` is recorded, or at least that its pass is noticed."""
+        """Hook `x` to record its gradient, or at least to notice that its pass has one."""
         recorded: Plan | None = plan
         if not (streams and streams[0].at_once) and _all_idle(streams, at.step):
-            # One a pass will do, but that of a model's output may never come: it was detached.
+            # To notice a pass one hook is enough, but a model's output may be detached later.
             if not (self.clock.wants_gradient_hook() or plan.ends):
                 return
             recorded = None
@@ -231,36 +232,36 @@ class Observer:
             register_hook(x, node, GradientHook(self, recorded, at))
 
     def _follow_leaf(self, plan: Plan | None, x: torch.Tensor, at: At) -> None:
-        """A leaf outlives the step: one hook for each plan, whatever the number of anchors."""
-        if not hooks_are_known:  # hooks would pile up
+        """Hook a leaf once for each plan, however often it is anchored: it outlives the step."""
+        if not hooks_are_known:  # an earlier hook could not be found, and hooks would pile up
             if plan is not None:
                 self.recorder.skip(plan.name, "grad", NO_LEAF_HOOKS, at.step)
             return
-        # Looked up on the tensor itself: a weak reference to it would make torch refuse to swap it.
+        # Not kept in a dict by tensor: torch refuses to swap a tensor that has weak references.
         for hook in hooks_of(x).values():
             if isinstance(hook, GradientHook) and hook.serves(self, plan):
                 hook.at = at
                 return
-        if len(self._hung) >= self._prune_at:  # inputs that need gradients are new leaves
+        if len(self._hung) >= self._prune_at:  # each batch that needs gradients is a new leaf
             self._hung = [one for one in self._hung if not one.is_gone]
             self._prune_at = 2 * len(self._hung) + _HANDLES
         self._hung.append(hang_on_leaf(x, LeafHook(self, plan, at)))
 
     def catch_up(self) -> None:
-        """A forward of a watched model or an optimizer's step begins: do what is due before."""
+        """Call `due`, if set: a forward of a watched model or an optimizer's step begins."""
         due, self.due = self.due, None
         if due is not None:
             self.guarded(due)
 
     def guarded(self, action: Callable[[], object]) -> None:
-        """Run `action` inside an optimizer's step: what it raises goes no further."""
+        """Run `action` inside an optimizer's step; its exception is counted and logged."""
         try:
             action()
         except Exception as fault:  # noqa: BLE001  # inside a user's optimizer step
             self.fault("optimizer", "grad", fault)
 
     def fault(self, name: str, kind: str, fault: Exception) -> None:
-        """An observation failed for a reason of ours: counted, logged once, training goes on."""
+        """Count and log (once) an exception of ours during an observation; training goes on."""
         reason = f"{type(fault).__name__}: {fault}"[:200]
         self.recorder.skip(name, kind, reason, self.clock.step)
         if reason not in self._logged:
@@ -268,7 +269,7 @@ class Observer:
             _log.warning("anchorlib: %s was not recorded: %s", escape(join(name, kind)), reason)
 
     def close(self) -> None:
-        """Observe nothing more; hooks on tensors that live on are removed."""
+        """Observe nothing more, and remove the hooks from tensors that outlive the session."""
         self.closed = True
         for hung in self._hung:
             hung.remove()

@@ -1,4 +1,4 @@
-"""What an observation without gradients stands in: asked of the Python stack and of the heap."""
+"""What runs around an observation without gradients, read off the Python stack and the heap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anchorlib.torch_private import NodeContext, call_code
 
 __all__ = ["COMPILED_NODE", "Surroundings", "held_by_optimizer", "surroundings"]
 
-COMPILED_NODE = "CompiledFunctionBackward"  # of AOT autograd
+COMPILED_NODE = "CompiledFunctionBackward"  # the node that AOT autograd makes for a graph
 _APPLY = Function.apply.__func__.__code__  # type: ignore[attr-defined]  # a classmethod
 _MODULE_CALL = call_code()
 
@@ -23,9 +23,9 @@ _MODULE_CALL = call_code()
 class Surroundings(NamedTuple):
     """What runs around an observation.
 
-    awaited: whether an autograd Function runs its forward whose backward may repeat it with
-        gradients, as reentrant activation checkpointing does.
-    module: the outermost module that is being called.
+    awaited: whether the forward of an autograd Function runs whose backward may repeat that forward
+        with gradients, as reentrant activation checkpointing does.
+    module: the outermost module that is being called; None where no module is.
     """
 
     awaited: bool
@@ -36,7 +36,7 @@ def surroundings() -> Surroundings:
     """What runs around the caller."""
     awaited, module = False, None
     callee: FrameType | None = None
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # the documented way to it
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # no public way to the caller's frame
     while frame is not None:
         if frame.f_code is _APPLY:
             awaited = awaited or _has_backward(callee)
@@ -47,22 +47,22 @@ def surroundings() -> Surroundings:
 
 
 def _has_backward(forward: FrameType | None) -> bool:
-    """Whether a Function's forward was called where gradients were enabled, by its context."""
+    """Whether a Function's forward will have a backward; read off the context it was passed."""
     if forward is None or not forward.f_code.co_varnames:
         return False
     context: Any = forward.f_locals.get(forward.f_code.co_varnames[0])
     if not issubclass(type(context), NodeContext):
-        return True  # it sets its context up later: nothing tells
+        return True  # the Function has setup_context, and its forward takes no context: unknown
     if type(context).__name__ == COMPILED_NODE:  # compiled code keeps what its backward needs
         return False
-    # Asked of the class: a context may have attributes of any name.
+    # Read through the class, since the user may have set an attribute of that name on the context.
     return bool(NodeContext.next_functions.__get__(context))
 
 
 def held_by_optimizer(model: nn.Module) -> bool:
     """Whether an optimizer of this process holds a parameter of `model`.
 
-    Looks at every object there is, which takes about a tenth of a second.
+    Looks at every object of the garbage collector, which takes about a tenth of a second.
     """
     try:
         own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}

@@ -1,4 +1,4 @@
-"""Sessions: opened by `start`, the environment or `anchor run`; what they were asked, and watch."""
+"""Sessions: opened by `start`, the environment or `anchor run`; their settings and watches."""
 
 from anchorlib.capture.sessions.opening import active_session
 from anchorlib.capture.sessions.session import Counters, Session, leaves_out, sharing_names

@@ -1,4 +1,4 @@
-"""The one active session of this process: opened here, and given up when it closes."""
+"""The one active session of this process: set when it opens here, and cleared when it closes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["active_session", "open_session"]
 
 _log = logging.getLogger("anchorlib")
 _session: Session | None = None
-_gives_way: Callable[[], object] | None = None  # the program has not asked for the active session
+_gives_way: Callable[[], object] | None = None  # set where the program did not open _session
 
 
 def active_session() -> Session | None:
-    """The session that records in this process, if one does."""
+    """The session that records in this process; None where no session is open."""
     return _session
 
 
@@ -44,12 +44,11 @@ def open_session(
 ) -> Session:
     """Open the session that `settings` describe and make it the active one.
 
-    sink: where its records go instead of the store that `settings` name.
-    gives_way: the program has not asked for it; one that it asks for takes its place, once this
-        was called.
-    midway: the step that is open has begun.
-
-    Raises SessionError where one is active already, and what opening its store raises.
+    sink: where the session's records go instead of the store that `settings` name.
+    gives_way: not None where the program did not ask for this session. A session that the program
+        then opens itself closes this one, calls `gives_way`, and takes its place.
+    midway: whether the step that is open has begun.
+    Raises SessionError where a session is active already, and whatever opening its store raises.
     """
     global _session, _gives_way  # one active session a process
     if _session is not None:
@@ -59,7 +58,7 @@ def open_session(
             )
         settings = _taking_the_place_of(_session, settings)
         _gives_way()
-    grafted = _grafted(settings)  # before anything is made that would be left behind
+    grafted = _grafted(settings)  # before the session is made: this may raise
     aloud = settings.speaks and sink is None
     session = Session(settings, _queue_of(settings, sink), _give_up, aloud=aloud)
     _session, _gives_way = session, gives_way
@@ -76,7 +75,7 @@ def open_session(
 
 
 def _grafted(settings: Settings) -> Run | None:
-    """The run whose values the session goes on with, as ANCHOR_GRAFT names it."""
+    """The run that ANCHOR_GRAFT names, whose values the session is handed; None where unset."""
     if settings.graft is None or not settings.recording:
         return None
     from anchorlib.reading import open_run  # the store is loaded where it is read
@@ -85,8 +84,11 @@ def _grafted(settings: Settings) -> Run | None:
 
 
 def _taking_the_place_of(session: Session, settings: Settings) -> Settings:
-    """Close the session that gives way; what it left empty may be overwritten."""
-    session._tells_end = False  # noqa: SLF001  # that is said here
+    """Close the session that gives way; settings of the new one, which may overwrite its run.
+
+    It overwrites the run only where both sessions record the same run and the first left it empty.
+    """
+    session._tells_end = False  # noqa: SLF001  # the warning below tells it
     session.close()
     _log.warning(
         "anchorlib: the program opens a session of its own, run %s: run %s ends with %d records",
@@ -111,7 +113,7 @@ def _give_up(session: Session) -> None:
 
 def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
     if not settings.recording:
-        sink = MemorySink()  # it is given nothing
+        sink = MemorySink()  # it gets no records
     options = _options(settings)
     if sink is None and settings.recorder == "process":
         return process_queue(settings.store, options, _keep_subnormals)
@@ -124,7 +126,10 @@ def _queue_of(settings: Settings, sink: Sink | None) -> RecordQueue:
 
 
 def _keep_subnormals() -> None:
-    """A thread inherits its parent's floating-point mode; summaries need subnormals."""
+    """Stop this thread from flushing subnormals to zero: a thread inherits the mode of its parent.
+
+    Summaries count subnormals.
+    """
     torch.set_flush_denormal(False)
 
 
@@ -139,10 +144,10 @@ def _options(settings: Settings) -> RunOptions:
 
 
 def _after_fork() -> None:
-    """The child has the hooks on watched models, and memory that it shares with the recorder."""
+    """Silence the session in a forked child, which has its hooks, and shares memory with it."""
     global _session  # noqa: PLW0603
     if _session is not None:
-        # Nothing but this: all else is the parent's.
+        # The child must not close the session: queue, spool and store are the parent's.
         _session._observer.closed = True  # noqa: SLF001
         _session._traces.silence()  # noqa: SLF001
     _session = None

@@ -1,16 +1,16 @@
-"""Perturbed reruns: the same training from parameters that are a rounding error away.
+"""Perturbed reruns: a training repeated from parameters that differ by a rounding error.
 
 ANCHOR_PERTURB=SEED[:EPS] in the environment makes every session of the process a noise run:
 
-    its name            RUN-noiseSEED, whether `start` was given RUN or found it elsewhere; such a
-                        run replaces an earlier one of that name
-    its parameters      multiplied by 1 ± EPS, each element's sign drawn by SEED and the
-                        parameter's name, once: when `watch` first sees the model
+    its name            is RUN-noiseSEED, where RUN is the name that the run would have otherwise;
+                        it replaces an earlier run of that name
+    its parameters      are multiplied once by 1 ± EPS, when `watch` first sees the model; each
+                        element's sign is drawn from SEED and the parameter's name
 
 How far such runs drift from RUN is how far any rounding error drifts (see `anchorlib.compare`).
-EPS is a number or the name of an element type (its spacing above 1); without it, and wherever it is
-smaller, it is that of the parameter's own type, so that elements move.
-Integers, what is zero and half-precision subnormals stay; so do buffers.
+EPS is a number, or the name of a dtype and means that dtype's spacing above 1. Where EPS is missing
+or smaller than the spacing of the parameter's own dtype, that spacing is used, so that elements
+change. Integers, zeros, half-precision subnormals and buffers are not changed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _begun: set[tuple[str, str]] = set()  # store and name of this process's noise r
 
 @dataclass(slots=True)
 class Perturbation:
-    """What one session does to the parameters it watches.
+    """How one session changes the parameters that it watches.
 
-    seed: of the signs. eps: the least relative change, 0 for that of each parameter's type.
-    text: as the environment had it.
+    seed: of the signs. eps: the least relative change, 0 for the spacing of each parameter's dtype.
+    text: the value of the environment variable.
     """
 
     seed: int
@@ -50,9 +50,9 @@ class Perturbation:
     _done: list[torch.Tensor] = field(default_factory=list)
 
     def takes(self, run: str, store: str, *, resume: bool) -> tuple[str, bool]:
-        """The name of the noise run of `run`, and whether it goes on with one that exists.
+        """The name of the noise run of `run`, and whether to resume it.
 
-        It does where this process has begun that run itself: a script may record in two sessions.
+        It is resumed only if this process has begun it: a script may record in two sessions.
         """
         name = noise_name(run, self.seed)
         goes_on = resume and (store, name) in _begun
@@ -60,17 +60,19 @@ class Perturbation:
         return name, goes_on
 
     def apply(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Multiply each parameter that was not multiplied before by 1 ± eps, in place.
+        """Multiply by 1 ± eps, in place, each parameter that was not multiplied before.
 
-        Ranks that hold copies of a parameter draw the same signs: they go by seed, name and shape.
+        Ranks that hold copies of a parameter draw equal signs, from seed, name and shape.
         """
         for name, parameter in parameters.items():
             if not any(parameter is done for done in self._done):
-                self._done.append(parameter)  # held: an id means nothing once it is free
+                self._done.append(
+                    parameter
+                )  # kept alive: an id may be reused once its object is freed
                 _multiply(plain_inside(parameter), self.seed, self.eps, name)
 
     def close(self) -> None:
-        """Say so where nothing was watched: the run then is no noise run."""
+        """Warn if no model was watched: then nothing was perturbed."""
         if not self._done:
             _log.warning(
                 "anchorlib: %s=%s is set, but no model was watched: nothing was perturbed",
@@ -81,7 +83,7 @@ class Perturbation:
 
 
 def perturbation() -> Perturbation | None:
-    """What the environment asks for; None where it asks for nothing.
+    """The perturbation that ANCHOR_PERTURB asks for; None where it is not set.
 
     Raises OptionError.
     """
@@ -115,10 +117,10 @@ def _multiply(x: torch.Tensor, seed: int, least: float, name: str) -> None:
     kind = DTYPES.get(str(x.dtype).removeprefix("torch."))
     if kind is None or kind.eps is None or x.is_meta or x.layout is not torch.strided:
         return
-    # A generator on the CPU takes 32 bits of its seed.
+    # A generator on the CPU uses only 32 bits of its seed.
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     signs = torch.randint(0, 2, x.shape, generator=generator, dtype=torch.int8)
     wide = torch.float64 if x.dtype in (torch.float64, torch.complex128) else torch.float32
     factor = (signs * 2 - 1).to(x.device, wide) * max(least, kind.eps) + 1
-    # Through `.data`: a forward that ran before this may still be on its way back.
+    # `.data` does not count up the version: a forward that ran before this may need its backward.
     x.data.copy_(x.data.to(torch.promote_types(x.dtype, wide)) * factor)

@@ -1,4 +1,4 @@
-"""A progress bar while a session drains at its end: on a terminal, when it takes a while."""
+"""The progress bar of a session that writes its last records: on a terminal, if it takes long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFRESH = 0.1
 
 @contextmanager
 def closing_progress(queue: RecordQueue) -> Iterator[None]:
-    """Show how many of the records that wait in `queue` are still to be written."""
+    """A context that shows how many of the records waiting in `queue` have been written."""
     if not queue.waiting or not _is_terminal():
         yield
         return
@@ -34,7 +34,7 @@ def closing_progress(queue: RecordQueue) -> Iterator[None]:
 def _is_terminal() -> bool:
     try:
         return sys.stderr is not None and sys.stderr.isatty()
-    except ValueError:  # it is closed
+    except ValueError:  # stderr is closed
         return False
 
 

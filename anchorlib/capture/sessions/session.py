@@ -1,6 +1,6 @@
-"""The session: what `start` opens, and what users hold while they record.
+"""The session: the object that `start` returns, and that users keep while they record.
 
-settings ─▶ Session ┬ Clock, Recorder, Observer    what anchors and hooks talk to
+settings ─▶ Session ┬ Clock, Recorder, Observer    called by anchors and hooks
                     ├ Watches                       hooks on models and optimizers
                     └ RecordQueue ─▶ Sink           where records go
 """
@@ -47,13 +47,13 @@ _log = logging.getLogger("anchorlib")
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a session recorded, and what it did not.
+    """How much a session has recorded, and how much it could not record.
 
-    records, bytes: what was recorded until now and is not lost; a flush brings it into the store.
-    dropped: records that were lost or kept without their values.
-    gaps: series that have a stored gap, each reason counted for itself.
+    records, bytes: recorded until now and not lost; `flush` brings them all into the store.
+    dropped: records that were lost, or kept without their values.
+    gaps: stored gaps, counted once for each series and reason.
     skipped: observations that could not be recorded, by reason.
-    retries: how often delivery was tried again.
+    retries: how often delivery to a collector was tried again.
     """
 
     records: int = 0
@@ -97,7 +97,7 @@ class Session:
         self._traces = Traces(self._clock, self._recorder, lambda: self._watches.parts)
         self._closed = False
 
-    # -- what it is
+    # -- identity
 
     @property
     def run(self) -> str:
@@ -106,7 +106,7 @@ class Session:
 
     @property
     def store(self) -> str:
-        """Where the run lives: a directory or a collector's URL."""
+        """Where the run is stored: a directory, or a collector's URL."""
         return self._settings.store
 
     @property
@@ -140,19 +140,20 @@ class Session:
 
         tensors: selectors (`fc1`, `fc2.bias@grad`, `*@delta`, `re:fc[12]@grad`, PopTorch's
             spellings); None: every module output with its gradient, and every parameter's `grad`
-            (with an optimizer; else `pass_grad`); "*": everything there is.
-        mode: what to keep; None: the session's. Watching again adds modes.
-        phases: ("train",) records the training alone, and neither evaluation nor what carries
-            another name; None: the session's. steps: the steps that are recorded: a number,
-            range(0, 3), or a list of them; None: the session's. What the session leaves out is
-            left out here too.
-        optimizer: whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and count steps.
-            A wrapper (SAM, Accelerate) is looked through. Of several, in a list in the order in
-            which they step, the last one counts the steps, until another one steps alone.
+            (`pass_grad` without an optimizer); "*": every tensor in every kind.
+        mode: what to keep; None: the session's mode. Watching a model again adds modes.
+        phases: the phases that are recorded: ("train",) leaves out evaluation and phases with other
+            names; None: the session's phases. steps: the steps that are recorded: a number,
+            range(0, 3), or a list of them; None: the session's steps. Phases and steps that the
+            session leaves out are left out here too.
+        optimizer: the optimizer whose steps give `grad`, `updated`, `delta` and `opt.KEY`, and end
+            the session's steps. Wrappers (SAM, Accelerate) are unwrapped. Give several optimizers
+            as a list, in the order in which they step: the last ends the session's steps, until
+            another one steps alone.
         prefix: put before every name, with a dot; needed where another watched model records
-            tensors of the same names. Selectors may leave it out.
+            tensors of the same names. Selectors may leave the prefix out.
 
-        Raises UnknownTensorError, ModeError, OptionError: nothing is registered then.
+        Raises UnknownTensorError, ModeError, OptionError; then nothing is registered.
         """
         self._must_be_open()
         if not isinstance(model, nn.Module):
@@ -164,10 +165,10 @@ class Session:
         self._traces.know()
 
     def step(self, number: int | None = None) -> None:
-        """End the step; the next one is `number`, or the one after.
+        """End the step; the next step has number `number`, or else the number one higher.
 
-        From the first call on steps end here alone, no longer at the optimizer's; that call ends
-        the step that the optimizer has just ended, not another.
+        From the first call on, steps end only by this method, no longer when the optimizer steps.
+        The first call does not count again a step that the optimizer has just ended.
 
         Raises ModeError for a Sum window in which shapes differed, QueueFullError under
         on_full="raise".
@@ -186,17 +187,17 @@ class Session:
         compiled: bool = True,
         values: Sequence[str] = (),
     ) -> None:
-        """Trace the operations of some steps: what ran, on what, and what it made.
+        """Trace the operations of some steps: each operation with its inputs and outputs.
 
-        steps: how many, from the next step that begins (the one that is open, where nothing of it
-            was seen); or the steps themselves, as range(0, 2).
-        digests: of what each operation took and made ("both"), of what it made ("outputs"), or
-            "none".
-        compiled: whether to read the graphs of code that torch.compile makes from here on, and
-            to state a gap for what cannot be read, as code that it has made before.
+        steps: a number of steps, from the next step that begins (or from the open step, if nothing
+            in it was observed yet); or the step numbers, as range(0, 2).
+        digests: record digests of each operation's inputs and outputs ("both"), of its outputs
+            ("outputs"), or of nothing ("none").
+        compiled: whether to read the graphs of code that torch.compile compiles from here on, and
+            to state a gap for graphs that cannot be read, as those compiled before.
         values: not supported yet: anything but () is an OptionError.
 
-        They are read by `Run.ops` and `anchor ops`. A trace that is under way is replaced.
+        Read the operations by `Run.ops` or `anchor ops`. A trace that is under way is replaced.
 
         Raises OptionError.
         """
@@ -211,9 +212,8 @@ class Session:
     def phase(self, name: str) -> AbstractContextManager[None]:
         """A context: records made inside carry the phase `name` (default: "train").
 
-        It belongs to the thread that enters it; a gradient carries the phase of its forward.
-
-        Raises InvalidNameError for a name that a tensor could not have either.
+        The phase holds in the thread that enters the context; a gradient carries the phase of its
+        forward. Raises InvalidNameError for a name that a tensor could not have.
         """
         if torch.compiler.is_compiling():
             return TracedPhase(name)
@@ -239,7 +239,7 @@ class Session:
 
     @contextmanager
     def grafting(self, run: Run, steps: StepsSpec | None = None) -> Iterator[None]:
-        """Hand every anchor the values of `run`; see `anchorlib.graft`, which calls this."""
+        """A context in which anchors are handed the values of `run`, for `anchorlib.graft`."""
         self.begin_graft(run, steps)
         try:
             yield
@@ -258,7 +258,7 @@ class Session:
         self._observer.graft = graft
 
     def _end_graft(self) -> None:
-        """Hand over no more, and tell what was; once, wherever the session is closed."""
+        """Stop handing values over, and state the result in the header; the second call is idle."""
         graft, self._observer.graft = self._observer.graft, None
         if graft is not None:
             graft.end(self._recorder.header)
@@ -266,13 +266,13 @@ class Session:
     # -- reading back
 
     def tensors(self) -> list[TensorInfo]:
-        """What was recorded so far, in execution order."""
+        """The tensors that were recorded so far, in execution order."""
         return self._recorder.tensors(self.rank)
 
     def latest(self, name: str, kind: str = "value") -> np.ndarray[Any, Any]:
-        """The last array that the mode of this tensor emitted, the caller's own copy.
+        """The array of this tensor's last record, as a copy that the caller may change.
 
-        It is read back from the store, so that nothing is kept in memory for it.
+        The array is read back from the store, so that the session need not keep it in memory.
 
         Raises UnknownTensorError, ValuesNotKeptError (Summary), CollectorError.
         """
@@ -284,13 +284,13 @@ class Session:
         modes: list[str | None] = [
             one.mode for one in run.tensors() if (one.name, one.kind) == (name, kind)
         ]
-        found = [run.series(name, kind, rank=self.rank, mode=mode) for mode in modes or [None]]
-        lasts = [series.record(len(series) - 1) for series in found]
+        every = [run.series(name, kind, rank=self.rank, mode=mode) for mode in modes or [None]]
+        lasts = [series.record(len(series) - 1) for series in every]
         return np.array(max(lasts, key=lambda record: record.order).array)
 
     @property
     def counters(self) -> Counters:
-        """What was recorded so far, and what was not."""
+        """How much was recorded so far, and how much could not be recorded."""
         queue, recorder = self._queue, self._recorder
         records, nbytes = recorder.emitted
         return Counters(
@@ -305,7 +305,7 @@ class Session:
     # -- ending
 
     def flush(self, timeout: float | None = None) -> None:
-        """Return when all that was captured before is in the store and visible to any reader.
+        """Return when all records made before the call are in the store, visible to any reader.
 
         Raises FlushTimeoutError after `timeout` seconds; ModeError and QueueFullError as `step`.
         """
@@ -317,10 +317,10 @@ class Session:
         self._check()
 
     def close(self, timeout: float = 30) -> None:
-        """Emit open windows, drain, close the run. Closing a closed session does nothing.
+        """Emit open windows, deliver all records, close the run. Does nothing the second time.
 
-        What a collector has not taken within `timeout` seconds is counted in `counters` and told
-        in one warning. Raises ModeError and QueueFullError as `step`, after everything is closed.
+        Records that a collector has not taken within `timeout` seconds are counted in one warning.
+        Raises ModeError and QueueFullError as `step`, after everything is closed.
         """
         if self._closed or self._is_forked:
             return
@@ -361,7 +361,7 @@ class Session:
             _log.warning("anchorlib: nothing ever matched %s", ", ".join(map(quoted, missing)))
 
     def _counted(self, store: str, undelivered: int = 0) -> str:
-        """Steps and passes, which optimizer ends what, and what is in `store` or its spool."""
+        """The session in one line: its steps, passes, the optimizers that ended them, records."""
         counters, steps = self.counters, str(self._clock.turns)
         records = f"{counters.records:,} record{'' if counters.records == 1 else 's'}"
         dropped = f", {counters.dropped:,} dropped" if counters.dropped else ""
@@ -370,7 +370,7 @@ class Session:
         return f"{steps}; " * bool(steps) + kept + why * self._left_all_out
 
     def _place(self, store: str, undelivered: int) -> str:
-        """Where the records are: what no collector has taken waits in the spool."""
+        """Where the records are: in the store, or in part in the spool, waiting for a collector."""
         waiting = self._queue.waiting - undelivered
         if waiting <= 0:
             return f"in {store}"
@@ -378,7 +378,7 @@ class Session:
 
     @property
     def _left_all_out(self) -> bool:
-        """Whether phases and steps were asked for of which nothing came."""
+        """Whether phases or steps were asked for, and the run had no record of them."""
         return self._settings.scope != ANYTHING and not self.counters.records
 
     def _check(self) -> None:
@@ -387,7 +387,7 @@ class Session:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process was forked from the one that records, and has nothing to do."""
+        """Whether this process was forked from the process that records; it then does nothing."""
         return os.getpid() != self._pid
 
     def _must_be_open(self) -> None:
@@ -408,19 +408,19 @@ class Session:
         except AnchorError as ours:
             if kind is None:
                 raise
-            # The user's own exception matters more than what we have to say at the end.
+            # The user's own exception must not be replaced by ours.
             _log.warning("anchorlib: %s", ours)
 
 
 def leaves_out(session: Session, steps: range) -> bool:
-    """Whether `session` leaves out some of these steps, or phases."""
+    """Whether `session` does not record all phases, or not all of these steps of training."""
     limits = session._settings.scope  # noqa: SLF001
     return limits.phases is not None or any(limits.rests(step, TRAIN) for step in steps)
 
 
 @contextmanager
 def sharing_names(session: Session) -> Iterator[None]:
-    """Models that are watched inside may have names of others: their steps tell them apart."""
+    """A context in which models with equal names may be watched: they train at different steps."""
     watches = session._watches  # noqa: SLF001
     before, watches.shares_names = watches.shares_names, True
     try:

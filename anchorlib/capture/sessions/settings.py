@@ -1,4 +1,4 @@
-"""What a session was asked to do: arguments, else the environment, else the defaults."""
+"""The settings of a session: from arguments, else from the environment, else defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_RESTARTS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The arguments of `start`, which says what they mean, as they were given."""
+    """The arguments of `start`, unchecked; `start` documents what they mean."""
 
     run: str | None = None
     store: str | os.PathLike[str] | None = None
@@ -51,9 +51,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one session, checked; `kept` is what its sink has to know.
+    """The settings of one session, checked.
 
-    speaks: of the ranks that record this is the first, which says what there is to say of a run.
+    kept: the options that the session's sink needs. speaks: whether this is the first of the ranks
+    that record, which alone prints messages about the run.
     """
 
     kept: RunOptions
@@ -78,44 +79,44 @@ class Settings:
 
     @property
     def rank(self) -> int:
-        """Which rank of it this process is."""
+        """The rank of this process in the run."""
         return self.kept.rank
 
     @property
     def on_full(self) -> OnFull:
-        """What happens when no more records can wait."""
+        """What happens to a new record while the queue is full."""
         return self.kept.on_full
 
     @property
     def queue_bytes(self) -> int:
-        """Bytes of records that may wait."""
+        """The most bytes of records that may wait in the queue."""
         return self.kept.queue_bytes
 
     @property
     def perturbs(self) -> Perturbation | None:
-        """What happens to parameters; nothing where a run goes on that was perturbed already."""
+        """How to perturb parameters; None where the session resumes a run: its are perturbed."""
         return None if self.kept.resume else self.perturbation
 
     @property
     def unmatched(self) -> list[str]:
-        """Selectors that nothing has matched so far."""
+        """Selectors of the session that matched no tensor so far."""
         return [one.text for one in self.selectors or () if one.text not in self.matched]
 
     def wants(self, name: str, kind: str, kinds: Sequence[str] = ()) -> bool:
-        """Whether the session's selectors let `kind` of `name` be recorded.
+        """Whether the session's selectors select `kind` of `name`.
 
-        kinds: those that `name` can have, where that is known: PopTorch's `Gradient___X` means
-        one of them.
+        kinds: the kinds that `name` can have, if known: PopTorch's `Gradient___X` means one of
+        them.
         """
         if self.selectors is None:
             return True
-        found = [one.text for one in self.selectors if matches(one, name, kind, kinds=kinds)]
-        self.matched.update(found)
-        return bool(found)
+        matching = [one.text for one in self.selectors if matches(one, name, kind, kinds=kinds)]
+        self.matched.update(matching)
+        return bool(matching)
 
 
 def settings(asked: Options) -> Settings:
-    """Check and complete what was asked. Raises OptionError, ModeError and others."""
+    """The checked settings for the arguments of `start`. Raises OptionError, ModeError, others."""
     env = os.environ
     rank = _rank(asked.rank)
     place = _place(asked.store)
@@ -124,7 +125,7 @@ def settings(asked: Options) -> Settings:
     run = asked.run if asked.run is not None else env.get("ANCHOR_RUN") or _job_name()
     name, resume, overwrite = check_run_name(run), asked.resume, asked.overwrite
     noise = perturbation()
-    if noise is not None:  # made anew, whatever the script says of its own run
+    if noise is not None:  # replaces an earlier noise run, whatever the script asks for its run
         name, resume = noise.takes(name, place, resume=resume)
         overwrite = not (resume or _restarted())
     grafted = env.get(GRAFT) or None
@@ -191,16 +192,16 @@ def _rank(rank: int | None) -> int:
 
 
 def _ranks(ranks: Iterable[int] | None) -> set[int] | None:
-    """The ranks that record; None: all."""
+    """The ranks that record; None: all ranks."""
     if ranks is not None:
         return set(ranks)
     text = os.environ.get("ANCHOR_RANKS")
     if not text:
         return None
-    found = {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
-    if not found:
+    named = {_parsed("ANCHOR_RANKS", part) for part in text.split(",") if part.strip()}
+    if not named:
         raise OptionError(f"ANCHOR_RANKS={text!r} in the environment names no rank")
-    return found
+    return named
 
 
 def _selectors(tensors: object) -> tuple[Selector, ...] | None:
@@ -223,7 +224,7 @@ def _selectors_of_environment() -> tuple[Selector, ...] | None:
 
 
 def _job_name() -> str:
-    """The name of the job that this process belongs to, else a time stamp."""
+    """The id of the torchrun or SLURM job that this process belongs to, else a time stamp."""
     job = os.environ.get("TORCHELASTIC_RUN_ID")
     if job == "none":  # torchrun's own default: every such job on the machine has that id
         job = f"torchrun-{os.getppid()}"
@@ -235,12 +236,12 @@ def _job_name() -> str:
 
 
 def _restarted() -> bool:
-    """Whether the launcher says that it started this job before."""
+    """Whether torchrun or SLURM has started this job before."""
     return (_restart_count() or 0) > 0
 
 
 def _restart_count() -> int | None:
-    """How often the launcher says that it did; None where it does not say."""
+    """How often torchrun or SLURM has restarted this job; None where neither tells."""
     told = [os.environ.get(name, "") for name in _RESTARTS]
     counts = [int(one) for one in told if one.isdigit() and int(one) < _MOST_RESTARTS]
     return max(counts, default=None)

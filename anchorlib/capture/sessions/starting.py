@@ -1,4 +1,4 @@
-"""`start` and `tensor_names`: the doors through which users come in."""
+"""`start`, `graft` and `tensor_names`, which users call."""
 
 from __future__ import annotations
 
@@ -47,36 +47,39 @@ def start(  # noqa: PLR0913  # the contract's arguments
     durability: Durability = "process",
     recorder: Place | None = None,
 ) -> Session:
-    """Open the one active session of this process; it records at once.
+    """Open the one active session of this process; it records from then on.
 
-    run: its name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
-    store: where runs live: a directory, or the grpc:// or grpcs:// URL of a collector or of
+    run: the run's name; else ANCHOR_RUN, the job's id (torchrun, SLURM), or a time stamp.
+    store: where the run is stored: a directory, or the grpc:// or grpcs:// URL of a collector or of
         several ("grpcs://a:50051,b:50051"); else ANCHOR_STORE, else "anchors".
-    rank: else RANK, SLURM_PROCID, 0. ranks: on which ranks to record (others do nothing).
+    rank: the rank of this process; else RANK, SLURM_PROCID, or 0. ranks: the ranks that record; on
+        others the session does nothing.
     tensors: selectors that limit what anchors record; else ANCHOR_TENSORS.
-    mode: of anchors that name none.
+    mode: the mode of anchors that are given none.
     phases: the phases that are recorded, as ("train",); else ANCHOR_PHASES, else all.
     steps: the steps that are recorded: a number, range(0, 3), or a list of them; else
-        ANCHOR_STEPS (0:3,10), else all. What is left out costs next to nothing.
+        ANCHOR_STEPS (0:3,10), else all. Steps that are left out cost next to nothing.
     first_step: the number of the first step.
     resume, overwrite: continue, or replace, this rank of a run that exists. A restart by torchrun,
-        and a job that SLURM requeued, resume by themselves.
-    attributes: JSON-able, stored with the run.
-    on_full: "block" (default for a directory), "drop" (default for a collector) or "raise".
-    queue_bytes: bytes of records that may wait.
-    max_bytes: bytes of values this run may take on disk; beyond them summaries alone are kept.
-    durability: what reached the store survives the end of the "process", or of "power".
-    recorder: where records are written: a "process" beside this one (default where Linux has what
-        it needs), or a "thread"; else ANCHOR_RECORDER.
+        and a job that SLURM requeued, resume without being asked.
+    attributes: JSON-able values that are stored with the run.
+    on_full: what to do with a new record while the queue is full: "block" (default for a
+        directory), "drop" (default for a collector) or "raise".
+    queue_bytes: the most bytes of records that may wait in the queue.
+    max_bytes: the most bytes of values that this run may take on disk; beyond them only summaries
+        are kept.
+    durability: whether records in the store survive the end of the "process", or a loss of "power".
+    recorder: what writes records: a "process" beside this one (the default where Linux provides
+        what that needs), or a "thread" of this one; else ANCHOR_RECORDER.
 
     Raises SessionError, RunExistsError, RunBusyError, StoreError, ModeError, OptionError,
     InvalidNameError.
     """
-    return open_session(settings(Options(**locals())))  # nothing but the arguments
+    return open_session(settings(Options(**locals())))  # the locals are exactly the arguments
 
 
 def record_into(sink: Sink, run: str) -> Session:
-    """Open the one active session of this process, with its records going to `sink` alone.
+    """Open the one active session of this process, with its records going only to `sink`.
 
     Raises SessionError.
     """
@@ -88,19 +91,21 @@ def record_into(sink: Sink, run: str) -> Session:
 def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
     """A context in which the active session's anchors are handed the values of another run.
 
-    Each tensor is recorded as this training made it, and then holds what `run` had there, bit for
-    bit: values, gradients, parameters and optimizer state. So whatever differs from `run` was made
-    differently here, and is an origin of its own: `compare(run, this_run)` lists them all.
+    Each tensor is recorded as this training computed it, and is then overwritten, bit for bit, with
+    the record that `run` has of it: values, gradients, parameters and optimizer state. So a record
+    that differs from `run` was computed differently here, and is an origin of its own:
+    `compare(run, this_run)` lists all of them.
 
-    run: its name in the session's store, a path, a URL, or a Run; its values must be kept
-        (`mode=All()`). steps: those in which it happens: a number, a range, or a list of them;
-        None: all.
+    run: the name of a run in the session's store, a path, a URL, or a Run; the run must have kept
+        its values (`mode=All()`). steps: the steps in which values are handed over: a number, a
+        range, or a list of them; None: all steps.
 
-    Eager code only. What cannot be handed over (a tensor whose elements overlap, another shape, no
-    record there) is counted, logged at the end, and stands in the run's header.
+    Only eager code is grafted. Tensors that cannot be handed over (elements that overlap, another
+    shape, no record at these coordinates) are counted, logged at the end, and listed in the run's
+    header.
 
-    Raises SessionError where no session is active, or one is grafted already; RunNotFoundError,
-    StoreError.
+    Raises SessionError where no session is active, or its anchors are handed values already;
+    RunNotFoundError, StoreError.
     """
     from anchorlib.reading import open_run  # the store is loaded where it is read
 
@@ -115,10 +120,9 @@ def graft(run: str | Run, steps: StepsSpec | None = None) -> Iterator[None]:
 def tensor_names(model: nn.Module, optimizer: object = None, prefix: str = "") -> list[str]:
     """The selectors that `watch` accepts for `model`, before any step.
 
-    Inputs and module outputs in definition order, parameters, buffers, each with its kinds.
+    Inputs and module outputs in definition order, parameters, buffers, each in each of its kinds.
     `NAME@opt.*` stands for optimizer state that the first step will make.
-
-    prefix: the one that `watch` is given: what the names begin with, and a dot.
+    optimizer, prefix: those that `watch` will be given.
     """
     parts = parts_of(model, prefix)
     known = tensor_kinds(parts, state_keys(parts, unwrap_all(optimizer)), unknown_state="opt.*")

@@ -1,4 +1,4 @@
-"""Sessions of programs that ask for none: what `anchor run` and the integrations need of them."""
+"""Functions on sessions that `anchor run` and the integrations open for a program."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ __all__ = [
 def start_unasked(
     run: str | None, *, rank: int | None, mode: ModeSpec, gives_way: Callable[[], object]
 ) -> Session:
-    """Open the active session of a program that has not asked for it, and may yet open its own.
+    """Open the active session for a program that has not asked for it, and may open its own later.
 
-    gives_way: called when it does, after this session has ended.
+    gives_way: called when the program opens a session of its own, after this one has ended.
 
     Raises as `start`.
     """
@@ -47,7 +47,7 @@ def start_unasked(
 
 
 def find_losses(session: Session) -> None:
-    """From now on what backward is called on is recorded as `loss`, as far as it is a scalar."""
+    """Record as `loss`, from now on, each scalar on which `backward` is called."""
     watches = session._watches  # noqa: SLF001
     losses = Losses(session._observer, session._anchors, watches.has_name)  # noqa: SLF001
     watches.at_close(losses.close)
@@ -65,19 +65,22 @@ def after_a_step(session: Session, action: Callable[[], object]) -> None:
 
 
 def has_begun(session: Session) -> bool:
-    """Whether training has: a forward of a watched model ran, or an optimizer stepped."""
+    """Whether training has begun: a forward of a watched model ran, or an optimizer stepped."""
     return session._clock.has_begun  # noqa: SLF001
 
 
 def before_training_goes_on(session: Session, action: Callable[[], None]) -> None:
-    """Call `action` once, where a forward of a watched model or an optimizer's step begins."""
+    """Call `action` once, when the next forward of a watched model or optimizer's step begins.
+
+    Does nothing where another action is due already.
+    """
     observer = session._observer  # noqa: SLF001
     if observer.due is None:
         observer.due = action
 
 
 def catches_up_before_steps(session: Session) -> None:
-    """From now on that is done where an optimizer steps without a forward of a model, too."""
+    """Call a due action (see `before_training_goes_on`) before steps of any optimizer, too."""
     observer = session._observer  # noqa: SLF001
 
     @never_traced
@@ -88,42 +91,42 @@ def catches_up_before_steps(session: Session) -> None:
 
 
 def is_watched(session: Session, parameter: object) -> bool:
-    """Whether `parameter` is one of a watched model."""
+    """Whether `parameter` belongs to a watched model."""
     return session._observer.lineage.parameter_name(parameter) is not None  # noqa: SLF001
 
 
 def forget_choices(session: Session, model: nn.Module) -> None:
-    """Forget what was asked of `model`, which stays watched, and its optimizers."""
+    """Forget which tensors of `model` to record, and its optimizers; the model stays watched."""
     session._watches.forget_choices(model)  # noqa: SLF001
 
 
 def unwatch(session: Session, model: nn.Module) -> None:
-    """Watch `model` no longer."""
+    """Stop watching `model`."""
     session._watches.forget(model)  # noqa: SLF001
 
 
 def see_called_parts(session: Session, model: nn.Module) -> Callable[[], None]:
-    """A part of `model` that is called by itself is a forward of it; what undoes that."""
+    """Count calls of a part of `model` from outside as its forwards; returns what undoes that."""
     return hook_called_parts(model, session._observer)  # noqa: SLF001
 
 
 def state_command(session: Session, words: Sequence[str]) -> None:
-    """Say in the run's header that it was `words` that recorded it, masked."""
+    """Note in the run's header the command line that records it, with secrets masked."""
     if session._settings.recording:  # noqa: SLF001
         session._recorder.header("command", command(list(words)))  # noqa: SLF001
 
 
 def close_untold(session: Session) -> None:
-    """Close `session`, whose caller says what was counted."""
+    """Close `session` without its closing message, which the caller prints."""
     session._tells_end = False  # noqa: SLF001
     session.close()
 
 
 def speaks(session: Session) -> bool:
-    """Whether it is this rank that says what there is to say of the run."""
+    """Whether this rank is the one that prints messages about the run."""
     return session._settings.speaks  # noqa: SLF001
 
 
 def counted(session: Session, store: str) -> str:
-    """Steps and passes of a session, which optimizer ended what, and what is in `store` now."""
+    """The session in one line: its steps, passes, the optimizers that ended them, records."""
     return session._counted(store)  # noqa: SLF001

@@ -1,7 +1,7 @@
-"""What a session watches: models and their optimizers, each under names of its own.
+"""The models and optimizers that a session watches, each under names of its own.
 
-The session holds none of them: a watched model holds its `ModelWatch`, and an optimizer its
-`OptimizerWatch`, by their hooks. What the program lets go of is gone with what watched it.
+The session keeps none of them alive: a watched model keeps its `ModelWatch`, and an optimizer its
+`OptimizerWatch`, by their hooks. A model that the program drops is freed together with its watch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Names = Mapping[int, tuple[int, str]]
 class Watches:
     """The watched models and optimizers of one session.
 
-    compiled: where compiled code finds a watched model by its number.
+    compiled: the dict in which compiled code finds a watched model by its number.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Watches:
         self._observer = observer
         self._compiled = compiled
         self._held: list[ref[ModelWatch]] = []
-        self._names: dict[str, ref[nn.Module]] = {}  # what is recorded, and of which model
+        self._names: dict[str, ref[nn.Module]] = {}  # by recorded name, its model
         self._optimizers = OptimizerWatches()
-        self._choices: list[Choice] = []  # of models that may be gone, too
-        self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # their settings stand in the header
-        self._trees: dict[str, str] = {}  # of the watched models, by prefix
+        self._choices: list[Choice] = []  # also those of models that are freed by now
+        self._told: WeakSet[torch.optim.Optimizer] = WeakSet()  # whose settings are in the header
+        self._trees: dict[str, str] = {}  # module trees of the watched models, by prefix
         self._histories = Histories(observer.recorder.header)
         self._step_hook = StepHook(observer, self._optimizers.of, self._histories.stepped)
         self._undo: list[Callable[[], None]] = [leave_out_of_copies()]
@@ -63,9 +63,9 @@ class Watches:
         optimizer: object,
         prefix: str,
     ) -> None:
-        """Watch `model`, or more of it.
+        """Watch `model`, or further tensors of a model that is watched.
 
-        Raises UnknownTensorError and OptionError, and registers nothing then.
+        Raises UnknownTensorError and OptionError; then nothing is registered.
         """
         parts = parts_of(model, prefix)
         inner = unwrap_all(optimizer)
@@ -92,7 +92,7 @@ class Watches:
         self._observer.lineage.know(parts)
 
     def forget(self, root: nn.Module) -> None:
-        """Watch `root` no longer; its names are free again."""
+        """Stop watching `root`; another model may then have its names."""
         self.forget_choices(root)
         for watch in [one for one in self._models if one.parts.root is root]:
             watch.close()
@@ -100,7 +100,7 @@ class Watches:
             self._compiled.pop(watch.number, None)
 
     def forget_choices(self, root: nn.Module) -> None:
-        """Forget what was asked of `root`, and its optimizers: both are told anew."""
+        """Forget which tensors of `root` to record, and its optimizers, so that both can be set."""
         for watch in [one for one in self._models if one.parts.root is root]:
             self._choices = [one for one in self._choices if one not in watch.choices]
             watch.forget_choices()
@@ -112,19 +112,19 @@ class Watches:
 
     @property
     def parts(self) -> list[Parts]:
-        """Of the models that are watched."""
+        """The named parts of each watched model."""
         return [watch.parts for watch in self._models]
 
     def has_name(self, name: str) -> bool:
-        """Whether something that is watched, and recorded, is called `name`."""
+        """Whether a watched model that still lives records a tensor called `name`."""
         return name in self._names and self._names[name]() is not None
 
     def at_close(self, undo: Callable[[], None]) -> None:
-        """Let `undo` be called when every hook is taken away."""
+        """Call `undo` when the session closes."""
         self._undo.append(undo)
 
     def _claim(self, names: set[str], root: nn.Module) -> None:
-        """Take `names` for one model, on ranks that record nothing as well."""
+        """Reserve `names` for one model; on every rank, so that all raise the same error."""
         taken = sorted(
             name
             for name in names
@@ -165,7 +165,7 @@ class Watches:
                 self._observer.forwards.know_trained(watch.parts.root)
 
     def _tell_modules(self, parts: Parts) -> None:
-        """State in the header what the modules were made with."""
+        """Note in the header the constructor arguments of modules, as their `repr` shows them."""
         if self._settings.recording:
             self._trees[parts.prefix] = module_tree(parts.modules)
             told = {**module_texts(parts.modules), "modules": "; ".join(self._trees.values())}
@@ -173,7 +173,7 @@ class Watches:
                 self._observer.recorder.header(key, value)
 
     def _tell_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """State in the header what the optimizer was told; as it is when it is first watched."""
+        """Note in the header the optimizer's hyperparameters when it is first watched."""
         if not self._settings.recording or optimizer in self._told:
             return
         for key, value in hyperparameters(optimizer, len(self._told)).items():
@@ -182,7 +182,7 @@ class Watches:
         self._told.add(optimizer)
 
     def name_of(self, optimizer: object) -> str:
-        """What `optimizer` is called: the module that all it updates lies in, else its class."""
+        """A name for `optimizer`: the innermost module with all its parameters, else its class."""
         paths = [
             name.split(".")[:-1]
             for one in self._optimizers.of(optimizer)
@@ -193,7 +193,7 @@ class Watches:
         return escape(".".join(level[0] for level in common)) or type(optimizer).__name__
 
     def on_pass(self, at: At) -> None:
-        """A pass begins."""
+        """A pass begins: record the buffers and parameters that are recorded then."""
         for watch in self._models:
             self._observer.guarded(partial(watch.on_pass, at))
         settings = self._settings
@@ -202,16 +202,16 @@ class Watches:
 
     @property
     def missing(self) -> list[str]:
-        """Selectors that were accepted for what might come, and which nothing came to match."""
+        """Selectors accepted for tensors that might appear later, which none ever matched."""
         return [text for one in self._choices for text in one.missing]
 
     @property
     def _models(self) -> list[ModelWatch]:
-        """Of the models that the program has not let go."""
+        """The watches of models that still live."""
         return [watch for one in self._held if (watch := one()) is not None]
 
     def close(self) -> None:
-        """Take every hook away."""
+        """Remove every hook."""
         self._observer.guarded(self._histories.close)
         for model in self._models:
             model.close()

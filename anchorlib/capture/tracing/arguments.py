@@ -12,14 +12,15 @@ from anchorlib.operations import FLOAT
 
 __all__ = ["Arguments", "tensors_in"]
 
-_LISTS: Final = (list, tuple)  # a union of them takes thrice as long to ask, at each argument
+_LISTS: Final = (list, tuple)  # isinstance with `list | tuple` takes thrice as long per argument
 
 
 class Arguments:
     """The arguments of one call.
 
-    tensors: those among them. names: what each is called. text: all other arguments, those that
-    were left out as the schema has them. floats: the numbers that `FLOAT` stands for in it.
+    tensors: the arguments that are tensors. names: the name of each tensor. text: all other
+    arguments, with the schema's default for each that the caller left out. floats: the numbers
+    that `FLOAT` stands for in `text`.
     """
 
     __slots__ = ("floats", "names", "tensors", "text")
@@ -52,16 +53,16 @@ class Arguments:
             texts.append(f"{name}={self._text(value)}")
 
     def _list(self, name: str, value: Any) -> bool:
-        """Take the tensors of a list; whether it was one of tensors."""
+        """Take the tensors of `value` if it is a list; return whether there were any."""
         if not isinstance(value, _LISTS) or not value or type(value[0]) is int:
             return False
-        found = [(at, one) for at, one in enumerate(value) if isinstance(one, torch.Tensor)]
-        self.tensors += [one for _, one in found]
-        self.names += [f"{name}[{at}]" for at, _ in found]
-        return bool(found)
+        numbered = [(at, x) for at, x in enumerate(value) if isinstance(x, torch.Tensor)]
+        self.tensors += [x for _, x in numbered]
+        self.names += [f"{name}[{at}]" for at, _ in numbered]
+        return bool(numbered)
 
     def places(self, wanted: Collection[str]) -> Iterator[int]:
-        """Where the tensors of these arguments are."""
+        """Indices into `tensors` of those that belong to the arguments named in `wanted`."""
         for place, name in enumerate(self.names):
             if name in wanted or name.partition("[")[0] in wanted:
                 yield place
@@ -80,7 +81,7 @@ class Arguments:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of what an operation returned."""
+    """The tensors in the value that an operation returned: a tensor, or nested lists of them."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""Modules that are met when they are loaded, so that none is loaded for our sake.
+"""Callbacks on the import of modules, so that anchorlib imports none of them itself.
 
-Compilers take more than a second to load, and a training that does not compile loads none.
+Compilers take more than a second to import, and a training that does not compile never needs them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Meeting = Callable[[ModuleType], None]
 
 
 class Arrivals(importlib.abc.MetaPathFinder):
-    """Calls a function with each of some modules: at once where it is loaded, else when it is."""
+    """Calls a function with each wanted module: at once if it is loaded, else on its import."""
 
     def __init__(self, wanted: Mapping[str, Meeting]) -> None:
         self._wanted = wanted
         self._left: set[str] = set()
 
     def begin(self) -> None:
-        """Meet those that are there, and wait for the others."""
+        """Call the functions of modules that are loaded, and wait for the imports of the others."""
         self._left = {name for name in self._wanted if not _is_loaded(name)}
         for name, meet in self._wanted.items():
             if name not in self._left:
@@ -34,7 +34,7 @@ class Arrivals(importlib.abc.MetaPathFinder):
             sys.meta_path.insert(0, self)
 
     def end(self) -> None:
-        """Wait no longer."""
+        """Stop waiting for imports."""
         self._left = set()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -45,10 +45,10 @@ class Arrivals(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002  # importlib's own
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """What others find; a module that is waited for is met when it has been loaded."""
+        """The spec that other finders return, with a loader that calls the module's function."""
         if name not in self._left:
             return None
-        self._left.discard(name)  # from here on others are asked
+        self._left.discard(name)  # so that the find_spec below asks the other finders
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             load, meet = spec.loader.exec_module, self._wanted[name]

@@ -14,10 +14,10 @@ from anchorlib.capture.tensors import QUICK, is_for_many, is_plain, plain, quick
 __all__ = ["Digester", "Near", "digest_of"]
 
 _SPREAD: Final = 4
-"""Memory of which a tensor takes a smaller part than one in so many is not read whole for it."""
+"""A tensor's span of memory is hashed whole only if it is at most so many times its own bytes."""
 
 Near: TypeAlias = dict[tuple[int, int], bytes]
-"""Digests of memory, by address and number of bytes, as long as nobody writes there."""
+"""Digests of memory by address and number of bytes; valid only until something writes there."""
 
 _Key: TypeAlias = tuple[bytes, torch.dtype, torch.Size, tuple[int, ...]]
 
@@ -25,26 +25,26 @@ _Key: TypeAlias = tuple[bytes, torch.dtype, torch.Size, tuple[int, ...]]
 class Digester:
     """Digests of the tensors of one step.
 
-    A transposed tensor must be put in order before its digest can be taken, which takes ten times
-    as long as the digest. The memory that it lies in, as it is, says which tensor it is: where the
-    same bytes were in the same places before, the digest is known.
+    A transposed tensor must be made contiguous before its digest can be taken, which takes ten
+    times as long as the digest. Its memory as it lies is hashed instead, and serves as the key of a
+    cache: equal bytes with equal dtype, shape and strides have an equal digest.
     """
 
     def __init__(self) -> None:
         self._ordered: dict[_Key, bytes | None] = {}
 
     def forget(self) -> None:
-        """A step has ended."""
+        """Drop the digests of the step that has ended."""
         self._ordered.clear()
 
     def digest(self, x: torch.Tensor, near: Near | None = None) -> bytes | None:
-        """xxh3-128 of the values of `x`; None where it has none that a record could keep.
+        """xxh3-128 of the values of `x`; None where `x` has no values that a record could keep.
 
-        near: the digests of one view, of what it took and made: mostly the same memory.
+        near: a cache for one view operation, whose input and output mostly share their memory.
         """
-        found = quick_place(x)
-        if found is not None:
-            address, _, _, nbytes = found
+        memory = quick_place(x)
+        if memory is not None:
+            address, _, _, nbytes = memory
             if near is None:
                 return _hashed(address, nbytes)
             digest = near.get((address, nbytes))
@@ -63,14 +63,14 @@ class Digester:
 
 
 def digest_of(x: torch.Tensor) -> bytes | None:
-    """The digest of one tensor, of which nothing is known from before.
+    """The digest of `x`, computed without a cache; None as for `Digester.digest`.
 
-    The bytes are read where they lie. `x.numpy()` would make the storage of a user's tensor
+    The bytes are read where they lie: `x.numpy()` would make the storage of a user's tensor
     not resizable for good.
     """
-    found = quick_place(x)
-    if found is not None:
-        return _hashed(found[0], found[3])
+    memory = quick_place(x)
+    if memory is not None:
+        return _hashed(memory[0], memory[3])
     if not is_plain(x):
         return None
     with torch.no_grad():
@@ -79,9 +79,10 @@ def digest_of(x: torch.Tensor) -> bytes | None:
 
 
 def _span(x: torch.Tensor) -> int | None:
-    """From the first to the last byte of a plain tensor that is not in order; None to read it so.
+    """Bytes from the first to the last element of a plain tensor that is not contiguous.
 
-    Its bytes are all that makes its values: it is on the CPU, and no lazy negation or conjugation.
+    None where these bytes cannot serve as a key: the tensor is not on the CPU, is lazily negated
+    or conjugated (its bytes do not make its values), or is spread too thinly over its memory.
     """
     if not x.is_cpu or x.dtype not in QUICK or x.is_neg() or is_for_many(x.nbytes):
         return None

@@ -1,16 +1,17 @@
 """The private names of torch through which compiled code is read.
 
-Those of graphs that run operation by operation are in `lines`; nothing else knows any.
+The private names for graphs that run operation by operation are in `lines`; no other file of
+tracing uses private names of compilers.
 
 
     _log_fw_bw_graphs, _log_inference_graph
-                                        AOT's graphs, of any backend; they log them, no more
-    log_ir_post_fusion                  Inductor's graph and its kernels; the same
-    CompiledFxGraph.__call__            when such a graph runs, on which tensors
-    fx_graph_cache, autograd_cache      off while a trace is asked for: what comes from a cache is
-                                        not compiled, and so not read; nobody's entries change
+                                        functions that log AOT's graphs, for any backend
+    log_ir_post_fusion                  the function that logs Inductor's graph and its kernels
+    CompiledFxGraph.__call__            runs such a graph, on the tensors that it is given
+    fx_graph_cache, autograd_cache      switched off while a trace is asked for: a graph that comes
+                                        from a cache is not compiled, and so could not be read
 
-Where torch has moved a name, what it told is unknown and said to be, and a test fails by its name.
+Where torch has moved a name, the trace states a gap with that name, and a test fails by it.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ __all__ = ["Doors", "GraphKey"]
 
 
 class GraphKey(NamedTuple):
-    """What tells Inductor's graphs apart, while they are compiled and when they run."""
+    """Identifies a graph of Inductor's, both while it is compiled and when it runs."""
 
     number: int
     is_backward: bool
 
 
 Call = Callable[[GraphKey, list[Any], Callable[[], Any]], Any]
-"""Takes a graph that is about to run, what it is given, and what runs it."""
+"""Runs a graph: takes its key, its inputs, and the function that runs it; returns its result."""
 
 
 class Doors:
-    """Reads what is compiled, and sees it run, from `open` to `close`.
+    """Reads graphs while they are compiled, and intercepts their runs, from `open` to `close`.
 
     on_graph: takes each graph of Inductor's that was read. on_aot: takes each graph of AOT's before
-    its backend has it. on_call: runs each of Inductor's that runs. on_missing: is told what cannot
-    be known, and why.
+    its backend gets it. on_call: is called in place of each graph of Inductor's that runs.
+    on_missing: takes the reason why something could not be read.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class Doors:
         self._arrivals = Arrivals({name: self._safe(meet) for name, meet in meetings.items()})
 
     def open(self) -> None:
-        """Begin, in what is loaded and in what will be."""
+        """Begin: wrap torch's functions, in a module that is not loaded yet on its import."""
         self._arrivals.begin()
 
     def close(self) -> None:
-        """End: all is as it was."""
+        """End: put torch's own functions and settings back."""
         self._arrivals.end()
         undone, self._undo = self._undo, []
         for undo in reversed(undone):
@@ -92,7 +93,7 @@ class Doors:
                 self._unread(fault)
 
     def _safe(self, meet: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        """The same, but what fails in it is said: it runs while torch is being imported."""
+        """`meet`, with its exceptions reported as gaps: it runs inside an import of the user's."""
 
         def met(module: ModuleType) -> None:
             try:
@@ -103,13 +104,13 @@ class Doors:
         return met
 
     def _found(self, module: Any, name: str) -> Any:
-        """What a module of torch's has under a private name; None, and said, where it has moved."""
-        found = getattr(module, name, None)
-        if found is None:
+        """The private attribute `name` of a module of torch's; None, with a gap, if it moved."""
+        attribute = getattr(module, name, None)
+        if attribute is None:
             door = f"{module.__name__}.{name}"
             told = next((told for one, told in GRAPH_DOORS.items() if one.startswith(door)), "code")
             self._on_missing(f"{told}: this torch has no {door}")
-        return found
+        return attribute
 
     def _unread(self, fault: Exception) -> None:
         self._on_missing(
@@ -133,7 +134,7 @@ class Doors:
                 self._put(module, name, self._telling(logged))
 
     def _telling(self, logged: Callable[..., Any]) -> Callable[..., Any]:
-        """`logged`, which first tells us of the graphs among its arguments."""
+        """`logged`, wrapped so that the graphs among its arguments are read first."""
 
         @wraps(logged)
         def log(*args: Any, **kwargs: Any) -> Any:
@@ -191,7 +192,7 @@ class Doors:
 
 
 def _inductors(nodes: Any) -> tuple[GraphKey, Graph]:
-    """The graph that Inductor is making code of, whose kernels these nodes are."""
+    """The graph that Inductor is compiling, with its key; nodes: its kernels, in their order."""
     lowering = inductors_graph()
     kernels = [(at, kernel) for at, kernel in enumerate(nodes)]
     kernels.sort(key=lambda one: type(one[1]).__name__ == "ExternKernelSchedulerNode")
@@ -205,13 +206,13 @@ def _inductors(nodes: Any) -> tuple[GraphKey, Graph]:
 
 
 def _members(kernel: Any) -> list[str]:
-    """The names of the nodes that a kernel computes; views in front of it are none of them."""
-    found: list[str] = []
+    """The names of the graph's nodes that a kernel computes, without the views in front of it."""
+    names: list[str] = []
     for part in kernel.get_nodes():
         buffer = part.node
         own = getattr(buffer, "origin_node", None)
         if type(part).__name__ == "ExternKernelSchedulerNode":
-            found += [own.name] if own is not None else []
+            names += [own.name] if own is not None else []
         elif buffer is not None:
-            found += sorted(node.name for node in buffer.origins)
-    return found
+            names += sorted(node.name for node in buffer.origins)
+    return names

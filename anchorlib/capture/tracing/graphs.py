@@ -1,4 +1,4 @@
-"""A compiler's graph as it was read while it was compiled: its operations, without any values."""
+"""A compiler's graph as it was read during compilation: its operations, without any values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from anchorlib.capture.tracing.schemas import OpFacts, facts_of
 from anchorlib.operations import OperandForm
 from anchorlib.torch_private import Overload
 
-__all__ = ["OUR_OPERATORS", "Graph", "GraphOp", "Slot", "read_graph"]
+__all__ = ["OUR_OPERATORS", "Graph", "GraphOp", "NodeOutput", "read_graph"]
 
 OUR_OPERATORS: Final = "anchorlib."
 
 
-class Slot(NamedTuple):
-    """A tensor of a graph: which output of which node; of an input of the graph the first."""
+class NodeOutput(NamedTuple):
+    """A tensor of a graph: output number `place` of node `node`; inputs of the graph have 0."""
 
     node: str
     place: int = 0
@@ -31,7 +31,9 @@ class Slot(NamedTuple):
 class GraphOp(NamedTuple):
     """One operation of a graph.
 
-    name: of its node. takes: where each of its inputs comes from.
+    name: of its node in the graph. op: of the operation. takes: the tensor of the graph that each
+    input is. mutates: indices of the inputs that it writes. group: the number of the kernel that
+    computes it; None where it is in no kernel.
     """
 
     name: str
@@ -39,7 +41,7 @@ class GraphOp(NamedTuple):
     node: NodeFacts
     facts: OpFacts | None
     inputs: tuple[OperandForm, ...]
-    takes: tuple[Slot, ...]
+    takes: tuple[NodeOutput, ...]
     outputs: tuple[OperandForm, ...]
     args: str
     floats: tuple[float, ...]
@@ -49,49 +51,50 @@ class GraphOp(NamedTuple):
 
 @dataclass(slots=True)
 class Graph:
-    """The operations of one graph, in its order.
+    """The operations of one graph, in the graph's order.
 
-    inputs: what it calls its arguments. outputs: where what it returns comes from, None for what
-    is no tensor. sightings: of our operators, by name and arguments, the tensor that they take.
+    inputs: names of the graph's arguments. outputs: the tensors that it returns, None for returned
+    values that are no tensors. sightings: the tensor that each of anchorlib's operators takes, by
+    the operator's name and constant arguments.
     """
 
     inputs: list[str] = field(default_factory=list)
     ops: list[GraphOp] = field(default_factory=list)
-    outputs: list[Slot | None] = field(default_factory=list)
-    sightings: dict[tuple[Any, ...], Slot] = field(default_factory=dict)
+    outputs: list[NodeOutput | None] = field(default_factory=list)
+    sightings: dict[tuple[Any, ...], NodeOutput] = field(default_factory=dict)
 
 
 def read_graph(graph: fx.Graph, groups: Mapping[str, int]) -> Graph:
-    """What stands in `graph`. groups: the kernels of its nodes, by their names."""
-    found = Graph()
+    """The operations of `graph`. groups: number of the kernel that computes a node, by its name."""
+    read = Graph()
     for node in graph.nodes:
         if node.op == "placeholder":
-            found.inputs.append(node.name)
+            read.inputs.append(node.name)
         elif node.op == "output":
             returned = node.args[0]
-            found.outputs = [
-                _slot(one) if isinstance(one, fx.Node) else None
+            read.outputs = [
+                _node_output(one) if isinstance(one, fx.Node) else None
                 for one in (returned if isinstance(returned, list | tuple) else (returned,))
             ]
         elif node.op == "call_function" and op_name(node.target) != "getitem":
             called = op_name(node.target)
             if called.startswith(OUR_OPERATORS):
                 if isinstance(node.args[0], fx.Node):
-                    found.sightings[called, *_constants(node.args)] = _slot(node.args[0])
+                    read.sightings[called, *_constants(node.args)] = _node_output(node.args[0])
             else:
-                found.ops.append(_op(node, called, groups.get(node.name)))
-    return found
+                read.ops.append(_op(node, called, groups.get(node.name)))
+    return read
 
 
 def _op(node: fx.Node, called: str, group: int | None) -> GraphOp:
     facts = None
     if isinstance(node.target, Overload):
         facts = facts_of(node.target)
-    slots: dict[int, Slot] = {}
+    outputs: dict[int, NodeOutput] = {}
 
     def value(one: fx.Node) -> Any:
         told = one.meta.get("val")
-        slots[id(told)] = _slot(one)
+        outputs[id(told)] = _node_output(one)
         return _Unread() if told is None else told
 
     names = () if facts is None else facts.arguments
@@ -106,7 +109,7 @@ def _op(node: fx.Node, called: str, group: int | None) -> GraphOp:
         facts_of_node(node),
         facts,
         tuple(map(_form, arguments.names, arguments.tensors)),
-        tuple(slots[id(one)] for one in arguments.tensors),
+        tuple(outputs[id(one)] for one in arguments.tensors),
         tuple(_form("out", one) for one in made),
         arguments.text,
         tuple(arguments.floats),
@@ -116,17 +119,17 @@ def _op(node: fx.Node, called: str, group: int | None) -> GraphOp:
 
 
 class _Unread:
-    """Stands for a value of which the graph does not say what it is."""
+    """Stands for an argument whose value the graph does not tell; its text is "?"."""
 
     def __str__(self) -> str:
         return "?"
 
 
-def _slot(node: Any) -> Slot:
-    """Where the tensor of a node is made."""
+def _node_output(node: Any) -> NodeOutput:
+    """The tensor that a node stands for; a `getitem` is an output of the node that it takes."""
     if node.op == "call_function" and op_name(node.target) == "getitem":
-        return Slot(node.args[0].name, node.args[1] if isinstance(node.args[1], int) else 0)
-    return Slot(node.name)
+        return NodeOutput(node.args[0].name, node.args[1] if isinstance(node.args[1], int) else 0)
+    return NodeOutput(node.name)
 
 
 def _constants(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -139,7 +142,7 @@ def _form(name: str, x: torch.Tensor) -> OperandForm:
 
 
 def _size(size: Any) -> int:
-    """A size as it was while this was compiled; to ask for it would bind a symbol to it."""
+    """A size as an int; for a symbolic size its hint, since `int(size)` would specialize it."""
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)

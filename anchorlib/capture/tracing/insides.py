@@ -1,8 +1,9 @@
-"""Of compiled code that runs: which module each of its operations belongs to.
+"""Which module each operation of compiled code belongs to, found while the code runs.
 
-A graph names a module by a variable of the function that was compiled, and the way from there
-down. Its forward is called below that function, whose frame still has the variable. Its backward
-is not: it is known by the number of its autograd node, which its forward had made.
+A graph names a module by a variable of the function that was compiled, and a path of attributes
+and items from there. The graph's forward is called below that function, whose frame still has the
+variable. The graph's backward is not: its variables are those that were seen in the forward which
+made the backward's autograd node.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _CONTAINERS: Final = (list, tuple)
 
 
 class Insides:
-    """What is known of a step's executions of compiled code.
+    """The modules that the executions of compiled code in one step started from.
 
-    name_of: what a module is called; None where it is not known.
+    name_of: gives the name of a module; None where it belongs to no watched model.
     """
 
     def __init__(self, name_of: Callable[[object], str | None]) -> None:
@@ -32,24 +33,25 @@ class Insides:
         self._roots: dict[tuple[int, bool, str], object] = {}
 
     def forget(self) -> None:
-        """A step has ended."""
+        """Drop the modules of the step that has ended."""
         self._roots.clear()
 
     def module(self, path: ModulePath, execution: int, frame: FrameType | None) -> str:
-        """The name of the innermost module on the way of `path` that has one, or nothing.
+        """The name of the innermost module along `path` that has a name; empty where none has.
 
-        execution: the number of its autograd node. frame: of the graph that runs; None in backward.
+        execution: the number of the autograd node that the graph's forward made. frame: of the
+        graph that runs; None in backward.
         """
         key = (execution, path.of_globals, path.root)
         if frame is None:
             root = self._roots.get(key)
         else:
             root = _variable(frame, path)
-            self._roots.setdefault(key, root)  # what runs later without gradients makes no node
-        found = ""
-        for one in _down(root, path.path):
-            found = self._name_of(one) or found
-        return found
+            self._roots.setdefault(key, root)  # a later run without gradients makes no node
+        innermost = ""
+        for value in _down(root, path.path):
+            innermost = self._name_of(value) or innermost
+        return innermost
 
 
 def _variable(frame: FrameType | None, path: ModulePath) -> object:
@@ -64,14 +66,14 @@ def _variable(frame: FrameType | None, path: ModulePath) -> object:
 
 
 def _is_torchs(frame: FrameType, value: object) -> bool:
-    """Whether torch runs compiled code with it, between that and the function of the user's."""
+    """Whether `value` is a variable of torch's own, in a frame between the graph and user code."""
     if isinstance(value, nn.Module):
         return isinstance(value, fx.GraphModule)
     return str(frame.f_globals.get("__name__", "")).startswith("torch.")
 
 
 def _down(value: Any, links: Iterable[str]) -> Iterable[object]:
-    """`value` and all that is met on the way; no property and no hook of the user's is run."""
+    """`value`, then each value along `links`; runs no property or `__getattr__` of the user's."""
     yield value
     for link in links:
         if isinstance(value, nn.Module) and link in children_of(value):

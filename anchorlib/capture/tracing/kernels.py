@@ -1,8 +1,8 @@
-"""Inductor's graphs while they run: each of their operations, and what is seen of its values.
+"""Inductor's graphs while they run: their operations, and the values that can be seen.
 
-Kernels compute several operations at once, and most of what lies between is never in memory. Seen
-are what a graph is given and returns, what torch's own kernels take and make in it (a product of
-matrices), and what anchors are shown.
+A kernel computes several operations at once, and most values between them are never in memory.
+Values are seen where a graph is given or returns a tensor, where torch's own kernels (a product of
+matrices) take or make one inside it, and where an anchor is shown one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from anchorlib.capture.tracing.arguments import Arguments, tensors_in
 from anchorlib.capture.tracing.digests import digest_of
 from anchorlib.capture.tracing.doors import GraphKey
-from anchorlib.capture.tracing.graphs import OUR_OPERATORS, Graph, GraphOp, Slot
+from anchorlib.capture.tracing.graphs import OUR_OPERATORS, Graph, GraphOp, NodeOutput
 from anchorlib.capture.tracing.places import is_observing, place_of
 from anchorlib.capture.tracing.request import Digests
 from anchorlib.capture.tracing.schemas import OpFacts
@@ -32,56 +32,56 @@ __all__ = ["Kernels", "Running"]
 class Running:
     """One execution of a graph.
 
-    makers: of what it was given, which operation made it. written: of that, what it writes.
-    digests: of its tensors.
+    makers: the operation that made each of the graph's inputs. written: the inputs that the graph
+    writes in place. digests: of the graph's tensors whose values were seen.
     """
 
     def __init__(self, graph: Graph, digest: Callable[[torch.Tensor], bytes | None]) -> None:
         self.graph = graph
         self.makers: dict[str, int | None] = {}
         self.written: dict[str, torch.Tensor] = {}
-        self.digests: dict[Slot, bytes] = {}
+        self.digests: dict[NodeOutput, bytes] = {}
         self._digest = digest
         kernels = [op for op in graph.ops if op.group is not None]
         self._waiting = sorted(kernels, key=lambda op: op.group or 0)
 
-    def see(self, slot: Slot, x: torch.Tensor) -> None:
-        """These are the values of a tensor of the graph."""
-        found = self._digest(x)
-        if found is not None:
-            self.digests.setdefault(slot, found)
+    def see(self, output: NodeOutput, x: torch.Tensor) -> None:
+        """Keep the digest of `x`, the values of the graph's tensor `output`, if it has none yet."""
+        digest = self._digest(x)
+        if digest is not None:
+            self.digests.setdefault(output, digest)
 
     def writes(self, op: GraphOp) -> list[str]:
-        """Which of the tensors that the graph was given an operation writes."""
+        """Names of the graph's inputs that `op` writes in place."""
         names = [op.takes[at].node for at in op.mutates]
         return [name for name in names if name in self.written]
 
     def saw(self, facts: OpFacts, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Torch dispatched an operation inside the graph."""
+        """Note the values of an operation that torch dispatched inside the graph."""
         if facts.name.startswith(OUR_OPERATORS):
             constants = (one for one in args if isinstance(one, str | int | bool))
-            slot = self.graph.sightings.get((facts.name, *constants))
-            if slot is not None:
-                self.see(slot, args[0])
+            output = self.graph.sightings.get((facts.name, *constants))
+            if output is not None:
+                self.see(output, args[0])
             return
         made = list(tensors_in(out))
         op = self._next(facts.name, [tuple(x.shape) for x in made])
         if op is None:
             return
         for place, x in enumerate(made):
-            self.see(Slot(op.name, place), x)
+            self.see(NodeOutput(op.name, place), x)
         taken = [
             x
             for name, x in _named(Arguments(facts.arguments, args, kwargs))
             if not any(x is one for one in made) and name not in facts.writes
         ]
         if len(taken) == len(op.inputs):
-            for slot, form, x in zip(op.takes, op.inputs, taken, strict=True):
+            for output, form, x in zip(op.takes, op.inputs, taken, strict=True):
                 if form[2] == tuple(x.shape):
-                    self.see(slot, x)
+                    self.see(output, x)
 
     def _next(self, name: str, shapes: list[tuple[int, ...]]) -> GraphOp | None:
-        """The first operation of the graph, in the order of its kernels, that this can be."""
+        """Take the first waiting operation, in kernel order, with this name and output shapes."""
         base = _base(name)
         for at, op in enumerate(self._waiting):
             if _base(op.op) == base and [form[2] for form in op.outputs] == shapes:
@@ -90,9 +90,9 @@ class Running:
 
 
 class Kernels:
-    """The graphs of Inductor's that were read.
+    """The graphs of Inductor's that were read, and those that run now, by thread.
 
-    compilations: those that they come from.
+    compilations: ids of the compilations that the graphs come from.
     """
 
     def __init__(self, digests: Digests) -> None:
@@ -102,7 +102,7 @@ class Kernels:
         self._inputs, self._outputs = digests == "both", digests != "none"
 
     def read(self, key: GraphKey, graph: Graph) -> None:
-        """A graph was compiled."""
+        """Keep a graph that was just compiled."""
         self._graphs[key] = graph
         self.compilations.add(compile_id())
 
@@ -112,11 +112,11 @@ class Kernels:
 
     @property
     def running(self) -> Running | None:
-        """The graph that runs on this thread."""
+        """The execution under way on this thread; None where no graph runs."""
         return self._running.get(threading.get_ident())
 
     def begin(self, key: GraphKey, given: list[Any], sights: Sights) -> Running:
-        """A graph begins to run with what it is given."""
+        """A graph begins to run; given: its inputs."""
         graph = self._graphs[key]
         running = Running(graph, digest_of if self._outputs else _no_digest)
         written = {op.takes[at].node for op in graph.ops for at in op.mutates}
@@ -124,25 +124,25 @@ class Kernels:
             if isinstance(x, torch.Tensor):
                 running.makers[name] = maker = sights.makers.maker(x)
                 if self._inputs and not sights.is_blank(maker):
-                    running.see(Slot(name), x)
+                    running.see(NodeOutput(name), x)
                 if name in written:
                     running.written[name] = x
         self._running[threading.get_ident()] = running
         return running
 
     def leave(self) -> None:
-        """It has ended, or failed."""
+        """The graph that ran on this thread has returned or failed."""
         self._running.pop(threading.get_ident(), None)
 
     def note(self, running: Running, returned: Any, sights: Sights, node: Any) -> None:
-        """It has returned: its operations are the next of the step.
+        """Append the operations of a graph that has returned to those of the step.
 
-        node: the autograd node that runs; None outside backward.
+        returned: the graph's result. node: the autograd node that runs; None outside backward.
         """
         made = dict(_pairs(running.graph, returned))
-        for slot, x in made.items():
-            if slot.node not in running.makers:
-                running.see(slot, x)
+        for output, x in made.items():
+            if output.node not in running.makers:
+                running.see(output, x)
         frame = _users(sys._getframe(1))  # noqa: SLF001
         place = place_of(frame, sights.names.modules, backward=node is not None)
         place = place._replace(graph=frame)
@@ -150,15 +150,15 @@ class Kernels:
         for op in running.graph.ops:
             sight = sights.see_node(op.node, place, node)
             sights.ops.append(self._stated(op, sight, running, first, sights.pass_index))
-        for slot, x in made.items():
-            if slot.node in first:
-                sights.makers.made(x, first[slot.node])
+        for output, x in made.items():
+            if output.node in first:
+                sights.makers.made(x, first[output.node])
         for op in running.graph.ops:
             for name in running.writes(op):
                 sights.makers.made(running.written[name], first[op.name])
 
     def note_unseen(self, graphs: list[Graph], sights: Sights) -> None:
-        """Some graphs were compiled in this step, and nobody has seen them run."""
+        """Append the operations of graphs that were compiled in this step but never seen to run."""
         for graph in graphs:
             running = Running(graph, _no_digest)
             first = {op.name: len(sights.ops) + at for at, op in enumerate(graph.ops)}
@@ -175,11 +175,11 @@ class Kernels:
         pass_index: int,
         source: str = "inductor",
     ) -> TracedOp:
-        """An operation of a graph. first: the places in the step of the graph's operations."""
+        """The entry of a graph's operation. first: index in the step of each operation, by name."""
         index = first[op.name]
-        taken = [running.digests.get(slot) if self._inputs else None for slot in op.takes]
+        taken = [running.digests.get(output) if self._inputs else None for output in op.takes]
         made = self._made(op, running)
-        producers = (first.get(slot.node, running.makers.get(slot.node)) for slot in op.takes)
+        producers = (first.get(output.node, running.makers.get(output.node)) for output in op.takes)
         form = OpForm(
             op.op,
             sight.stage,
@@ -201,11 +201,11 @@ class Kernels:
         return TracedOp(form, pass_index, told, op.floats)
 
     def _made(self, op: GraphOp, running: Running) -> list[bytes | None]:
-        """The digests of what an operation made."""
+        """The digests of the tensors that an operation made; None for those not seen."""
         for name in running.writes(op):
             if self._outputs and len(op.outputs) == 1:
                 return [digest_of(running.written[name])]
-        return [running.digests.get(Slot(op.name, at)) for at in range(len(op.outputs))]
+        return [running.digests.get(NodeOutput(op.name, at)) for at in range(len(op.outputs))]
 
 
 def _with_digests(
@@ -216,12 +216,12 @@ def _with_digests(
     )
 
 
-def _pairs(graph: Graph, returned: Any) -> Iterator[tuple[Slot, torch.Tensor]]:
-    """What a graph has returned, by where it was made in it."""
+def _pairs(graph: Graph, returned: Any) -> Iterator[tuple[NodeOutput, torch.Tensor]]:
+    """Each tensor that a graph has returned, with the tensor of the graph that it is."""
     every = returned if isinstance(returned, list | tuple) else (returned,)
-    for slot, x in zip(graph.outputs, every, strict=True):
-        if slot is not None and isinstance(x, torch.Tensor):
-            yield slot, x
+    for output, x in zip(graph.outputs, every, strict=True):
+        if output is not None and isinstance(x, torch.Tensor):
+            yield output, x
 
 
 def _named(arguments: Arguments) -> Iterator[tuple[str, torch.Tensor]]:
@@ -234,7 +234,7 @@ def _base(name: str) -> str:
 
 
 def _users(frame: FrameType | None) -> FrameType | None:
-    """The first frame above that is not of anchorlib's own observing."""
+    """The first of `frame` and its callers that is not in anchorlib's own observing code."""
     while frame is not None and is_observing(frame.f_code.co_filename):
         frame = frame.f_back
     return frame

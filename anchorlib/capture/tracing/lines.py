@@ -1,7 +1,7 @@
-"""Which node of a compiler's graph runs, where it is run operation by operation.
+"""Which node of a compiler's graph runs, where the graph is run operation by operation.
 
-A graph's module is code that torch has written, a line for each node, and it knows the line of each
-by private names of its own.
+torch writes the code of such a graph module, one line for each node, and keeps the table of lines
+to nodes in private attributes of the module.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Lines:
         self._nodes: dict[fx.GraphModule, tuple[object, list[fx.Node]]] = {}
 
     def forget(self) -> None:
-        """Hold no graph any more."""
+        """Drop all graphs, so that they can be freed."""
         self._nodes.clear()
 
     def node(self, frame: FrameType) -> fx.Node | None:
-        """The node whose line `frame` runs; None where that cannot be told."""
+        """The node whose line `frame` runs; None where torch has no table of lines."""
         graph_module: Any = frame.f_locals.get("self")
         known = node_lines(graph_module) if isinstance(graph_module, fx.GraphModule) else None
         if known is None:
@@ -38,7 +38,7 @@ class Lines:
         return nodes[place] if place is not None and place < len(nodes) else None
 
     def _of(self, graph_module: fx.GraphModule, lines: object) -> list[fx.Node]:
-        """The nodes of a module, which has other lines once its code was written again."""
+        """The nodes of a module; listed anew when torch has written its code again."""
         known = self._nodes.get(graph_module)
         if known is None or known[0] is not lines:
             known = self._nodes[graph_module] = (lines, list(graph_module.graph.nodes))

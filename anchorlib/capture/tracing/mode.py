@@ -1,6 +1,7 @@
 """The mode through which torch shows each operation that it dispatches.
 
-The operation itself is called once, with its own arguments, whatever happens to us before or after.
+The operation itself is called exactly once, with its own arguments, even if anchorlib fails before
+or after the call.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["OpMode"]
 
 _STRIDED: Final = torch.strided
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-"""Classes whose operations are torch's own; those of any other class show what they run inside."""
+"""Classes whose operations are noted; any other class first dispatches the ones it consists of."""
 
 
 class _Begun(NamedTuple):
@@ -49,7 +50,7 @@ class _Begun(NamedTuple):
 class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
     """Notes each operation in `sights` while it is `live`.
 
-    on_gap: is told why something was not traced; on_fault: of a fault of ours.
+    on_gap: takes the reason why something was not traced. on_fault: takes an exception of ours.
     """
 
     supports_higher_order_operators = True
@@ -72,23 +73,23 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """torch.compile does as without this mode: else it would run compiled code eagerly."""
+        """True, so that torch.compile acts as without this mode and does not fall back to eager."""
         return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Where dynamo can be told by `natively` it need not be imported and asked at every call.
+        # `natively` below keeps dynamo out, without importing dynamo and asking it at every call.
         return not IS_TOLD
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation; note what it was."""
+        """Run the operation, and note what it was."""
         kwargs = kwargs or {}
         if not self.live:
             return func(*args, **kwargs)
         if types and any(one not in _PLAIN for one in types):
-            return NotImplemented  # what the class runs inside comes back here
+            return NotImplemented  # the operations that the class runs inside come back here
         running = self._kernels.running
         if running is not None:
             return self._inside(running, func, args, kwargs)
@@ -101,12 +102,12 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         if begun is not None:
             try:
                 self._note(begun, out)
-            except Exception as fault:  # noqa: BLE001  # the same
+            except Exception as fault:  # noqa: BLE001  # inside a user's operation
                 self._on_fault(fault)
         return out
 
     def run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
-        """Run a graph of Inductor's that was read; note what it computed."""
+        """Run a graph of Inductor's that was read, and note the operations that it computed."""
         kernels, sights = self._kernels, self._sights
         running = None
         try:
@@ -124,7 +125,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
                     kernels.note(
                         running, out, sights, current_node() if graph_task() != -1 else None
                     )
-            except Exception as fault:  # noqa: BLE001  # the same
+            except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
                 self._unread(fault)
         return out
 
@@ -137,7 +138,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         if isinstance(func, Overload):
             try:
                 running.saw(facts_of(func), args, kwargs, out)
-            except Exception as fault:  # noqa: BLE001  # the same
+            except Exception as fault:  # noqa: BLE001  # inside a user's compiled code
                 self._unread(fault)
         return out
 
@@ -172,7 +173,7 @@ class OpMode(DispatchMode):  # type: ignore[misc]  # torch leaves it untyped
         mutates: tuple[int, ...] = ()
         if facts.writes:
             mutates = tuple(arguments.places(facts.writes))
-            for place in mutates:  # what fused operations write they do not return
+            for place in mutates:  # a fused operation does not return what it writes
                 x = arguments.tensors[place]
                 if x is not out and not any(x is one for one in made):
                     names.append(arguments.names[place])
@@ -215,9 +216,9 @@ def _forms(
     digester: Digester,
     near: Near | None,
 ) -> tuple[tuple[OperandForm, ...], bytes]:
-    """The tensors without their values, and the digests of these.
+    """The name, dtype, shape and strides of each tensor, and the digests of their values, joined.
 
-    known: of which of them a digest is wanted, and means something.
+    known: for each tensor, whether a digest is wanted and its memory has been written.
     """
     forms = list[OperandForm]()
     digests = b""

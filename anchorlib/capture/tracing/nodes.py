@@ -1,7 +1,7 @@
-"""What a node of a compiler's graph says of the operation that it stands for.
+"""What the metadata of a node in a compiler's graph tells of the operation that it stands for.
 
 Dynamo and AOT note in `node.meta` which module and line a node comes from, which autograd node it
-belongs to, and which operation it was before it was decomposed.
+belongs to, and which operation it was before decomposition.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _FRAME: Final = re.compile(r'^ *File "([^"\n]+)", line ([0-9]+)', re.MULTILINE)
 
 
 class ModulePath(NamedTuple):
-    """A module as dynamo found it: from a variable down by attributes and items.
+    """How dynamo reached a module: from a variable, down by attributes and items.
 
-    of_globals: whether the variable is a global one. root: its name. path: empty for itself.
+    of_globals: whether the variable is a global one. root: the variable's name. path: the
+    attributes and items; empty where the variable is the module itself.
     """
 
     of_globals: bool
@@ -36,15 +37,16 @@ class ModulePath(NamedTuple):
 
 
 _ITSELF: Final = ModulePath(of_globals=False, root="self", path=())
-"""The module whose forward was compiled: dynamo does not say that it runs."""
+"""The module whose forward was compiled, as `self`: dynamo does not list it in its module stack."""
 
 
 class NodeFacts(NamedTuple):
-    """Of one node.
+    """What is known of one node.
 
-    module: that ran it. seq: of the autograd node that it belongs to; None where AOT has not seen
-    it. is_forward, is_backward, is_summing: what it is known to be. origin: the operation before
-    decomposition, empty where that is the node's own.
+    module: the module that ran it. where: its line of user code. seq: number of the autograd node
+    that it belongs to; None where AOT gave none. is_forward, is_backward: which half of AOT's
+    joint graph it is marked as part of. is_summing: whether it adds two gradients. origin: the
+    operation before decomposition; empty where the node was not decomposed.
     """
 
     module: ModulePath
@@ -57,9 +59,10 @@ class NodeFacts(NamedTuple):
 
 
 def facts_of_node(node: Node) -> NodeFacts:
-    """What `node` says of itself."""
+    """The facts in the metadata of `node`."""
     sums = bool(node.meta.get(_SUMMED))
-    # AOT tells nothing of a sum: it belongs to what made the gradient that is added, as in eager.
+    # AOT has no metadata for a sum of gradients: as in eager code, it is told as part of the
+    # operation that made the gradient added last.
     meta = node.all_input_nodes[-1].meta if sums and node.all_input_nodes else node.meta
     tag = meta.get("partitioner_tag")
     stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack")
@@ -77,7 +80,7 @@ def facts_of_node(node: Node) -> NodeFacts:
 
 
 def op_name(target: Any) -> str:
-    """The name of what a node calls, as operations have it."""
+    """The name of the function that a node calls, as in `TracedOp`: `aten.add.Tensor`."""
     if isinstance(target, Overload):
         return facts_of(target).name
     return str(getattr(target, "__name__", target))
@@ -89,7 +92,7 @@ def _module_path(text: str) -> ModulePath:
     root = _ROOT.match(text)
     if root is None:
         return _ITSELF
-    links = ["".join(found) for found in _LINK.findall(text[root.end() :])]
+    links = ["".join(groups) for groups in _LINK.findall(text[root.end() :])]
     return ModulePath(root[1] == "G", root[2], tuple(one for one in links if one != CHILDREN))
 
 

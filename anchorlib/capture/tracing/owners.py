@@ -1,4 +1,4 @@
-"""What the modules and parameters of watched models are called, and whose memory is whose."""
+"""Names of the modules and parameters of watched models, and which module owns which memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Names"]
 
 
 class Names:
-    """What modules and parameters are called."""
+    """Names of modules by object, and the module that owns each parameter and each storage."""
 
     def __init__(self) -> None:
         self.modules: dict[int, str] = {}
@@ -23,8 +23,8 @@ class Names:
         self._held: list[object] = []
 
     def know(self, modules: dict[str, nn.Module], parameters: dict[str, nn.Parameter]) -> None:
-        """Take over the names of a watched model, as its outputs and parameters have them."""
-        self._held += [modules, parameters]  # an id is a name while its object lives
+        """Add the modules and parameters of a watched model, by the names of their records."""
+        self._held += [modules, parameters]  # an id identifies its object only while that lives
         self.modules |= {id(module): name for name, module in modules.items()}
         root = next(reversed(modules), "")
         for name, parameter in parameters.items():
@@ -32,33 +32,33 @@ class Names:
             self._parameters[id(parameter)] = owner if owner in modules else root
 
     def name_of(self, module: object) -> str | None:
-        """What a module is called; None where it is none that is known."""
+        """The name of `module`; None where it belongs to no watched model."""
         return self.modules.get(id(module))
 
     def at(self, path: tuple[str, ...]) -> str:
-        """The module at a path, as its outputs are called; empty where there is none."""
+        """The name of the module at a path, without wrappers; empty where there is no such one."""
         name = ".".join(link for link in path if link not in WRAPPER_LINKS)
         return name if name in self.modules.values() else ""
 
     def owner(self, variable: object) -> str:
-        """The module that holds a parameter; empty where it is none."""
+        """The name of the module that holds a parameter; empty for any other object."""
         return self._parameters.get(id(variable), "")
 
     def find_memory(self) -> None:
-        """Look where the parameters' memory is; it may have moved since."""
+        """Look up the parameters' memory anew, since an assignment to `.data` moves it."""
         self._owners.clear()
         for parts in self._held[1::2]:
             for parameter in parts.values():  # type: ignore[attr-defined]
                 self.own(parameter, self._parameters[id(parameter)])
 
     def own(self, x: torch.Tensor, module: str) -> None:
-        """Until the step ends the memory of `x` belongs to a module: a gradient, a state."""
+        """Let `module` own the memory of `x` (a gradient, optimizer state) until the step ends."""
         key = storage_key(x)
         if key is not None:
             self._owners[key] = module
 
     def owner_among(self, tensors: Iterable[torch.Tensor]) -> str:
-        """The one module whose memory is among `tensors`; empty where there is not one."""
-        found = {self._owners.get(key, "") for key in map(storage_key, tensors) if key is not None}
-        found.discard("")
-        return found.pop() if len(found) == 1 else ""
+        """The only module that owns memory of `tensors`; empty where none or several do."""
+        owners = {self._owners.get(key, "") for key in map(storage_key, tensors) if key is not None}
+        owners.discard("")
+        return owners.pop() if len(owners) == 1 else ""

@@ -1,4 +1,4 @@
-"""Which steps are traced, and with which digests."""
+"""A request to trace: which steps, and digests of which tensors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from anchorlib.errors import OptionError
 __all__ = ["Digests", "TraceSteps", "check_digests", "trace_steps"]
 
 TraceSteps: TypeAlias = int | range
-"""A number of steps from the next one on, or the steps themselves."""
+"""A number of steps, counted from the next step on, or a range of step numbers."""
 
 Digests: TypeAlias = Literal["both", "outputs", "none"]
 
 
 def trace_steps(steps: object, upcoming: int) -> range:
-    """The steps that are meant, where `upcoming` is the next that can be traced whole.
+    """The range of steps to trace, where `upcoming` is the next that can be traced whole.
 
-    Raises OptionError for what means none, and for steps that are over.
+    Raises OptionError for anything but a positive number or a range, and for steps that are over.
     """
     if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0:
         return range(upcoming, upcoming + steps)
@@ -31,9 +31,9 @@ def trace_steps(steps: object, upcoming: int) -> range:
 
 
 def check_digests(digests: object) -> Digests:
-    """`digests` itself. Raises OptionError."""
+    """`digests` itself, with its type. Raises OptionError where it is no such choice."""
     for choice in get_args(Digests):
         if digests == choice:
-            found: Digests = choice
-            return found
+            checked: Digests = choice
+            return checked
     raise OptionError(f"digests is one of {', '.join(get_args(Digests))}, not {digests!r}")

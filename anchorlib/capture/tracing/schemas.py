@@ -1,4 +1,4 @@
-"""What an operation's schema says: names of its arguments, what it writes, whether it is a view."""
+"""Facts from an operation's schema: names of arguments, which it writes, whether it is a view."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SILENT = ("profiler::", "prim::", "_c10d_functional::wait_tensor")
 
 
 class Default(NamedTuple):
-    """An argument that may be left out: its place, its name, and what it is then."""
+    """An argument that may be left out: its position, its name, and its default as text."""
 
     place: int
     name: str
@@ -23,11 +23,11 @@ class Default(NamedTuple):
 
 
 class OpFacts(NamedTuple):
-    """Of one overload.
+    """What the schema of one overload tells.
 
-    defaults: the arguments that may be left out, but for those that are nothing then.
-    writes: names of the arguments that it writes. silent: whether it computes nothing.
-    blank: whether it makes memory that nobody has written yet.
+    defaults: the arguments that have a default other than None.
+    writes: names of the arguments that it writes. silent: whether it computes no values.
+    blank: whether the memory that it returns has not been written yet (`empty`).
     """
 
     name: str
@@ -41,7 +41,7 @@ class OpFacts(NamedTuple):
 
 @cache
 def facts_of(overload: Any) -> OpFacts:
-    """What the schema of an overload says."""
+    """The facts in the schema of an overload."""
     schema = schema_of(overload)
     written = [
         a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
@@ -60,7 +60,7 @@ def facts_of(overload: Any) -> OpFacts:
 
 
 def setting(value: Any) -> str:
-    """An argument that is no tensor, as text: "none", "[1, 1]", "float32"."""
+    """An argument that is not a tensor, as text: "tanh", "[1, 1]", "float32"."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(setting, value))}]"
     return str(value).removeprefix("torch.")

@@ -1,8 +1,10 @@
-"""What is known of a traced step so far, and what an operation is in it.
+"""What is known of a traced step so far, and how an operation's stage and module are told.
 
-forward    its sequence number is that of the autograd node which was just made
-backward   its node says the number of its forward operation, and so module and line
-compiled   the graph's node says all of it; one autograd node stands for the whole graph
+forward    the operation has the sequence number of the autograd node that was just made
+backward   the autograd node that runs has the number of its forward operation, which gives module
+           and line
+compiled   the graph's node tells stage, module and line; one autograd node stands for the whole
+           graph
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from anchorlib.torch_private import next_sequence, sequence_number
 
 __all__ = ["Sight", "Sights"]
 
-_NO_SEQUENCE: Final = 1 << 63  # nodes that accumulate have none
+_NO_SEQUENCE: Final = 1 << 63  # AccumulateGrad nodes have numbers from here on
 _SUMS: Final = {"aten.add.Tensor", "aten.add_.Tensor"}
 
 
 class Sight(NamedTuple):
-    """What an operation is."""
+    """What an operation is: its stage, module, sequence number, autograd node, line and origin."""
 
     stage: str
     module: str
@@ -47,8 +49,8 @@ class Sight(NamedTuple):
 class Sights:
     """What is known of one step.
 
-    ops: those that were traced. pass_index: of the one that comes next. graphs: those of compilers
-    that ran operation by operation, in this step or before.
+    ops: the operations traced so far. pass_index: of the next operation. graphs: the compilers'
+    graphs that ran operation by operation, in this step or before.
     """
 
     names: Names
@@ -60,8 +62,8 @@ class Sights:
     _forward: dict[int, tuple[str, str]] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
     _blank: set[int | None] = field(default_factory=set)
-    _followed: set[int] = field(default_factory=set)  # nodes of whole graphs
-    _ended: bool = False  # a backward of the pass was seen
+    _followed: set[int] = field(default_factory=set)  # autograd nodes that stand for whole graphs
+    _ended: bool = False  # whether a backward of this pass was seen
     _insides: Insides = field(init=False)
     _lines: Lines = field(default_factory=Lines)
     _nodes: WeakKeyDictionary[fx.Node, NodeFacts] = field(default_factory=WeakKeyDictionary)
@@ -70,7 +72,7 @@ class Sights:
         self._insides = Insides(self.names.name_of)
 
     def next_step(self) -> list[TracedOp]:
-        """A step has ended: its operations; nothing of it is known any more."""
+        """Return the operations of the step that has ended, and forget all else of that step."""
         ops, self.ops = self.ops, []
         self.makers.forget()
         self.digester.forget()
@@ -80,25 +82,25 @@ class Sights:
         self._followed.clear()
         self._insides.forget()
         self._lines.forget()
-        self._forward[next_sequence() - 1] = ("", "")  # no node of this step has it
+        self._forward[next_sequence() - 1] = ("", "")  # made before this step
         self.pass_index, self._ended = 0, False
         self.names.find_memory()
         return ops
 
     def add(self, op: TracedOp, facts: OpFacts) -> None:
-        """An operation has run."""
+        """Append an operation that has run."""
         if facts.blank:
             self._blank.add(len(self.ops))
         self.ops.append(op)
 
     def is_blank(self, maker: int | None) -> bool:
-        """Whether nobody has written what that operation made."""
+        """Whether the operation `maker` made memory and nothing has written that memory since."""
         return maker in self._blank
 
     def see(self, name: str, place: Place, node: Any, tensors: list[torch.Tensor]) -> Sight:
-        """What the operation `name` is that comes from `place`.
+        """What the operation `name`, dispatched at `place`, is in this step.
 
-        node: the autograd node that runs; None outside backward.
+        node: the autograd node that runs; None outside backward. tensors: its inputs.
         """
         facts = None if place.graph is None else self._facts(place.graph)
         if facts is not None and facts.seq is not None and not place.optimizes:
@@ -110,13 +112,13 @@ class Sights:
         return self._of_torch(name, place, node, tensors)._replace(origin=facts.origin)
 
     def see_node(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
-        """What the operation of a graph's node is, of which nothing but the graph was seen."""
+        """What the operation of a graph's node is, where torch did not dispatch the operation."""
         if place.optimizes:
             return Sight("optimizer", "", None, "", facts.where or place.where, facts.origin)
         return self._of_graph(facts, place, node)
 
     def see_unseen(self, facts: NodeFacts) -> Sight:
-        """The same, where nobody has seen the graph run either."""
+        """What the operation of a graph's node is, where not even the graph was seen to run."""
         module = self.names.at(facts.module.path)
         stage = "backward" if facts.is_backward else "forward"
         return Sight(
@@ -134,7 +136,7 @@ class Sights:
         return facts
 
     def _of_graph(self, facts: NodeFacts, place: Place, node: Any) -> Sight:
-        """Of a graph that AOT made: one autograd node stands for all of it, if it has one."""
+        """What an operation of a graph of AOT's is; the graph has one autograd node, or none."""
         where = facts.where or place.where
         if node is not None and not place.repeats:
             self._ended = True
@@ -156,7 +158,7 @@ class Sights:
         return Sight(stage, module, seq, called, where, facts.origin)
 
     def _is_followed(self, execution: int, module: str, where: str) -> bool:
-        """Whether a graph that runs forward has a backward: it has made an autograd node then."""
+        """Whether a graph that runs forward has a backward: then it has just made a new node."""
         if execution not in self._forward:
             self._forward[execution] = (module, where)
             self._followed.add(execution)
@@ -177,13 +179,13 @@ class Sights:
         if followed and stage == "forward":
             self._begin_pass()
         fresh = sequence >= 0 and sequence not in self._forward
-        if fresh:  # the first operation after its node was made
+        if fresh:  # this operation is the first since the autograd node was made
             self._forward[sequence] = (module, place.where)
         seq = self._number(sequence) if fresh and followed else None
         return Sight(stage, module, seq, "", place.where)
 
     def _begin_pass(self) -> None:
-        """A forward runs that has a backward: of the next pass, if there was one before."""
+        """A forward with gradients runs: it begins the next pass if a backward was seen before."""
         if self._ended:
             self.pass_index, self._ended = self.pass_index + 1, False
 
@@ -204,5 +206,8 @@ class Sights:
 
 
 def _alike(tensors: list[torch.Tensor]) -> bool:
-    """Whether these are two gradients that the engine adds up: derivatives hardly ever do so."""
+    """Whether these can be two gradients that the engine sums: two tensors of equal shape.
+
+    An `add` of two tensors of one shape hardly ever belongs to a derivative.
+    """
     return len(tensors) == 2 and tensors[0].shape == tensors[1].shape

@@ -1,6 +1,6 @@
-"""The trace of some steps: begins and ends at step boundaries, and hands over what was seen.
+"""The trace of some steps: begins and ends at step boundaries, and hands over the operations.
 
-The mode is on torch's stack in traced steps alone: others cost nothing.
+The mode is on torch's stack only during traced steps, so other steps cost nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ UNSEEN: Final = "runs of code whose backend runs it out of sight: its graphs are
 class Tracer:
     """Traces the operations of `steps`.
 
-    say: takes entries of the operations' log. missed: is told the reason of each gap.
-    compiled: whether what is compiled is read, and stated as a gap where it cannot be.
+    say: takes entries of the operations' log. missed: takes the reason of each gap.
+    compiled: whether compiled graphs are read, and stated as a gap where they cannot be read.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Tracer:
             self._doors.open()
 
     def know(self, parts: Parts) -> None:
-        """A model is watched: its modules and parameters have these names."""
+        """Add the modules and parameters of a watched model, with their names."""
         self._names.know(parts.modules, parts.parameters)
         self._names.find_memory()
 
@@ -80,7 +80,7 @@ class Tracer:
         return self._over and self._mode is None
 
     def begin(self, step: int, *, midway: bool = False) -> None:
-        """Step `step` begins here. midway: it has begun before, and cannot be traced whole."""
+        """Step `step` begins. midway: it began earlier, so it cannot be traced and is a gap."""
         self._step = step
         if self._over or step not in self.steps:
             return
@@ -88,7 +88,7 @@ class Tracer:
             self._gap(MIDWAY)
         elif is_called_compiled(sys._getframe()):  # noqa: SLF001
             self._gap(WITHIN)
-        elif dispatch_modes():  # what lies on a mode of the user's goes when that one goes
+        elif dispatch_modes():  # our mode would leave the stack with the user's mode below
             self._gap(OTHER_MODE)
         else:
             self._sights.next_step()
@@ -97,7 +97,7 @@ class Tracer:
             self._mode.__enter__()
 
     def end_step(self, upcoming: int | None) -> None:
-        """The step has ended, and `upcoming` begins (None: no further one)."""
+        """The step has ended, and step `upcoming` begins (None: no further step does)."""
         if upcoming == self._step:
             return
         try:
@@ -115,13 +115,13 @@ class Tracer:
             self._step = upcoming
 
     def silence(self) -> None:
-        """This process was forked from the one that traces: it traces nothing."""
+        """Trace nothing more: this process was forked from the process that traces."""
         self._over = True
         if self._mode is not None:
             self._mode.live = False
 
     def _run_graph(self, key: GraphKey, given: list[Any], run: Callable[[], Any]) -> Any:
-        """Compiled code runs."""
+        """Run a graph of Inductor's, and note its operations if a trace is active."""
         mode = self._mode
         if mode is None or not (mode.live and dispatch_modes()):
             return run()
@@ -131,13 +131,13 @@ class Tracer:
         return mode.run_graph(key, given, run)
 
     def _gap(self, reason: str) -> None:
-        """Something of this step was not traced."""
+        """Count a gap: something in this step was not traced, for `reason`."""
         count, first, _ = self._gaps.get(reason, (0, self._step, self._step))
         self._gaps[reason] = (count + 1, first, self._step)
         self._missed(reason)
 
     def _fault(self, fault: Exception) -> None:
-        """A fault of ours ends the trace; training goes on."""
+        """End the trace after an exception of ours, with a warning; training goes on."""
         if self._mode is not None:
             self._mode.live = False
         self._over = True
@@ -156,7 +156,7 @@ class Tracer:
             self._say(entries)
 
     def _find_unseen(self) -> None:
-        """State what a backend has compiled and runs out of sight; from then on it is a gap."""
+        """List the graphs that a backend compiled and runs unseen; each later step has a gap."""
         if self._mode is None or not self._mode.live:
             return
         ran = {signature(graph) for graph in self._sights.graphs}
@@ -174,7 +174,7 @@ class Tracer:
         mode.live = False
         on_top = dispatch_modes() and dispatch_mode_at(dispatch_modes() - 1) is mode
         if is_called_compiled(sys._getframe()):  # noqa: SLF001
-            return  # torch would put back what tells it that there is a mode: after this one
+            return  # after the compiled call torch restores its note that a mode is active
         if on_top and threading.get_ident() == self._thread:
             mode.__exit__(None, None, None)
             self._mode = None

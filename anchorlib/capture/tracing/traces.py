@@ -16,9 +16,9 @@ __all__ = ["Traces"]
 
 
 class Traces:
-    """The traces of one session, one at a time. Nothing of it raises inside training.
+    """The traces of one session, one at a time. Only `ask` raises, never a call inside training.
 
-    parts: of the models that are watched.
+    parts: gives the named parts of each watched model.
     """
 
     def __init__(
@@ -43,7 +43,10 @@ class Traces:
         compiled: bool = True,
         midway: bool = False,
     ) -> None:
-        """The same, checked. midway: the open step has begun, though the clock saw nothing yet."""
+        """Trace `steps`, which were checked, in place of a trace that is under way.
+
+        midway: whether the open step has begun even if the clock has counted nothing in it yet.
+        """
         self.close()
         tell_moved(Reach.TRACED)
         say, missed = self._say, self._recorder.miss_operations
@@ -55,13 +58,13 @@ class Traces:
         tracer.begin(self._clock.step, midway=midway)
 
     def know(self) -> None:
-        """Another model is watched."""
+        """Tell the trace under way the names of a model that is watched from now on."""
         if self._tracer is not None:
             for parts in self._parts():
                 self._tracer.know(parts)
 
     def end_step(self, upcoming: int | None) -> None:
-        """A step has ended, and `upcoming` begins (None: no further one)."""
+        """A step has ended, and step `upcoming` begins (None: no further step does)."""
         tracer = self._tracer
         if tracer is not None:
             tracer.end_step(upcoming)
@@ -69,12 +72,12 @@ class Traces:
                 self._tracer = None
 
     def close(self) -> None:
-        """Trace nothing more."""
+        """End the trace that is under way, and hand over what it has seen."""
         self.end_step(None)
         self._tracer = None
 
     def silence(self) -> None:
-        """This process was forked from the one that traces."""
+        """Trace nothing more: this process was forked from the process that traces."""
         if self._tracer is not None:
             self._tracer.silence()
 

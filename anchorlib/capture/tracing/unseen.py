@@ -1,4 +1,4 @@
-"""Graphs of AOT's whose backend runs them out of sight: neither one by one nor through Inductor."""
+"""Graphs of AOT's that their backend runs unseen: neither node by node nor through Inductor."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class _Read(NamedTuple):
 
 
 class Unseen:
-    """Keeps each graph of AOT's until it is known who runs it."""
+    """Keeps each graph of AOT's until it is known whether its runs are seen."""
 
     def __init__(self) -> None:
         self._read: list[_Read] = []
 
     def read(self, graph: fx.Graph) -> None:
-        """AOT hands a graph to its backend."""
+        """Keep a graph that AOT hands to its backend."""
         self._read.append(_Read(compile_id(), signature(graph), read_graph(graph, {})))
 
     def take(self, inductors: AbstractSet[str], ran: AbstractSet[tuple[str, ...]]) -> list[Graph]:
-        """Those that nobody was seen to run in the step that has ended; each is given once.
+        """The graphs that were not seen to run in the step that has ended; each is given once.
 
-        inductors: the compilations of which Inductor has made kernels. ran: the signatures of
-        graphs that ran one by one.
+        inductors: ids of the compilations for which Inductor has made kernels. ran: signatures of
+        the graphs that ran node by node.
         """
-        # A backward that has not run yet runs as its forward did.
+        # By compilation: a backward that has not run yet will run as its forward did.
         seen = inductors | {one.compile_id for one in self._read if one.signature in ran}
         left = [one.graph for one in self._read if one.compile_id not in seen]
         self._read.clear()
@@ -43,10 +43,10 @@ class Unseen:
 
 
 def signature(graph: fx.Graph) -> tuple[str, ...]:
-    """What tells a graph from others, also where a backend has copied it."""
+    """The names of a graph's nodes, which a copy made by a backend keeps."""
     return tuple([node.name for node in graph.nodes])
 
 
 def compile_id() -> str:
-    """Which compilation is under way."""
+    """The id of the compilation that is under way."""
     return str(CompileContext.current_compile_id())
