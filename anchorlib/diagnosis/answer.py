@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from anchorlib.amounts import counted, figure
 from anchorlib.diagnosis.causes import MODULE, made_otherwise
-from anchorlib.diagnosis.counting import counted, figure, how_many
+from anchorlib.diagnosis.counting import how_many
 from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
 from anchorlib.diagnosis.ranks import ranks_line

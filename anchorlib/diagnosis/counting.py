@@ -13,23 +13,11 @@ if TYPE_CHECKING:
     from anchorlib.diagnosis.comparison import Comparison
     from anchorlib.diagnosis.pairing import Table
 
-__all__ = ["counted", "figure", "how_many", "listed"]
+__all__ = ["how_many", "listed"]
 
 Array = np.ndarray[Any, Any]
 NAMED = 2
 LISTED = 8
-
-
-def counted(number: int, word: str) -> str:
-    """As "1 record" or "2,000 records"."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def figure(value: float) -> str:
-    """Three digits, as 0.35, 12.4, 5,310 or 6.1e+06."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def listed(names: Sequence[str], mark: str) -> str:

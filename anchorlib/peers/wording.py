@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anchorlib.amounts import figure
 from anchorlib.names import escape, join
 from anchorlib.peers.answer import Outlier
 
@@ -35,7 +36,7 @@ def outlier_text(one: Outlier) -> str:
     return (
         f"{ranks_text(one.ranks)} first at step {one.step}{where}{phase} in "
         f"{escape(join(one.name, one.kind))}: "
-        f"{meaning.format(peers=peers, ratio=f'{one.ratio or 0:.3g}')}; {records}{tensors}"
+        f"{meaning.format(peers=peers, ratio=figure(one.ratio or 0))}; {records}{tensors}"
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, module_key
 from anchorlib.diagnosis.judgement.severity import CONVOLUTION, MATMUL
 from anchorlib.diagnosis.pairing import Table
@@ -162,7 +163,7 @@ class Resummations:
             if eps > 2.0**-23:
                 limit *= 2.0**-23 / eps + 1 / math.sqrt(terms)
             if measure.error_eps * measure.eps <= limit * eps:
-                return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
+                return Resummation(True, f"sums of {terms:,} terms round by {figure(limit)} eps")
         return None
 
     def _bounded_sum(
@@ -177,7 +178,7 @@ class Resummations:
         limit = 0.5 * math.sqrt(terms) * max(norm / measure.norm, 1.0)
         if measure.error_eps * measure.eps > limit * eps:
             return None
-        return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
+        return Resummation(True, f"sums of {terms:,} terms round by {figure(limit)} eps")
 
     def _gradients(self, operands: Iterable[int]) -> list[int]:
         return [one for one in operands if self._kind(one) == "grad"]
@@ -215,13 +216,13 @@ def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | No
         return None
     first, second = (error / norm / eps for error in errors)
     least, most = min(first, second), max(first, second)
-    near = f"both are {most:.3g} eps from float64"
+    near = f"both are {figure(most)} eps from float64"
     if most > CLEARLY * least:
         which = "A" if first < second else "B"
-        near = f"{which} is nearer to float64: {least:.3g} against {most:.3g} eps"
+        near = f"{which} is nearer to float64: {figure(least)} against {figure(most)} eps"
     if max(errors) > limit:
         return Resummation(False, near)
-    allowed = f"sums of {truth.terms:,} terms round by {limit / norm / eps:.3g} eps"
+    allowed = f"sums of {truth.terms:,} terms round by {figure(limit / norm / eps)} eps"
     return Resummation(True, f"{allowed}; {near}")
 
 
@@ -239,7 +240,7 @@ def _half_known(
     if measure.error_eps * measure.eps > limit * eps:
         return None
     why = "what it multiplies was not recorded"
-    return Resummation(True, f"sums of {terms:,} terms may round by {limit:.3g} eps; {why}")
+    return Resummation(True, f"sums of {terms:,} terms may round by {figure(limit)} eps; {why}")
 
 
 def _pairing(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.conditioning import conditioning
 from anchorlib.diagnosis.pairing import Table, compiled
@@ -105,7 +106,7 @@ def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severit
     if _kind(found, row) in UPDATES:
         usual, limit = limit, _of_update(found, row, scale, limit)
         if limit < error <= usual:
-            note = f"an update rounds by {limit:.2g} eps of the parameter"
+            note = f"an update rounds by {figure(limit)} eps of the parameter"
     return Severity(error, limit, eps, note)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
 from anchorlib.diagnosis.recomputation.operands import Operands, operands
@@ -119,7 +120,7 @@ def _line(one: Fit, two: Fit) -> str:
     parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
     nearer = _nearer(one, two)
     if nearer is not None:
-        low, high = (f"{error:.3g}" for error in sorted((one.error, two.error)))
+        low, high = map(figure, sorted((one.error, two.error)))
         told = f"{nearer.upper()} is nearer to the truth: {low} against {high} eps"
         parts.append(told if low != high else f"both are as near to the truth, {low} eps")
     if one.elements < ENOUGH:

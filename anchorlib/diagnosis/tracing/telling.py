@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anchorlib.diagnosis.counting import figure, listed
+from anchorlib.amounts import figure
+from anchorlib.diagnosis.counting import listed
 from anchorlib.diagnosis.judgement import Origin
 from anchorlib.names import escape, join
 from anchorlib.operations import OpAlignment, OpDifference
