@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.judgement.second_steps import stepped_again
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
@@ -72,6 +73,8 @@ def _phases(found: Frontier, name: str, step: int) -> list[str]:
 
 def _lone_backwards(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Passes whose backward reaches a parameter in one run alone."""
+    if stepped_again(found, row):
+        return []  # the run has no backward pass there at all: it lacks no detach
     alignment = found.alignment
     a, b = alignment.a, alignment.b
     tensor, step = a.tensors[a.tensor[row]], int(a.step[row])

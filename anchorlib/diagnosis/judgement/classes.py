@@ -15,6 +15,7 @@ from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.covering import Covering
 from anchorlib.diagnosis.judgement.envelope import Envelope
 from anchorlib.diagnosis.judgement.resummation import Resummations
+from anchorlib.diagnosis.judgement.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.severity import LEARNT, severity
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
@@ -77,8 +78,11 @@ class Classes:
                 return opened
         if self._unseen_window(row):
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
-        if role == Role.OPTIMIZER and (again := self._stepped_again(row, pair)):
-            return "not_rounding", again
+        if run := stepped_again(self.found, row):
+            return (
+                "not_rounding",
+                f"{run}'s optimizer stepped again, without a backward pass in between",
+            )
         if role == Role.OPTIMIZER and self.found.orphaned[row]:
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row):
@@ -154,18 +158,6 @@ class Classes:
         same = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
         same = same[self.found.status[same] == EQUAL]
         return int(a.step[same].max()) if len(same) else None
-
-    def _stepped_again(self, row: int, pair: int) -> str:
-        """That B's optimizer stepped with no backward pass since its step before; "" elsewhere."""
-        b, row_b = self.found.alignment.b, int(self.found.alignment.b_row[pair])
-        if not self.found.orphaned[row]:
-            return ""
-        tensor = b.tensors[b.tensor[row_b]]
-        passes = [t.kind == "pass_grad" and t.rank == tensor.rank for t in b.tensors]
-        steps = b.step[np.array(passes, bool)[b.tensor]]
-        if b.step[row_b] in steps or not (steps < b.step[row_b]).any():
-            return ""
-        return "B's optimizer stepped again, without a backward pass in between"
 
     def _orphans(self, row: int) -> str:
         """The parents of its step that A alone recorded."""

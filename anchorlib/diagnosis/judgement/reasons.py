@@ -9,6 +9,7 @@ from anchorlib.diagnosis.causes import Frontier, Role, mode_since
 from anchorlib.diagnosis.judgement.detaching import detached
 from anchorlib.diagnosis.judgement.groups import Segment
 from anchorlib.diagnosis.judgement.operations import computing
+from anchorlib.diagnosis.judgement.second_steps import stepped_again
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -72,8 +73,8 @@ def reason(
         parts.append(_copied(found, row))
     told = [*_in_eval_mode(found, row), *detached(found, row), *changed]
     parts += told or _seen_before(found, row, measure)
-    left_over = any(one.startswith("zero_grad?") for one in changed)
-    if found.role[row] == Role.OPTIMIZER and not segment.ops and not left_over:
+    explained = any(one.startswith("zero_grad?") for one in changed) or stepped_again(found, row)
+    if found.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
         parts.append(_after_backward(found, a.tensors[a.tensor[row]].kind))
     if ranks := _ranks(found, segment):
         parts.append(ranks)
