@@ -1,4 +1,4 @@
-"""What was found among ranks, as sentences; names in them are escaped."""
+"""Outliers among ranks as sentences for people; names in them are escaped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEVERAL = {
 
 
 def outlier_text(one: Outlier) -> str:
-    """One outlier: which ranks, from where on, and by what."""
+    """An outlier in one line: which ranks leave, at which record first, and what shows it."""
     meaning = (_SEVERAL if len(one.ranks) > 1 else _ONE)[one.evidence]
     peers = "1 other" if len(one.peers) == 1 else f"{len(one.peers):,} others"
     places = (("pass", one.pass_index), ("call", one.call))
