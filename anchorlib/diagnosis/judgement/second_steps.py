@@ -20,14 +20,14 @@ EVERY_PASS = {"all", "summary"}
 """Modes that leave no backward pass without a record."""
 
 
-def stepped_again(found: Frontier, row: int) -> str:
+def stepped_again(frontier: Frontier, row: int) -> str:
     """Which run's optimizer stepped again without a backward pass: "A", "B", or "" for neither.
 
     row: of A; asked of records that an optimizer reads or writes, "" for any other.
     """
-    if found.role[row] != Role.OPTIMIZER:
+    if frontier.role[row] != Role.OPTIMIZER:
         return ""
-    alignment = found.alignment
+    alignment = frontier.alignment
     row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
     a, b = _passes(alignment.a, row), _passes(alignment.b, row_b)
     step_a, step_b = alignment.a.step[row], alignment.b.step[row_b]
