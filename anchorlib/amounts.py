@@ -1,8 +1,20 @@
-"""Numbers of bytes as people read them."""
+"""Numbers as people read them: counts of things, measured values, sizes in bytes."""
 
 from __future__ import annotations
 
-__all__ = ["in_units"]
+__all__ = ["counted", "figure", "in_units"]
+
+
+def counted(number: int, word: str) -> str:
+    """A number with its noun in the singular or plural: "1 record", "2,000 records"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def figure(value: float) -> str:
+    """A number by three digits, or to the unit from 1,000 on: 0.35, 12.4, 5,310, 6.1e+06."""
+    if 1000 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def in_units(nbytes: int) -> str:

@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from anchorlib.amounts import counted, figure
 from anchorlib.diagnosis.causes import MODULE, made_otherwise
-from anchorlib.diagnosis.counting import counted, figure, how_many
+from anchorlib.diagnosis.counting import how_many
 from anchorlib.diagnosis.distances import NEARNESS, nearer_text, nearness_cells
 from anchorlib.diagnosis.judgement import computing
 from anchorlib.diagnosis.ranks import ranks_line
@@ -84,18 +85,18 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
 
 
-def sections(found: Comparison) -> tuple[Section, ...]:
+def sections(comparison: Comparison) -> tuple[Section, ...]:
     """All sections of a comparison, in the order in which they are read."""
     every = (
-        _config(found),
-        _verdict(found),
-        _first(found),
-        _origins(found),
-        _reference(found),
-        _operations(found),
-        _growth(found),
-        _losses(found),
-        _notes(found),
+        _config(comparison),
+        _verdict(comparison),
+        _first(comparison),
+        _origins(comparison),
+        _reference(comparison),
+        _operations(comparison),
+        _growth(comparison),
+        _losses(comparison),
+        _notes(comparison),
     )
     return tuple(one for one in every if one is not None)
 
@@ -120,11 +121,11 @@ def described(origin: Origin) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _config(found: Comparison) -> Section:
-    entries = tuple(_setting(name, pair) for name, pair in found.config_diff.items())
+def _config(comparison: Comparison) -> Section:
+    entries = tuple(_setting(name, pair) for name, pair in comparison.config_diff.items())
     differ = "entry differs" if len(entries) == 1 else "entries differ"
     said = f"{len(entries)} header {differ}" if entries else "the headers agree"
-    runs = f"{escape(found.a)} | {escape(found.b)}"
+    runs = f"{escape(comparison.a)} | {escape(comparison.b)}"
     return Section("config", "CONFIG", f": {said}", runs, entries)
 
 
@@ -160,35 +161,39 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _verdict(found: Comparison) -> Section:
-    counts = tuple(Entry(text) for text in (*how_many(found), ranks_line(found.ranks)) if text)
-    return Section("verdict", found.verdict.upper(), escape(found.sentence), entries=counts)
+def _verdict(comparison: Comparison) -> Section:
+    counts = tuple(
+        Entry(text) for text in (*how_many(comparison), ranks_line(comparison.ranks)) if text
+    )
+    return Section(
+        "verdict", comparison.verdict.upper(), escape(comparison.sentence), entries=counts
+    )
 
 
-def _first(found: Comparison) -> Section | None:
-    if found.first is None:
+def _first(comparison: Comparison) -> Section | None:
+    if comparison.first is None:
         return None
-    place, before = found.first.place, found.first.identical_before
+    place, before = comparison.first.place, comparison.first.identical_before
     earlier = f"({counted(before, 'record')} before it identical)" if before else ""
     entry = Entry(earlier, where=where(place), name=selector(place), place=place)
     return Section("first", "FIRST DIVERGENCE", entries=(entry,))
 
 
-def _origins(found: Comparison) -> Section | None:
-    if not found.origins:
+def _origins(comparison: Comparison) -> Section | None:
+    if not comparison.origins:
         return None
-    outside = all(one.cls in OUTSIDE for one in found.origins)
+    outside = all(one.cls in OUTSIDE for one in comparison.origins)
     meaning = "nothing recorded before" if outside else "inputs equal, result not"
-    entries = tuple(map(_origin, found.origins))
-    unit = _unit([one.measure.eps for one in found.origins])
+    entries = tuple(map(_origin, comparison.origins))
+    unit = _unit([one.measure.eps for one in comparison.origins])
     return Section("origins", "ORIGINS", f"{meaning}{unit}", entries=entries)
 
 
-def _reference(found: Comparison) -> Section | None:
+def _reference(comparison: Comparison) -> Section | None:
     """A row for each origin: how far A and B are from the reference there, and which is nearer."""
-    if found.reference is None:
+    if comparison.reference is None:
         return None
-    near = [(one, one.nearness) for one in found.origins if one.nearness is not None]
+    near = [(one, one.nearness) for one in comparison.origins if one.nearness is not None]
     lacks = {n.lacks for _, n in near}
     if not near:
         head = ": A and B have no origin to measure from it"
@@ -198,9 +203,9 @@ def _reference(found: Comparison) -> Section | None:
         head = f": how far A and B are from it, {_in_eps([n.eps for _, n in near])}"
         rows = tuple((where(o.place), selector(o.place), *nearness_cells(n)) for o, n in near)
         heads = ("where", "record", *NEARNESS)
-        subject = escape(found.reference)
+        subject = escape(comparison.reference)
         return Section("reference", "REFERENCE", head, subject, heads=heads, rows=rows)
-    return Section("reference", "REFERENCE", head, escape(found.reference))
+    return Section("reference", "REFERENCE", head, escape(comparison.reference))
 
 
 def _in_eps(sizes: Sequence[float]) -> str:
@@ -264,27 +269,27 @@ def _far(one: Origin) -> str:
     return ", ".join(parts)
 
 
-def _operations(found: Comparison) -> Section | None:
-    if found.ops is None:
+def _operations(comparison: Comparison) -> Section | None:
+    if comparison.ops is None:
         return None
     entries = tuple(
         Entry(one.text, where=one.stage, name=one.module, sides=(one.a, one.b))
-        for one in told(found.ops, found.origins)
+        for one in told(comparison.ops, comparison.origins)
     )
     heads = ("module", "stage", "A", "B", "")
-    return Section("ops", "OPERATIONS", headline(found.ops), entries=entries, heads=heads)
+    return Section("ops", "OPERATIONS", headline(comparison.ops), entries=entries, heads=heads)
 
 
-def _growth(found: Comparison) -> Section | None:
+def _growth(comparison: Comparison) -> Section | None:
     """A row for each step, a column for each kind of which anything differs."""
-    kinds = list(dict.fromkeys(one.kind for one in found.growth if one.differing))
+    kinds = list(dict.fromkeys(one.kind for one in comparison.growth if one.differing))
     if not kinds:
         return None
-    cells = {(one.step, one.kind): one for one in found.growth}
-    scored = any(one.score is not None for one in found.growth)
+    cells = {(one.step, one.kind): one for one in comparison.growth}
+    scored = any(one.score is not None for one in comparison.growth)
     meaning = "differing/all, median error in eps" + "; score: times noise" * scored
     rows = []
-    for step in sorted({one.step for one in found.growth}):
+    for step in sorted({one.step for one in comparison.growth}):
         here = [cells.get((step, kind)) for kind in kinds]
         scores = [one.score for one in here if one is not None and one.score is not None]
         score = [figure(max(scores)) if scores else "-"] * scored
@@ -300,11 +305,11 @@ def _cell(one: Growth | None) -> str:
     return f"{one.differing:,}/{one.matched:,}{error}"
 
 
-def _losses(found: Comparison) -> Section | None:
-    if found.losses is None or found.first is None:
+def _losses(comparison: Comparison) -> Section | None:
+    if comparison.losses is None or comparison.first is None:
         return None
-    head = f" {_partings(found.losses)}; tensors part at {found.first.place.step}"
-    return Section("loss", "LOSS", head, escape(found.losses.name))
+    head = f" {_partings(comparison.losses)}; tensors part at {comparison.first.place.step}"
+    return Section("loss", "LOSS", head, escape(comparison.losses.name))
 
 
 def _partings(losses: Losses) -> str:
@@ -315,15 +320,15 @@ def _partings(losses: Losses) -> str:
     return ", by ".join([f"parts at step {losses.first_bit}", *later])
 
 
-def _notes(found: Comparison) -> Section | None:
-    notes: Sequence[str] = [*_paired(found), *map(escape, found.notes)]
+def _notes(comparison: Comparison) -> Section | None:
+    notes: Sequence[str] = [*_paired(comparison), *map(escape, comparison.notes)]
     return Section("note", "NOTE", entries=tuple(map(Entry, notes))) if notes else None
 
 
-def _paired(found: Comparison) -> list[str]:
+def _paired(comparison: Comparison) -> list[str]:
     """How records came to stand for each other, where that is not plain."""
-    if not found.renamed:
+    if not comparison.renamed:
         return []
-    one = found.renamed[0]
-    more = f" and {len(found.renamed) - 1} more" if len(found.renamed) > 1 else ""
+    one = comparison.renamed[0]
+    more = f" and {len(comparison.renamed) - 1} more" if len(comparison.renamed) > 1 else ""
     return [f"renamed ({one.how}): {escape(one.a)} is {escape(one.b)} in B{more}"]

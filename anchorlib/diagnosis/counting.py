@@ -13,23 +13,11 @@ if TYPE_CHECKING:
     from anchorlib.diagnosis.comparison import Comparison
     from anchorlib.diagnosis.pairing import Table
 
-__all__ = ["counted", "figure", "how_many", "listed"]
+__all__ = ["how_many", "listed"]
 
 Array = np.ndarray[Any, Any]
 NAMED = 2
 LISTED = 8
-
-
-def counted(number: int, word: str) -> str:
-    """As "1 record" or "2,000 records"."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def figure(value: float) -> str:
-    """Three digits, as 0.35, 12.4, 5,310 or 6.1e+06."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def listed(names: Sequence[str], mark: str) -> str:
@@ -38,9 +26,9 @@ def listed(names: Sequence[str], mark: str) -> str:
     return f"{shown} and {len(names) - LISTED:,} more" if len(names) > LISTED else shown
 
 
-def how_many(found: Comparison) -> tuple[str, str]:
+def how_many(comparison: Comparison) -> tuple[str, str]:
     """How many records have a partner; and how many one run has alone, by name or step."""
-    counts, (in_a, in_b) = found.counts, _alone(found)
+    counts, (in_a, in_b) = comparison.counts, _alone(comparison)
     return (
         f"{counts.matched:,} matched: {counts.identical:,} identical, "
         f"{counts.differing:,} differing;",
@@ -48,13 +36,13 @@ def how_many(found: Comparison) -> tuple[str, str]:
     )
 
 
-def _alone(found: Comparison) -> tuple[str, str]:
+def _alone(comparison: Comparison) -> tuple[str, str]:
     """Of A and of B as " (drop)" or " (steps 6-11)"; "" where neither tells it.
 
     A tensor counts as one run's alone where none of its records has a partner; records of other
     tensors are told by their steps where the other run has none of these.
     """
-    alignment = found.alignment
+    alignment = comparison.alignment
     if alignment is None:
         return "", ""
     a = _told(alignment.a, alignment.only_a, alignment.a_row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anchorlib.diagnosis.counting import figure
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.judgement import Nearness
 
 __all__ = ["NEARNESS", "nearer_text", "nearness_cells"]

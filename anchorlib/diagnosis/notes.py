@@ -19,13 +19,13 @@ SHOWN = 3
 
 
 def notes(
-    found: Frontier, origins: Sequence[Origin], noise: Envelope | None, runs: Sequence[Table]
+    frontier: Frontier, origins: Sequence[Origin], noise: Envelope | None, runs: Sequence[Table]
 ) -> list[str]:
     """One line each.
 
     runs: the noise runs' tables.
     """
-    alignment = found.alignment
+    alignment = frontier.alignment
     told: list[str] = []
     for table in (alignment.a, alignment.b):
         told += _modes(table)
@@ -37,7 +37,7 @@ def notes(
     told += _strangers(alignment)
     told += _guesses(alignment)
     told += _steps(alignment)
-    told += _flips(found)
+    told += _flips(frontier)
     if any(one.measure.measured == "shape" and one.cls == "starts_unequal" for one in origins):
         told.append(
             "the batches differ in size: what follows from them cannot be compared; what both runs "
@@ -48,7 +48,7 @@ def notes(
             f"from step {noise.horizon} on the noise runs are a tenth apart: element by element, "
             "nothing can be said there"
         )
-    if noise is not None and too_fine(found.alignment, runs):
+    if noise is not None and too_fine(frontier.alignment, runs):
         told.append(
             "the noise runs were perturbed by less than the coarsest element type rounds: they "
             "judge no drift (anchor noise takes the right size by itself, or --eps)"
@@ -148,11 +148,11 @@ def _steps(alignment: Alignment) -> Iterable[str]:
     ]
 
 
-def _flips(found: Frontier) -> Iterable[str]:
+def _flips(frontier: Frontier) -> Iterable[str]:
     """Integers that differ because what they were decided from differs: the first of them."""
-    a = found.alignment.a
+    a = frontier.alignment.a
     whole = np.array([dtypes.dtype(name).family in ("int", "bool") for name in a.dtypes] or [False])
-    rows = np.flatnonzero((found.status == 1) & found.explained & whole[a.dtype])
+    rows = np.flatnonzero((frontier.status == 1) & frontier.explained & whole[a.dtype])
     if not len(rows):
         return []
     row = int(rows[0])

@@ -29,13 +29,16 @@ PAIR = ("order", "order_b", "equal", "digest_a", "digest_b", "role", "score")
 PLACE = ("step", "pass_index", "call", "rank", "phase", "name", "kind")
 
 
-def lines(found: Comparison) -> str:
+def lines(comparison: Comparison) -> str:
     """The verdict and its sentence; under it the first difference and the first origins.
 
     With a reference run, which of A and B is nearer to it at these.
     """
-    told = [f"Comparison({found.a!r}, {found.b!r}, {found.verdict}: {escape(found.sentence)})"]
-    for section in sections(found):
+    told = [
+        f"Comparison({comparison.a!r}, {comparison.b!r}, "
+        f"{comparison.verdict}: {escape(comparison.sentence)})"
+    ]
+    for section in sections(comparison):
         if section.key not in AT_PROMPT:
             continue
         head = AT_PROMPT[section.key]
@@ -43,7 +46,7 @@ def lines(found: Comparison) -> str:
         if len(section.entries) > SHOWN:
             more = MORE.get(section.key, section.key)
             told.append(f"and {len(section.entries) - SHOWN:,} more in .{more}")
-    near = [(one.place, nearer_text(one.nearness)) for one in found.origins[:SHOWN]]
+    near = [(one.place, nearer_text(one.nearness)) for one in comparison.origins[:SHOWN]]
     told += [f"reference: {selector(at)} at {where(at)}: {text}" for at, text in near if text]
     return "\n  ".join(told)
 
@@ -57,9 +60,9 @@ def _said(entry: Entry) -> str:
     return f"{entry.name} at {entry.where}{said}"
 
 
-def html(found: Comparison) -> str:
+def html(comparison: Comparison) -> str:
     """All sections: the answer first, then a paragraph or a table each."""
-    told = sorted(sections(found), key=lambda one: one.key != "verdict")
+    told = sorted(sections(comparison), key=lambda one: one.key != "verdict")
     parts = [part for section in told for part in _section(section)]
     return "<div>\n{}\n</div>".format("\n".join(parts))
 
@@ -98,10 +101,10 @@ def _ends(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return list(rows) if len(rows) <= ROWS else [*rows[: ROWS - 1], rows[-1]]
 
 
-def frame(found: Comparison) -> pd.DataFrame:
+def frame(comparison: Comparison) -> pd.DataFrame:
     """One row a matched pair, in A's order; a pair that is equal has no measures (NaN)."""
     columns: dict[str, list[Any]] = {name: [] for name in (*PLACE, *PAIR, *Measure._fields)}
-    for part in found.columns():
+    for part in comparison.columns():
         for name, column in columns.items():
             missing = float("nan") if name in Measure._fields and name != "measured" else None
             column += [missing if value is None else value for value in part[name]]

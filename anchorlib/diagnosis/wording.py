@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import MODULE, made_otherwise
 from anchorlib.diagnosis.comparison import Divergence
 from anchorlib.diagnosis.judgement import (
@@ -186,7 +187,7 @@ def _size(origin: Origin) -> str:
     if measure.unrelated and measure.error_eps > ROUNDABLE:
         return f"{measure.error_eps * measure.eps:.0%} of its norm"
     if np.isfinite(measure.error_eps):
-        return f"{measure.error_eps:.3g} eps"
+        return f"{figure(measure.error_eps)} eps"
     if np.isfinite(measure.share_differing):
         return f"{measure.share_differing:.2%} of its elements"
     return "its shape" if measure.measured == "shape" else "an unknown amount"
@@ -209,7 +210,7 @@ def _noise(beside: Beside, answer: str) -> str:
     told, leaving = beside.drift, beside.leaving
     if leaving is not None:
         where = f"{_name(leaving.place)} at {_where(leaving.place)}"
-        return f"{where} is the first to leave the noise, {leaving.score:.3g} times as far off"
+        return f"{where} is the first to leave the noise, {figure(leaving.score)} times as far off"
     if told is None:
         return ""
     if told.covered is None:
@@ -217,4 +218,4 @@ def _noise(beside: Beside, answer: str) -> str:
     if told.covered:
         return "the noise runs drift as far" if answer == "expected" else ""
     where = f"{told.kind} at step {told.step}" if told.step >= 0 else told.kind
-    return f"the drift is {told.worst:.3g} times that of the noise runs ({where})"
+    return f"the drift is {figure(told.worst)} times that of the noise runs ({where})"

@@ -1,4 +1,4 @@
-"""What was found among the ranks of a run."""
+"""The answer about the ranks of a run: which leave their peers, are missing or ended early."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Departure:
     """One rank that leaves its peers in one series.
 
     rank and the ranks in peers are places in the grid's list of ranks.
-    place: the first record that shows it. records: how many do.
-    ratio: by a norm alone: how many times its peers'.
+    place: the grid's number of the first record that shows the departure. records: how many do.
+    ratio: how many times its peers' norm the rank's norm is; None unless the evidence is "norm".
     """
 
     evidence: Evidence
@@ -36,8 +36,8 @@ class Outlier:
         "parting": ranks that agreed do not any more, and no majority says which are right.
         "nan": NaN, or infinite gradients, where most peers have none.
         "norm": a root mean square far from its peers', by the factor `ratio`.
-    peers: the ranks that it was held against, which agree with each other.
-    records, tensors: how many records of how many tensors and kinds show it.
+    peers: the ranks that the outlier was held against; they agree with each other.
+    records, tensors: how many records of how many tensors and kinds show the departure.
     """
 
     ranks: tuple[int, ...]
@@ -67,7 +67,7 @@ class Early:
 class RankAnswer:
     """The ranks of a run, and which of them leave their peers.
 
-    replicated: series that the ranks hold alike. series: all that were looked at.
+    replicated: how many series the ranks hold alike. series: how many were looked at in all.
     missing: ranks that recorded nothing, though the job had them.
     """
 
@@ -85,14 +85,14 @@ class RankAnswer:
         return not self.missing and not self.ended_early
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values: what `anchor ranks --json` prints."""
+        """The answer as plain values: what `anchor ranks --json` prints."""
         return {"schema_version": 1, **asdict(self)}
 
 
-def folded(found: Sequence[Outlier]) -> tuple[Outlier, ...]:
-    """Ranks that leave the same peers at the same record in the same way, as one."""
+def folded(outliers: Sequence[Outlier]) -> tuple[Outlier, ...]:
+    """The outliers, one for all ranks that leave the same peers at the same record alike."""
     groups: dict[tuple[Any, ...], list[Outlier]] = {}
-    for one in found:
+    for one in outliers:
         where = (one.step, one.pass_index, one.call, one.phase, one.name, one.kind)
         groups.setdefault((one.evidence, *where, one.peers), []).append(one)
     return tuple(_together(ones) for ones in groups.values())

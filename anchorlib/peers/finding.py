@@ -55,7 +55,7 @@ def outliers(
 
 
 def _ordered(grid: Grid, left: Iterable[Departure]) -> tuple[Outlier, ...]:
-    """One for each rank and kind of evidence, with its first record, in order of execution."""
+    """The outliers in order of execution: a rank's departures of one kind of evidence are one."""
     groups: dict[tuple[int, str], list[Departure]] = {}
     for one in left:
         groups.setdefault((one.rank, one.evidence), []).append(one)

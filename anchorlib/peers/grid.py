@@ -24,7 +24,7 @@ LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 class SeriesKey(NamedTuple):
-    """What the records of one row of places have in common."""
+    """What the records of one series have in common on every rank."""
 
     name: str
     kind: str
@@ -40,13 +40,14 @@ class Grid:
     series: what `owner` numbers.
     owner, step, pass_index, call: (places,).
     Of each record, (ranks, places):
-    row: where it stands in its rank's table, -1 where there is none, or where it has no element:
-        a shard of which a rank holds nothing tells nothing.
-    digest: the upper half of its digest, 0 where there is none.
-    varied: whether it has two different finite elements.
-    nan, inf: whether it has any, in a step that counts and without a loss scale.
-    rms: root mean square of its finite elements; NaN where there is none, or it is no positive
-        number.
+    row: the record's row in the table of its rank; -1 where the rank has no record, or one without
+        elements: a shard of which a rank holds nothing tells nothing.
+    digest: the upper half of the record's digest, 0 without a record.
+    varied: whether the record has two different finite elements.
+    nan, inf: whether the record has NaN, or infinities. False in a step that GradScaler skipped,
+        and for a gradient that carries a loss scale: overflows are usual there.
+    rms: root mean square of the record's finite elements; NaN without a record, and where the root
+        mean square is no positive number.
     """
 
     ranks: list[int]
@@ -71,9 +72,10 @@ class Grid:
             yield key, slice(first, stop)
 
     def order(self, rank: int, place: int) -> int:
-        """When the rank (its number here) made the record at a place; raises DamagedError.
+        """The number of the record at a place in its rank's order of execution.
 
-        The record's checksum is compared first: damage on a disk is not a rank's fault.
+        rank: the rank's place in `ranks`. The record's checksum is compared first, since damage on
+        a disk is not a rank's fault. Raises DamagedError.
         """
         row = int(self.row[rank, place])
         self.readers[rank].check_rows(np.array([row]))
@@ -82,7 +84,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """The rows of one rank, and what places them."""
+    """The rows of one rank, each with the numbers that give it its place on the grid."""
 
     reader: RankReader
     rows: Array
@@ -90,9 +92,10 @@ class _Labels:
 
 
 def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> Grid:
-    """What the ranks recorded of these names and kinds (None: of all); a place counts once.
+    """The grid of the records that a run's ranks have of these names and kinds.
 
-    Raises DamagedError, CollectorError.
+    pairs: (name, kind) of the series that the grid holds; None for all. Where a rank has several
+    records of one place, the grid holds the first. Raises DamagedError, CollectorError.
     """
     known: dict[SeriesKey, int] = {}
     labels = [_labels(*both, known, pairs) for both in run.all_rows()]
@@ -117,6 +120,7 @@ def grid_of(run: Run, pairs: Set[tuple[str, str]] | None) -> Grid:
 def _labels(
     reader: RankReader, rows: Array, known: dict[SeriesKey, int], pairs: Set[tuple[str, str]] | None
 ) -> _Labels:
+    """The labels of a rank's rows; series that no rank before had are numbered into `known`."""
     phases = reader.catalogue.phases
     ids = reader.series_ids[rows].astype(np.int64)
     of_phase = reader.column("phase")[rows].astype(np.int64)
@@ -135,7 +139,7 @@ def _labels(
 
 
 def _shared(labels: list[_Labels]) -> list[_Labels]:
-    """The same, with one array of keys for neighbours whose keys are equal, as they mostly are."""
+    """The labels, where neighbours with equal keys share one array: thousands of ranks fit then."""
     for number in range(1, len(labels)):
         before, one = labels[number - 1].keys, labels[number]
         if np.array_equal(before, one.keys):
@@ -144,7 +148,7 @@ def _shared(labels: list[_Labels]) -> list[_Labels]:
 
 
 def _codes(keys: Array, levels: list[Array]) -> Array:
-    """Keys as one number each, in the order of the keys."""
+    """One number for each column of keys; the numbers sort as the keys do."""
     found = np.zeros(keys.shape[1], np.int64)
     for values, level in zip(keys, levels, strict=True):
         found = found * max(len(level), 1) + np.searchsorted(level, values)
@@ -152,6 +156,7 @@ def _codes(keys: Array, levels: list[Array]) -> Array:
 
 
 def _empty(ranks: int, places: int) -> dict[str, Array]:
+    """The grid's arrays of (ranks, places), as they are where no rank has a record."""
     shape = (ranks, places)
     flags = {name: np.zeros(shape, bool) for name in ("varied", "nan", "inf")}
     return {
@@ -163,7 +168,7 @@ def _empty(ranks: int, places: int) -> dict[str, Array]:
 
 
 def _fill(grid: Grid, rank: int, rows: Array, at: Array, reader: RankReader) -> None:
-    """Puts a rank's records onto the grid; of a place that repeats, the first one."""
+    """Writes a rank's records onto the grid; of several records of one place, the first."""
     numel = _numel(*reader.shape_codes(rows))
     told = np.flatnonzero(numel > 0)[::-1]
     rows, at, numel = rows[told], at[told], numel[told]

@@ -11,15 +11,15 @@ from anchorlib.peers.grid import Grid
 
 __all__ = ["departures_of_nan"]
 
-COMMON = 4  # where more than one rank in so many has NaN at some time, the data has them
-ACTIVATIONS = "value"  # infinities are usual in it: masks of attention
+COMMON = 4  # where more than one rank in four has NaN at some time, the data has them
+ACTIVATIONS = "value"  # the kind in which infinities are usual, as in masks of attention
 
 
 def departures_of_nan(grid: Grid) -> Iterator[Departure]:
     """Each rank that has NaN in a series, or an infinite gradient, where its peers are finite.
 
-    Steps that GradScaler skipped and gradients that carry its scale do not count: overflowing on
-    one rank first is what a loss scale does now and then.
+    Steps that GradScaler skipped and gradients that carry its scale do not count: a loss scale that
+    is too large lets gradients overflow, mostly on one rank first.
     """
     for key, places in grid.each():
         odd = grid.nan[:, places]

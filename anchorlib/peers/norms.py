@@ -5,14 +5,15 @@ powers of two of the root mean square, against the median of the ranks at the sa
 median absolute deviation (times 1.4826, which makes it the standard deviation of a normal
 distribution: Rousseeuw and Croux 1993) as the unit. Two tests:
 
-jump    at one record, against the rank's own five records before it, so that shards that are
-        larger than others for good are none, and against what the rank's other series of the kind
-        do in that step, for a strange batch moves them all: more than `JUMP` units, a factor of
-        `JUMP_AT_LEAST` powers of two, and twice what nine ranks in ten ever did in that series.
-level   over all records, in half of the series of a kind together and the same way: a rank that
-        counts its gradients twice from its first step on; one large shard is no such rank.
+jump    one record is compared with the rank's own five records before it, so that a shard that is
+        always larger than others is no jump. What the rank's other series of the kind do in that
+        step is taken off first, since a strange batch moves them all. A jump is more than `JUMP`
+        units, `JUMP_AT_LEAST` powers of two, and twice what nine ranks in ten ever did there.
+level   all records of a rank are compared with its peers'. A rank is out where half of its series
+        of a kind are out, all upwards or all downwards, as on a rank that counts its gradients
+        twice from its first step on. One large shard is not enough.
 
-What moves all series of a rank in one step alone is taken for its data's doing.
+A change of all series of a rank in a single step is taken for the doing of its data.
 """
 
 from __future__ import annotations
@@ -29,20 +30,23 @@ from anchorlib.peers.grid import Array, Grid
 __all__ = ["departures_of_norms"]
 
 FEWEST_RANKS = 4
-BEFORE = 5  # records that a rank's own level is the median of
+BEFORE = 5  # records before the judged one, whose median is the rank's own level
 JUMP = 9.0
 JUMP_AT_LEAST = 2.0
 BEYOND_OTHERS = 2.0
 LEVEL = 8.0
 LEVEL_AT_LEAST = 0.5
 LEVEL_SERIES = 3
-TOGETHER = 3  # series of a kind whose median in a step is the batch's doing
-FLOOR = 0.02  # powers of two: what rounding in another order may do to a norm
+TOGETHER = 3  # series of a kind from which their median change in a step is the batch's doing
+FLOOR = 0.02  # powers of two by which a norm may change where a sum rounds in another order
 SIGMA = 1.4826
 
 
 def departures_of_norms(grid: Grid, replicated: list[bool]) -> Iterator[Departure]:
-    """Each rank whose norms leave its peers, by series; `replicated` says which are left out."""
+    """Each rank whose norms leave those of its peers, by series.
+
+    replicated: of each series, whether ranks hold it alike; such series are judged by their bits.
+    """
     if len(grid.ranks) < FEWEST_RANKS:
         return
     kinds: dict[str, list[_Sizes]] = {}
@@ -60,7 +64,11 @@ def departures_of_norms(grid: Grid, replicated: list[bool]) -> Iterator[Departur
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """A series in powers of two: apart from the median of ranks, and what changed of that."""
+    """The sizes of one series, in powers of two.
+
+    apart: (ranks, places): how far each rank is from the median of all ranks. change: how much of
+    `apart` is new since the rank's records before.
+    """
 
     start: int
     steps: Array
@@ -69,7 +77,7 @@ class _Sizes:
 
 
 def _apart(rms: Array) -> Array:
-    """Powers of two between each rank and the median of all, (ranks, places); NaN without."""
+    """Powers of two between each rank and the median of all ranks; NaN where ranks are too few."""
     with np.errstate(all="ignore"):
         size = np.log2(rms)
     size[:, np.isfinite(size).sum(axis=0) < FEWEST_RANKS] = np.nan
@@ -78,7 +86,7 @@ def _apart(rms: Array) -> Array:
 
 
 def _change(apart: Array) -> Array:
-    """How far each record is from the median of its rank's records before it; NaN for the first."""
+    """How far each record is from the median of its rank's five before; NaN for the first ones."""
     count = apart.shape[1]
     ahead = np.full((len(apart), BEFORE), np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(np.hstack([ahead, apart]), BEFORE, axis=1)
@@ -127,7 +135,7 @@ def _departure(rank: int, start: int, at: Array, apart: Array) -> Departure:
 
 
 def _level(apart: Array) -> tuple[Array, Array]:
-    """Each rank's level over all records, in powers of two and in units."""
+    """The median of each rank over all its records, in powers of two and in units of the spread."""
     level = _median(apart, axis=1)
     unit = max(SIGMA * float(_median(np.abs(level))) if np.isfinite(level).any() else 0.0, FLOOR)
     return level, level / unit
@@ -147,7 +155,7 @@ def _levels(found: list[tuple[int, Array, Array]], grid: Grid) -> Iterator[Depar
 
 
 def _lasting(found: list[tuple[int, Array, Array]], out: Array, rank: int, grid: Grid) -> Departure:
-    """All records of a rank in the series whose level is out, at the first of them."""
+    """The departure of a rank whose level is out: it begins at the first record of those series."""
     starts = {found[number][0]: number for number in np.flatnonzero(out).tolist()}
     first = {_first(grid, rank, start): number for start, number in starts.items()}
     place = min(first, key=lambda at: (int(grid.step[at]), grid.order(rank, at)))
@@ -161,12 +169,12 @@ def _lasting(found: list[tuple[int, Array, Array]], out: Array, rank: int, grid:
 
 
 def _first(grid: Grid, rank: int, start: int) -> int:
-    """The first record of a rank in the series whose places begin at `start`."""
+    """The place of a rank's first record in the series whose places begin at `start`."""
     return start + int(np.argmax(grid.row[rank, start:] >= 0))
 
 
 def _median(values: Array, axis: int | None = None) -> Array:
-    """The median of what is finite; NaN where nothing is."""
+    """The median of the values that are not NaN; NaN where all are."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy says that a slice is all NaN
         found: Array = np.nanmedian(values, axis=axis)

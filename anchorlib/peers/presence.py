@@ -9,13 +9,13 @@ from anchorlib.reading import Run
 __all__ = ["ended_early", "missing_ranks"]
 
 WORLD = "env.WORLD_SIZE"
-MOST = 1 << 20  # ranks that a header may speak of; more is no job's
+MOST = 1 << 20  # ranks: a larger world size in a header belongs to no job
 
 
 def missing_ranks(run: Run, ranks: list[int]) -> tuple[int, ...]:
-    """Below the highest rank, or below the world size that the headers state, none recorded.
+    """The ranks without a record, below the highest rank or the world size that headers state.
 
-    A run that was told to record some ranks alone (`ranks=`, ANCHOR_RANKS) lacks the others too.
+    Ranks that a run was told not to record (`ranks=`, ANCHOR_RANKS) count as missing too.
     """
     if not ranks:
         return ()

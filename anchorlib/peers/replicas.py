@@ -1,9 +1,9 @@
-"""Tensors that ranks hold alike, and the rank whose bits are others: digests alone, no threshold.
+"""Tensors that ranks hold alike, and ranks whose bits differ there: by digests, no threshold.
 
-Ranks with equal digests at a place are a class. A series is replicated where a rank typically has
-a class of `size` peers (all ranks of a data-parallel job; the replicas of a shard in a hybrid one),
-and that says something: the tensor is not one number throughout, as zeros of a first step are on
-every shard. A rank is away where its class is at most half that size.
+Ranks with equal digests at a place are a class. A series is replicated where classes typically have
+several ranks (all ranks of a data-parallel job; the replicas of a shard in a hybrid one), and where
+the tensor is not one number throughout: the zeros of a first step are equal on every shard, and say
+nothing. A rank is away where its class has at most half the typical number of ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from anchorlib.peers.grid import Array, Grid
 
 __all__ = ["Classes", "classes", "departures", "settled"]
 
-MOST_RETURNING = 4  # at most one rank in so many leaves and comes back, else it is the data's doing
-CHANGES = 3  # so many new values that ranks share make even a single number replicated
-MANY = 8  # ranks for which one new value is enough
+MOST_RETURNING = 4  # where more than one rank in four leaves and comes back, the data does it
+CHANGES = 3  # new values that ranks share, from which even a single number is replicated
+MANY = 8  # ranks from which one new value is enough for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Classes:
     """How many ranks share a rank's digest at each place of a series.
 
     sizes: (ranks, places), 0 where a rank has no record.
-    typical: how large a replicated tensor's classes are, 0 where it is none.
-    plain: it never said anything: one number throughout, and never another.
+    typical: how large the classes of a replicated tensor are, 0 for a tensor that is none.
+    plain: whether the tensor says nothing: one number throughout, which never changes.
     """
 
     kind: str
@@ -58,10 +58,10 @@ def _classes(grid: Grid, kind: str, places: slice) -> Classes:
 
 
 def settled(found: list[Classes]) -> list[Classes]:
-    """The same, where series that say nothing go by the others of their kind.
+    """The classes, where series that say nothing are replicated if the others of their kind are.
 
-    A bias of zeros, or a scale that never moves, is held alike where nearly all of its kind are. A
-    loss is not, which ranks have each for itself from the first record on.
+    A bias of zeros, or a scale that never moves, is held alike where nearly all series of its kind
+    are. A loss is not held alike: ranks differ in it from the first record on.
     """
     kinds: dict[str, list[int]] = {}
     for one in found:
@@ -99,11 +99,12 @@ def departures(one: Classes) -> Iterator[Departure]:
 
 
 def _departure(one: Classes, rank: int, away: Array, present: Array) -> Iterator[Departure]:
+    """The departure of a rank that is away; none where it went on after its peers had ended."""
     places = np.flatnonzero(away[rank])
     at = int(places[0])
     mates = _mates(one, rank, at, away)
     if mates.any() and not (mates & present[:, at]).any():
-        return  # its peers ended, and it went on alone
+        return
     home = mates & present[:, at] & ~away[:, at]
     lost = bool(mates.any()) and not home.any()
     if not mates.any():
@@ -113,7 +114,7 @@ def _departure(one: Classes, rank: int, away: Array, present: Array) -> Iterator
 
 
 def _mates(one: Classes, rank: int, at: int, away: Array) -> Array:
-    """The ranks with which it agreed last before; none where it never did."""
+    """The ranks with which a rank agreed last before a place; none where it agreed with nobody."""
     before = np.flatnonzero((one.sizes[rank, :at] > 1) & ~away[rank, :at])
     if not len(before):
         return np.zeros(len(one.digest), bool)
@@ -124,7 +125,7 @@ def _mates(one: Classes, rank: int, at: int, away: Array) -> Array:
 
 
 def _parting(one: Classes, at: int, away: Array, present: Array) -> Iterator[Departure]:
-    """Ranks that agreed until `at`, each, and from there on with no majority any more."""
+    """A departure for each rank that agreed with its peers until `at`, where majorities end."""
     left = away[:, :at].any(axis=1)
     for rank in np.flatnonzero(present[:, at] & ~left).tolist():
         records = int(present[rank, at:].sum())
@@ -132,9 +133,10 @@ def _parting(one: Classes, at: int, away: Array, present: Array) -> Iterator[Dep
 
 
 def _without_rhythm(away: Array, nowhere: Array, present: Array) -> tuple[Array, int | None]:
-    """What is away where somebody is at home; and from where on nobody is any more, if it ends so.
+    """Which ranks are away at places that have a majority; and the place where majorities end.
 
-    Ranks that all part and meet again (local steps between two averages) do nothing wrong.
+    The place is None where a majority comes back after the places without: ranks that all part and
+    meet again (local steps between two averages) do nothing wrong.
     """
     told = present.any(axis=0)
     home = np.flatnonzero(told & ~nowhere)
@@ -155,7 +157,7 @@ def _is_data(away: Array, present: Array) -> bool:
 
 
 def _sizes(digest: Array, present: Array) -> Array:
-    """How many ranks have each rank's digest, by place."""
+    """How many ranks have the digest that each rank has, by place; 0 without a record."""
     ranks = len(digest)
     sizes = np.full(digest.shape, ranks, np.int64)
     other = np.flatnonzero((digest != digest[:1]).any(axis=0) | ~present.all(axis=0))
@@ -174,7 +176,7 @@ def _sizes(digest: Array, present: Array) -> Array:
 
 
 def _changes(sizes: Array, digest: Array) -> int:
-    """How often most ranks went to a new value together, between one place and the next."""
+    """How often most ranks went to one new value together from one place to the next."""
     most = 4 * sizes.max(axis=0) >= 3 * len(sizes)
     shared = np.take_along_axis(digest, np.argmax(sizes, axis=0)[None], axis=0)[0]
     return int(np.count_nonzero((shared[1:] != shared[:-1]) & most[1:] & most[:-1]))
@@ -187,7 +189,7 @@ def _agree_at_first(sizes: Array) -> bool:
 
 
 def _usual(sizes: Array) -> Array:
-    """The size of a rank's class at each place, in the middle: one that occurs, 0 without ranks."""
+    """The median size of the ranks' classes at each place, a size that occurs; 0 without ranks."""
     ascending = np.sort(sizes, axis=0)
     absent = (ascending == 0).sum(axis=0)
     middle = np.minimum((absent + len(sizes) - 1) // 2, len(sizes) - 1)

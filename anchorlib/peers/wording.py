@@ -1,9 +1,10 @@
-"""What was found among ranks, as sentences; names in them are escaped."""
+"""Outliers among ranks as sentences for people; names in them are escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anchorlib.amounts import figure
 from anchorlib.names import escape, join
 from anchorlib.peers.answer import Outlier
 
@@ -24,7 +25,7 @@ _SEVERAL = {
 
 
 def outlier_text(one: Outlier) -> str:
-    """One outlier: which ranks, from where on, and by what."""
+    """An outlier in one line: which ranks leave, at which record first, and what shows it."""
     meaning = (_SEVERAL if len(one.ranks) > 1 else _ONE)[one.evidence]
     peers = "1 other" if len(one.peers) == 1 else f"{len(one.peers):,} others"
     places = (("pass", one.pass_index), ("call", one.call))
@@ -35,7 +36,7 @@ def outlier_text(one: Outlier) -> str:
     return (
         f"{ranks_text(one.ranks)} first at step {one.step}{where}{phase} in "
         f"{escape(join(one.name, one.kind))}: "
-        f"{meaning.format(peers=peers, ratio=f'{one.ratio or 0:.3g}')}; {records}{tensors}"
+        f"{meaning.format(peers=peers, ratio=figure(one.ratio or 0))}; {records}{tensors}"
     )
 
 

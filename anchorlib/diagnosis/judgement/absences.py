@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.judgement.second_steps import stepped_again
 from anchorlib.diagnosis.pairing import Table
 from anchorlib.names import escape
 
@@ -21,58 +22,60 @@ Array = np.ndarray[Any, Any]
 SHOWN = 3
 
 
-def absences(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+def absences(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """A clause each.
 
     names: A's names -> B's, where they differ.
     """
-    a = found.alignment.a
+    a = frontier.alignment.a
     kind = a.tensors[a.tensor[row]].kind
     if kind == "grad":
-        return _lone_backwards(found, row, names)
-    return [*_lost(found, row, names), *_called(found, row, names)] if kind == "value" else []
+        return _lone_backwards(frontier, row, names)
+    return [*_lost(frontier, row, names), *_called(frontier, row, names)] if kind == "value" else []
 
 
-def _lost(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+def _lost(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """What A was computed from in this step, of which B has no record there.
 
     Of what A computed under a name that B never uses, B may only have no anchor.
     """
-    alignment, a = found.alignment, found.alignment.a
-    if not found.orphaned[row]:
+    alignment, a = frontier.alignment, frontier.alignment.a
+    if not frontier.orphaned[row]:
         return []
     step = int(a.step[row])
     here = alignment.only_a[a.step[alignment.only_a] == step]
     known = {names.get(one.name, one.name) for one in a.tensors}
     known &= {one.name for one in alignment.b.tensors}
-    given = here[found.role[here] != Role.COMPUTED]
+    given = here[frontier.role[here] != Role.COMPUTED]
     only = {a.tensors[one].name for one in a.tensor[given].tolist()}
     only |= {
         name
         for one in a.tensor[here].tolist()
         if names.get(name := a.tensors[one].name, name) in known
     }
-    parents = dict.fromkeys(link.name for link in found.ancestry(row).parents)
+    parents = dict.fromkeys(link.name for link in frontier.ancestry(row).parents)
     lost = [name for name in parents if name in only]
     told = []
     for name in lost[:SHOWN]:
-        phases = _phases(found, names.get(name, name), step + alignment.step_offset)
+        phases = _phases(frontier, names.get(name, name), step + alignment.step_offset)
         there = f"which B makes in phase {escape(phases[0])}" if phases else "which B does not have"
         told.append(f"A computes it from {escape(name)}, {there}")
     return told
 
 
-def _phases(found: Frontier, name: str, step: int) -> list[str]:
+def _phases(frontier: Frontier, name: str, step: int) -> list[str]:
     """In which phases B alone has a value of this name in a step."""
-    b = found.alignment.b
-    rows = found.alignment.only_b
+    b = frontier.alignment.b
+    rows = frontier.alignment.only_b
     rows = rows[(b.step[rows] == step) & _named(b, name, "value")[rows]]
     return [b.phases[one] for one in np.unique(b.phase[rows]).tolist()]
 
 
-def _lone_backwards(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+def _lone_backwards(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """Passes whose backward reaches a parameter in one run alone."""
-    alignment = found.alignment
+    if stepped_again(frontier, row):
+        return []  # the run has no backward pass there at all: it lacks no detach
+    alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     tensor, step = a.tensors[a.tensor[row]], int(a.step[row])
     name = names.get(tensor.name, tensor.name)
@@ -93,9 +96,9 @@ def _lone_backwards(found: Frontier, row: int, names: Mapping[str, str]) -> list
     return told
 
 
-def _called(found: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
+def _called(frontier: Frontier, row: int, names: Mapping[str, str]) -> list[str]:
     """That the module whose buffer this is was called more often in one run before."""
-    alignment, a = found.alignment, found.alignment.a
+    alignment, a = frontier.alignment, frontier.alignment.a
     tensor = a.tensors[a.tensor[row]]
     module = tensor.name.rpartition(".")[0]
     before = a.step[(a.order < a.order[row]) & _named(a, module, "value")]

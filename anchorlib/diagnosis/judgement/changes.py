@@ -81,7 +81,7 @@ class Changes:
     unread: of how many gradients more the values are looked at.
     """
 
-    found: Frontier
+    frontier: Frontier
     unread: int = 10
     _lineages: dict[tuple[int, int], Lineage] = field(default_factory=dict)
     _names: dict[str, str] = field(init=False)
@@ -89,7 +89,7 @@ class Changes:
     _partings: list[Parting] = field(init=False)
 
     def __post_init__(self) -> None:
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         self._names = {one.a: one.b for one in alignment.renamed}
         self._partings = partings(alignment)
         a, b = _names_of(alignment.a), _names_of(alignment.b)
@@ -111,7 +111,7 @@ class Changes:
         return tuple(told)
 
     def _kind(self, row: int) -> str:
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         kind: str = a.tensors[a.tensor[row]].kind
         return kind
 
@@ -126,7 +126,7 @@ class Changes:
 
     def made_of_alone(self, row: int) -> str:
         """What B made the same value of that has no partner in A."""
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind != "value" or not len(
             alignment.only_b
         ):
@@ -142,14 +142,14 @@ class Changes:
 
     def _calls(self, row: int) -> Iterator[tuple[Call, Call]]:
         """The forward calls whose operations made this row, in A and in B."""
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         at = int(np.searchsorted(alignment.a_row, row))
         one = _call(alignment.a, row)
         two = _call(alignment.b, int(alignment.b_row[at]))
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "value":
             yield one, two
             return
-        for link in self.found.ancestry(row).parents:
+        for link in self.frontier.ancestry(row).parents:
             if link.saved or link.kind != "grad" or link.steps_back or link.call is None:
                 continue
             later = link.pass_index - one.pass_index
@@ -166,7 +166,7 @@ class Changes:
         edges = self._edges(run, call)
         if edges is None or compiled(edges.ops) or any(op.endswith(MODULE) for op in edges.ops):
             return []
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         own = a.tensors[a.tensor[row]]
         name = self._names.get(own.name, own.name) if run else own.name
         places: Sequence[int] = range(len(edges.ops))
@@ -179,7 +179,7 @@ class Changes:
     def _edges(self, run: int, call: Call) -> Edges | None:
         lineage = self._lineages.get((run, call.rank))
         if lineage is None:
-            table = (self.found.alignment.a, self.found.alignment.b)[run]
+            table = (self.frontier.alignment.a, self.frontier.alignment.b)[run]
             lineage = Lineage(table.edges.get(call.rank, ()))
             self._lineages[run, call.rank] = lineage
         return lineage.edges(
@@ -199,7 +199,7 @@ class Changes:
         Then it computes another formula: eps, approximate, p, negative_slope. Of other classes, or
         with other arguments, two modules may still compute one and the same.
         """
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         if a.tensors[a.tensor[row]].kind not in ("value", "pass_grad"):
             return False
         return other_values(*self._texts(row))
@@ -209,7 +209,7 @@ class Changes:
 
         Of parts that were put together each may have been divided by how many there are.
         """
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         value = alignment.a.tensors[alignment.a.tensor[row]].kind == "value"
         return value and not alignment.merged and other_number(*self.operations(row))
 
@@ -220,7 +220,7 @@ class Changes:
 
     def _texts(self, row: int) -> tuple[object, object]:
         """What the module of A, and that of B, says of itself; None where nothing is known."""
-        a, b = self.found.alignment.a, self.found.alignment.b
+        a, b = self.frontier.alignment.a, self.frontier.alignment.b
         tensor = a.tensors[a.tensor[row]]
         told_a, told_b = a.header.get(tensor.rank, {}), b.header.get(tensor.rank, {})
         for name in (tensor.name, tensor.name.rpartition(".")[0]):
@@ -233,7 +233,7 @@ class Changes:
         """Which operations one run alone has, or has more often."""
         if alone := self.made_of_alone(row):
             return [f"B computes it from {alone}, which A does not have"]
-        if lone := absences(self.found, row, self._names):
+        if lone := absences(self.frontier, row, self._names):
             return lone
         if not a or not b:
             return []
@@ -251,7 +251,7 @@ class Changes:
 
     def _settings(self, row: int) -> list[str]:
         """What the optimizers were told otherwise up to an update that differs."""
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         tensor = alignment.a.tensors[alignment.a.tensor[row]]
         if tensor.kind not in ("updated", "delta") and not tensor.kind.startswith("opt."):
             return []
@@ -271,8 +271,8 @@ class Changes:
         if not far or not self.unread:
             return []
         self.unread -= 1
-        told = [*moved(self.found, row), *targets(self.found, row)]
-        alignment = self.found.alignment
+        told = [*moved(self.frontier, row), *targets(self.frontier, row)]
+        alignment = self.frontier.alignment
         if alignment.a.tensors[alignment.a.tensor[row]].kind == "grad" and not told:
             pair = int(np.searchsorted(alignment.a_row, row))
             told += filter(None, [leftover(alignment, pair, measure.eps)])
@@ -280,7 +280,7 @@ class Changes:
 
     def _scaled(self, row: int, factor: float) -> str:
         """That a factor is the loss scale of its step, which the backward's own records state."""
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         which = (a.step == a.step[row]) & (a.scale != a.scale[row])
         scales = np.unique(a.scale[which])
         stated = scales[(scales > 0) & (scales != 1)]
@@ -304,7 +304,7 @@ class Changes:
 
     @property
     def _edges_of_a(self) -> Iterable[Sequence[Edges]]:
-        return self.found.alignment.a.edges.values()
+        return self.frontier.alignment.a.edges.values()
 
     def _cut_elsewhere(self, row: int) -> bool:
         """Whether one run recorded, between its operations, what the other has under no name."""

@@ -14,6 +14,7 @@ from anchorlib.diagnosis.judgement.constants import is_constant
 from anchorlib.diagnosis.judgement.covering import Covering
 from anchorlib.diagnosis.judgement.envelope import Envelope
 from anchorlib.diagnosis.judgement.resummation import Resummations
+from anchorlib.diagnosis.judgement.second_steps import stepped_again
 from anchorlib.diagnosis.judgement.severity import LEARNT, severity
 from anchorlib.diagnosis.sizes import Measure, Measures
 from anchorlib.names import escape, join
@@ -34,7 +35,7 @@ _UNSEEN = (
 class Classes:
     """Says of which class a row of A is that differs although what made it is equal."""
 
-    found: Frontier
+    frontier: Frontier
     measures: Measures
     changes: Changes
     noise: Envelope | None = None
@@ -43,9 +44,9 @@ class Classes:
     resummations: Resummations = field(init=False)
 
     def __post_init__(self) -> None:
-        self.skips = skips(self.found.alignment)
-        self.covering = Covering(self.found, self.measures, self.noise)
-        self.resummations = Resummations(self.found)
+        self.skips = skips(self.frontier.alignment)
+        self.covering = Covering(self.frontier, self.measures, self.noise)
+        self.resummations = Resummations(self.frontier)
 
     def of(self, row: int) -> tuple[str, str]:
         """The class of a row, and why."""
@@ -63,21 +64,24 @@ class Classes:
 
     def pair(self, row: int) -> int:
         """The pair that a row of A is in."""
-        return int(np.searchsorted(self.found.alignment.a_row, row))  # pairs are in A's order
+        return int(np.searchsorted(self.frontier.alignment.a_row, row))  # pairs are in A's order
 
     def _class(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        role = Role(int(self.found.role[row]))
-        if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.found.copies:
+        role = Role(int(self.frontier.role[row]))
+        if role in (Role.INPUT, Role.LOOSE, Role.BUFFER) and row not in self.frontier.copies:
             return self._unmade(row, pair, measure)
-        if role == Role.PARAMETER and not self.found.alignment.a.pass_index[row]:
+        if role == Role.PARAMETER and not self.frontier.alignment.a.pass_index[row]:
             opened = self._opened(row)
             if opened:
                 return opened
         if self._unseen_window(row):
             return "window_start", _UNSEEN[role == Role.OPTIMIZER]
-        if role == Role.OPTIMIZER and (again := self._stepped_again(row, pair)):
-            return "not_rounding", again
-        if role == Role.OPTIMIZER and self.found.orphaned[row]:
+        if run := stepped_again(self.frontier, row):
+            return (
+                "not_rounding",
+                f"{run}'s optimizer stepped again, without a backward pass in between",
+            )
+        if role == Role.OPTIMIZER and self.frontier.orphaned[row]:
             return "window_start", f"what it was made of is not in B: {self._orphans(row)}"
         if self._unseen_gradients(row):
             return "window_start", "the gradients that changed parameters were not recorded"
@@ -85,7 +89,7 @@ class Classes:
 
     def _unmade(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """The class of what nothing recorded is known to have made."""
-        role = self.found.role[row]
+        role = self.frontier.role[row]
         if role == Role.INPUT:
             return self._given(row, pair, measure)
         if role == Role.BUFFER and self._is_constant(row, pair):
@@ -94,7 +98,7 @@ class Classes:
 
     def _opened(self, row: int) -> tuple[str, str] | None:
         """The class of a parameter that differs where records begin, None elsewhere."""
-        found = self.found
+        found = self.frontier
         if found.opening[row]:
             return "window_start", "the step before was not recorded"
         if found.alignment.a.step[row] == 0:
@@ -114,17 +118,19 @@ class Classes:
 
     def _is_constant(self, row: int, pair: int) -> bool:
         """Whether it is a buffer that code makes, with equal seeds."""
-        row_b = int(self.found.alignment.b_row[pair])
-        return not self._seeds_differ(row) and is_constant(self.found, row, row_b, self._is_related)
+        row_b = int(self.frontier.alignment.b_row[pair])
+        return not self._seeds_differ(row) and is_constant(
+            self.frontier, row, row_b, self._is_related
+        )
 
     def _is_related(self, row: int) -> bool:
         """Whether its two records are variants of one another."""
         pair = self.pair(row)
-        matched = self.found.alignment.a_row[pair : pair + 1].tolist() == [row]
+        matched = self.frontier.alignment.a_row[pair : pair + 1].tolist() == [row]
         return matched and self.measure(pair).cosine_distance < UNRELATED
 
     def _loose(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
-        if self.found.opening[row]:
+        if self.frontier.opening[row]:
             return "window_start", "the step before was not recorded"
         if self._recorded_before(row, Role.COMPUTED):
             return self._computed(row, pair, measure)
@@ -143,38 +149,26 @@ class Classes:
 
     def _has_lineage(self, row: int) -> bool:
         """Whether it is known of anything in A's rank what it was computed from."""
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         return bool(a.edges.get(a.tensors[a.tensor[row]].rank))
 
     def _equal_before(self, row: int) -> int | None:
         """The step of the record before it of the same tensor, where that is equal in both."""
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         same = np.flatnonzero((a.tensor == a.tensor[row]) & (a.order < a.order[row]))
-        same = same[self.found.status[same] == EQUAL]
+        same = same[self.frontier.status[same] == EQUAL]
         return int(a.step[same].max()) if len(same) else None
-
-    def _stepped_again(self, row: int, pair: int) -> str:
-        """That B's optimizer stepped with no backward pass since its step before; "" elsewhere."""
-        b, row_b = self.found.alignment.b, int(self.found.alignment.b_row[pair])
-        if not self.found.orphaned[row]:
-            return ""
-        tensor = b.tensors[b.tensor[row_b]]
-        passes = [t.kind == "pass_grad" and t.rank == tensor.rank for t in b.tensors]
-        steps = b.step[np.array(passes, bool)[b.tensor]]
-        if b.step[row_b] in steps or not (steps < b.step[row_b]).any():
-            return ""
-        return "B's optimizer stepped again, without a backward pass in between"
 
     def _orphans(self, row: int) -> str:
         """The parents of its step that A alone recorded."""
-        a = self.found.alignment.a
-        rows = [one for one in self.found.parents(row) if self.found.status[one] == UNMATCHED]
+        a = self.frontier.alignment.a
+        rows = [one for one in self.frontier.parents(row) if self.frontier.status[one] == UNMATCHED]
         tensors = [a.tensors[a.tensor[one]] for one in rows]
         return ", ".join(escape(join(tensor.name, tensor.kind)) for tensor in tensors[:3])
 
     def _recorded_before(self, row: int, role: Role) -> bool:
         """Whether records of this role were made before it in the same pass."""
-        found = self.found
+        found = self.frontier
         a, block = found.alignment.a, int(found.block_of[row])
         rows = found.blocks.rows_of(block)
         roles = found.layouts[int(found.blocks.layout[block])].role
@@ -183,7 +177,7 @@ class Classes:
 
     def _unseen_window(self, row: int) -> bool:
         """Whether what it depends on may have changed unseen before it."""
-        found = self.found
+        found = self.frontier
         if found.lacking[row] and found.opening[row]:
             return True
         a = found.alignment.a
@@ -193,7 +187,7 @@ class Classes:
 
     def _unseen_gradients(self, row: int) -> bool:
         """Whether it hangs on a parameter that may have changed by gradients without a record."""
-        found = self.found
+        found = self.frontier
         a = found.alignment.a
         step, pass_index = int(a.step[row]), int(a.pass_index[row])
         if not (step or pass_index):
@@ -223,13 +217,13 @@ class Classes:
         return cls, note
 
     def _random(self, row: int) -> bool:
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         return self.noise is not None and (tensor.name, tensor.kind) in self.noise.random
 
     def _size(self, row: int, pair: int, measure: Measure) -> tuple[str, str]:
         """Rounding or not, by how large the difference is."""
-        a = self.found.alignment.a
+        a = self.frontier.alignment.a
         if measure.measured == "shape":
             return "not_rounding", "the shapes differ"
         if dtypes.dtype(a.dtypes[a.dtype[row]]).family in ("int", "bool"):
@@ -239,7 +233,7 @@ class Classes:
                 else "elements"
             )
             return "not_rounding", f"{share} differ, and integers do not round"
-        told = severity(self.found, row, int(self.found.alignment.b_row[pair]), measure)
+        told = severity(self.frontier, row, int(self.frontier.alignment.b_row[pair]), measure)
         if np.isnan(told.error):
             return "rounding", "no values were kept; its size is not known"
         if self.changes.other_settings(row) or self.changes.other_number(row):
@@ -248,7 +242,7 @@ class Classes:
             return "rounding", told.note
         if self.covering.excuses(row, pair, told):
             return "rounding", "the noise runs differ as much"
-        row_b = int(self.found.alignment.b_row[pair])
+        row_b = int(self.frontier.alignment.b_row[pair])
         again = self.resummations.of(row, row_b, measure, told.eps)
         if again is not None and again.rounding:
             return "rounding", again.note
@@ -257,7 +251,7 @@ class Classes:
 
     def _large(self, row: int, measure: Measure, note: str) -> tuple[str, str]:
         """More than rounding, unless something unrecorded came in."""
-        found = self.found
+        found = self.frontier
         unrelated = measure.cosine_distance >= UNRELATED
         untracked, seeds = bool(found.ancestry(row).untracked), self._seeds_differ(row)
         parameters = bool(found.parameter_lacking[row])
@@ -270,7 +264,7 @@ class Classes:
         return "not_rounding", note
 
     def _seeds_differ(self, row: int) -> bool:
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         rank = alignment.a.tensors[alignment.a.tensor[row]].rank
         seeds = [
             table.header.get(rank, {}).get("torch.initial_seed")

@@ -30,29 +30,29 @@ MOST_ELEMENTS = 1 << 22
 """Of x; bounds memory, in float64."""
 
 
-def conditioning(found: Frontier, row: int) -> float:
+def conditioning(frontier: Frontier, row: int) -> float:
     """How many times larger the rounding of a stretch that ends in a norm is; 1 where none does."""
-    ops = found.ancestry(row).ops
+    ops = frontier.ancestry(row).ops
     norms = [op for op in ops if NORM.search(op)]
-    a = found.alignment.a
+    a = frontier.alignment.a
     if not norms or a.tensors[a.tensor[row]].kind != "value":
         return 1.0
     alone = [
         one
-        for one in found.parents(row)
-        if found.status[one] == UNMATCHED and a.shape[one] == a.shape[row]
+        for one in frontier.parents(row)
+        if frontier.status[one] == UNMATCHED and a.shape[one] == a.shape[row]
     ]
     if not alone:
         return UNSEEN if len(ops) > 1 else 1.0
-    x = _values(found, alone[0])
+    x = _values(frontier, alone[0])
     if x is None:
         return UNSEEN
     channels = OF_CHANNELS.search(norms[0]) and x.ndim > 1
     return _of(x, tuple(n for n in range(x.ndim) if n != 1) if channels else (x.ndim - 1,))
 
 
-def _values(found: Frontier, row: int) -> Array | None:
-    a = found.alignment.a
+def _values(frontier: Frontier, row: int) -> Array | None:
+    a = frontier.alignment.a
     if not a.kept[row] or a.figures["numel"][row] > MOST_ELEMENTS:
         return None
     try:

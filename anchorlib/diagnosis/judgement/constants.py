@@ -18,21 +18,21 @@ __all__ = ["is_constant"]
 SET = (Role.PARAMETER, Role.INPUT)
 
 
-def is_constant(found: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
+def is_constant(frontier: Frontier, row: int, row_b: int, related: Callable[[int], bool]) -> bool:
     """Whether a buffer stays as it is in both runs, while all that was set from outside is equal.
 
     row, row_b: its record in A and in B. Of a single record nobody knows whether it stays.
     related: whether the two records of a row are variants of one another, as inputs are that the
         program made with the buffer's help.
     """
-    alignment, block = found.alignment, int(found.block_of[row])
+    alignment, block = frontier.alignment, int(frontier.block_of[row])
     if not (_stays(alignment.a, row) and _stays(alignment.b, row_b)):
         return False
-    rows = found.blocks.rows_of(block)
-    roles = found.layouts[int(found.blocks.layout[block])].role
+    rows = frontier.blocks.rows_of(block)
+    roles = frontier.layouts[int(frontier.blocks.layout[block])].role
     outside = rows[np.isin(roles, SET)]
-    other = outside[found.status[outside] != EQUAL]
-    order, role = alignment.a.order, found.role
+    other = outside[frontier.status[outside] != EQUAL]
+    order, role = alignment.a.order, frontier.role
     return all(
         role[one] == Role.INPUT and order[one] > order[row] and related(one)
         for one in other.tolist()

@@ -31,7 +31,7 @@ COVERED = 4.0
 class Covering:
     """What the noise runs say of the differences of a comparison; nothing without any."""
 
-    found: Frontier
+    frontier: Frontier
     measures: Measures
     noise: Envelope | None
 
@@ -43,7 +43,7 @@ class Covering:
         """
         if self.noise is None or not self.covers(pair):
             return False
-        a, at = self.found.alignment.a, int(np.searchsorted(self.measures.pair, pair))
+        a, at = self.frontier.alignment.a, int(np.searchsorted(self.measures.pair, pair))
         own, eps = float(self.noise.relative[at]), float(self.measures["eps"][at])
         error = self.measures["error_eps"][at] * eps
         few = bool(self.measures["numel"][at] < FEW)
@@ -55,7 +55,7 @@ class Covering:
         turned = few or apart >= TURNED
         if error >= HALF and not turned:
             return False
-        rows = self.found.alignment.a_row[self.measures.pair]
+        rows = self.frontier.alignment.a_row[self.measures.pair]
         kinds = np.array([tensor.kind for tensor in a.tensors])[a.tensor[rows]]
         alike = (a.step[rows] == a.step[row]) & (kinds == a.tensors[a.tensor[row]].kind)
         usual = float(np.nanmedian(self.noise.relative[alike]))
@@ -71,7 +71,7 @@ class Covering:
         the operation magnify its own rounding.
         """
         assert self.noise is not None
-        moved = self.noise.largest(self.found.parents(row, saved=True))
+        moved = self.noise.largest(self.frontier.parents(row, saved=True))
         if moved:
             return told.limit * told.eps * max(1.0, MAGNIFIED * own / moved)
         finer = min(1.0, told.eps / self.noise.size) if self.noise.size else 1.0

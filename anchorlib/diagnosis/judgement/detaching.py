@@ -13,9 +13,9 @@ __all__ = ["detached"]
 Site = tuple[str, str, int, int]
 
 
-def detached(found: Frontier, row: int) -> list[str]:
+def detached(frontier: Frontier, row: int) -> list[str]:
     """What to say of a gradient that comes back from somewhere in one run alone."""
-    alignment = found.alignment
+    alignment = frontier.alignment
     tensor = alignment.a.tensors[alignment.a.tensor[row]]
     if tensor.kind == "value":
         return []

@@ -35,10 +35,10 @@ class Segment:
     ops: tuple[str, ...]
 
 
-def segments(found: Frontier) -> list[Segment]:
+def segments(frontier: Frontier) -> list[Segment]:
     """The segments of all origins, in A's order of execution."""
-    a = found.alignment.a
-    rows = found.origins
+    a = frontier.alignment.a
+    rows = frontier.origins
     rank = np.array([tensor.rank for tensor in a.tensors])[a.tensor[rows]]
     rows = rows[np.lexsort((rank, a.order[rows], a.step[rows]))]
     names: dict[tuple[str, str], int] = {}
@@ -50,34 +50,34 @@ def segments(found: Frontier) -> list[Segment]:
     amongst = np.bincount(which.reshape(-1), minlength=len(first))
     groups: dict[Any, list[int]] = {}
     for number in np.argsort(first, kind="stable").tolist():
-        groups.setdefault(_segment(found, int(rows[first[number]])), []).append(number)
+        groups.setdefault(_segment(frontier, int(rows[first[number]])), []).append(number)
     told = []
     for numbers in groups.values():
         leaders = [int(rows[first[number]]) for number in numbers]
         at = place[first[numbers[0]]] == place
-        told.append(_told(found, leaders, int(amongst[numbers].sum()), rows[at]))
+        told.append(_told(frontier, leaders, int(amongst[numbers].sum()), rows[at]))
     return told
 
 
-def _told(found: Frontier, leaders: list[int], amongst: int, same: Array) -> Segment:
-    a, row = found.alignment.a, leaders[0]
+def _told(frontier: Frontier, leaders: list[int], amongst: int, same: Array) -> Segment:
+    a, row = frontier.alignment.a, leaders[0]
     at_once = same[(a.step[same] == a.step[row]) & (a.pass_index[same] == a.pass_index[row])]
     ranks = {a.tensors[one].rank for one in a.tensor[at_once].tolist()}
-    ops = [found.ancestry(one).ops for one in leaders]
+    ops = [frontier.ancestry(one).ops for one in leaders]
     common = tuple(op for op in ops[0] if all(op in other for other in ops[1:]))
     return Segment(row, tuple(leaders), amongst, tuple(sorted(ranks)), common or ops[0])
 
 
-def _segment(found: Frontier, row: int) -> Any:
+def _segment(frontier: Frontier, row: int) -> Any:
     """What rows of one segment have in common."""
-    a = found.alignment.a
-    role = Role(int(found.role[row]))
+    a = frontier.alignment.a
+    role = Role(int(frontier.role[row]))
     where = (int(a.step[row]), int(a.pass_index[row]), int(a.phase[row]))
-    if role in (Role.PARAMETER, Role.LOOSE, Role.INPUT, Role.BUFFER) and row not in found.copies:
+    if role in (Role.PARAMETER, Role.LOOSE, Role.INPUT, Role.BUFFER) and row not in frontier.copies:
         return (*where, role)
     kind = a.tensors[a.tensor[row]].kind
     if role == Role.OPTIMIZER:
         # An optimizer does to every parameter what it does to one.
         return (*where, role, "grad" if kind == "grad" else "updated")
-    parents = tuple(sorted(found.parents(row)))
+    parents = tuple(sorted(frontier.parents(row)))
     return (*where, kind == "value", parents or row)

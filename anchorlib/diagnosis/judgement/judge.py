@@ -34,7 +34,7 @@ class Judge:
     unplaced: of how many more it says where in the tensor they differ.
     """
 
-    found: Frontier
+    frontier: Frontier
     measures: Measures
     noise: Envelope | None = None
     changes: Changes = field(init=False)
@@ -42,29 +42,29 @@ class Judge:
     unplaced: int = 20
 
     def __post_init__(self) -> None:
-        self.changes = Changes(self.found)
-        self.classes = Classes(self.found, self.measures, self.changes, self.noise)
+        self.changes = Changes(self.frontier)
+        self.classes = Classes(self.frontier, self.measures, self.changes, self.noise)
 
     def origins(self) -> list[Origin]:
         """All of them, one a segment; where one run alone becomes NaN or infinite; and a leap."""
-        told = [self._origin(segment) for segment in segments(self.found)]
+        told = [self._origin(segment) for segment in segments(self.frontier)]
         if not any(origin.cls == "nonfinite" for origin in told):
             told += self._overflow()
-        leap = jump(self.found, self.measures)
+        leap = jump(self.frontier, self.measures)
         if leap is not None and not self.classes.covering.covers(self.classes.pair(leap.row)):
             told = self._with_leap(told, leap)
-        turn = turning(self.found, self.measures)
+        turn = turning(self.frontier, self.measures)
         told = told if turn is None else self._with_leap(told, Jump(turn, 0.0), OPTIMIZER)
-        other = stated(self.found, self.measures, self.changes)
+        other = stated(self.frontier, self.measures, self.changes)
         return told if other is None else self._with_leap(told, Jump(other, 0.0), FORMULA)
 
     def _with_leap(self, told: list[Origin], leap: Jump, why: str = "") -> list[Origin]:
         """With the place where the error leaps, unless something so early is to blame already."""
-        place = place_at(self.found.alignment.a, leap.row)
+        place = place_at(self.frontier.alignment.a, leap.row)
         if any(one.cls in BAD and one.place.step <= place.step for one in told):
             return told
         segment = Segment(
-            leap.row, (leap.row,), 1, (place.rank,), self.found.ancestry(leap.row).ops
+            leap.row, (leap.row,), 1, (place.rank,), self.frontier.ancestry(leap.row).ops
         )
         note = f"{leap.times:,.0f} times the error of anything before it in the step"
         note = note if leap.times else why
@@ -78,15 +78,15 @@ class Judge:
         A difference of its own: no rounding grows into it where the noise runs stay finite.
         """
         which = self.measures["nonfinite"] > 0
-        which &= ~self.classes.skips.in_both(self.found.alignment.a_row[self.measures.pair])
+        which &= ~self.classes.skips.in_both(self.frontier.alignment.a_row[self.measures.pair])
         if self.noise is not None and (which & self.noise.nonfinite).any():
             return []
-        alignment = self.found.alignment
+        alignment = self.frontier.alignment
         rows = alignment.a_row[self.measures.pair[which]]
         if not len(rows):
             return []
         row = int(rows[np.lexsort((alignment.a.order[rows], alignment.a.step[rows]))[0]])
-        ops = self.found.ancestry(row).ops
+        ops = self.frontier.ancestry(row).ops
         rank = alignment.a.tensors[alignment.a.tensor[row]].rank
         segment = Segment(row, (row,), len(rows), (rank,), ops)
         note = "NaN or infinity in one run alone, of inputs that differ already"
@@ -98,7 +98,7 @@ class Judge:
         for worst in self._worst(segment) if cls not in BAD else ():
             other, why = self.classes.of(worst)
             if other in BAD:
-                segment = replace(segment, row=worst, ops=self.found.ancestry(worst).ops)
+                segment = replace(segment, row=worst, ops=self.frontier.ancestry(worst).ops)
                 cls, note = other, why
                 break
         return self._told(segment, cls, note)
@@ -111,7 +111,7 @@ class Judge:
         errors = {row: self._error(row) for row in segment.rows}
         worst: dict[str, int] = {}
         for row in sorted(errors, key=lambda one: -errors[one]):
-            a = self.found.alignment.a
+            a = self.frontier.alignment.a
             worst.setdefault(a.tensors[a.tensor[row]].kind, row)
         return [row for row in worst.values() if row != segment.row]
 
@@ -120,11 +120,11 @@ class Judge:
         measure = self.classes.measure(self.classes.pair(row))
         if measure.nonfinite:
             return np.inf
-        error = size_of_error(self.found, row, measure)
+        error = size_of_error(self.frontier, row, measure)
         return -1.0 if np.isnan(error) else error
 
     def _told(self, segment: Segment, cls: str, note: str) -> Origin:
-        row, found = segment.row, self.found
+        row, found = segment.row, self.frontier
         pair = self.classes.pair(row)
         measure = self.classes.measure(pair)
         ancestry = found.ancestry(row)
@@ -153,4 +153,4 @@ class Judge:
     def _where(self, pair: int) -> str:
         """Which of its elements differ; of the first origins alone, for their values are read."""
         self.unplaced -= 1
-        return whereabouts(self.found.alignment, pair) if self.unplaced >= 0 else ""
+        return whereabouts(self.frontier.alignment, pair) if self.unplaced >= 0 else ""

@@ -39,14 +39,14 @@ class Jump(NamedTuple):
     times: float
 
 
-def jump(found: Frontier, measures: Measures) -> Jump | None:
+def jump(frontier: Frontier, measures: Measures) -> Jump | None:
     """The first leap in the first step that differs, in A's order of execution.
 
     A tensor that is made of rounding alone, as the gradient of a bias before a norm, is all error,
     and behind a decision that integers record even rounding may become large: neither is a leap.
     """
-    a = found.alignment.a
-    rows = found.alignment.a_row[measures.pair]
+    a = frontier.alignment.a
+    rows = frontier.alignment.a_row[measures.pair]
     at = np.flatnonzero(a.step[rows] == a.step[rows].min()) if len(rows) else rows
     at = at[np.argsort(a.order[rows[at]], kind="stable")]
     # An update is a small difference of two large numbers: its relative error says nothing.
@@ -61,9 +61,11 @@ def jump(found: Frontier, measures: Measures) -> Jump | None:
     largest = 0.0
     for place, (row, error) in zip(at.tolist(), errors.items(), strict=True):
         far = error > TIMES * max(largest, LEAST)
-        if far and (_is_handed_on(found, row, errors) or _is_rounding(found, measures, place)):
+        if far and (
+            _is_handed_on(frontier, row, errors) or _is_rounding(frontier, measures, place)
+        ):
             continue
-        if far and _is_shaken(found, measures, place, TIMES * max(largest, LEAST)):
+        if far and _is_shaken(frontier, measures, place, TIMES * max(largest, LEAST)):
             continue
         if far and largest > 0:
             if measures["numel"][place] >= ELEMENTS:
@@ -73,43 +75,43 @@ def jump(found: Frontier, measures: Measures) -> Jump | None:
     return None
 
 
-def _is_handed_on(found: Frontier, row: int, errors: Mapping[int, float]) -> bool:
+def _is_handed_on(frontier: Frontier, row: int, errors: Mapping[int, float]) -> bool:
     """Whether something that it was made of is as far off."""
-    a = found.alignment.a
+    a = frontier.alignment.a
     # What was recorded later did not hand anything on, whatever a parameter's kinds hang on; and
     # no gradient depends on what the loss comes to.
     gradient = a.tensors[a.tensor[row]].kind != "value"
     parents = [
         one
-        for one in found.parents(row, saved=True)
-        if a.order[one] < a.order[row] and not (gradient and _is_number(found, one))
+        for one in frontier.parents(row, saved=True)
+        if a.order[one] < a.order[row] and not (gradient and _is_number(frontier, one))
     ]
     return errors[row] <= TIMES * max((errors.get(one, 0.0) for one in parents), default=0.0)
 
 
-def _is_number(found: Frontier, row: int) -> bool:
-    a = found.alignment.a
+def _is_number(frontier: Frontier, row: int) -> bool:
+    a = frontier.alignment.a
     return bool(a.figures["numel"][row] == 1) and a.tensors[a.tensor[row]].kind == "value"
 
 
-def _is_rounding(found: Frontier, measures: Measures, place: int) -> bool:
+def _is_rounding(frontier: Frontier, measures: Measures, place: int) -> bool:
     """Whether it is no more than rounding in what it was computed in, or beside what made it.
 
     Where a float32 record goes on in bfloat16, one rounding of that is a leap of a thousand.
     """
-    row_a, row_b = _rows(found, measures, place)
-    told = severity(found, row_a, row_b, measures.at(place))
+    row_a, row_b = _rows(frontier, measures, place)
+    told = severity(frontier, row_a, row_b, measures.at(place))
     return told.rounding or (told.note != "" and told.error <= TIMES)
 
 
-def _is_shaken(found: Frontier, measures: Measures, place: int, limit: float) -> bool:
+def _is_shaken(frontier: Frontier, measures: Measures, place: int, limit: float) -> bool:
     """Whether it is an update that is far off only where its gradient is rounding alone."""
-    row_a, row_b = _rows(found, measures, place)
-    kind = found.alignment.a.tensors[found.alignment.a.tensor[row_a]].kind
-    return kind == "updated" and steady_error(found, row_a, row_b) <= limit
+    row_a, row_b = _rows(frontier, measures, place)
+    kind = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row_a]].kind
+    return kind == "updated" and steady_error(frontier, row_a, row_b) <= limit
 
 
-def _rows(found: Frontier, measures: Measures, place: int) -> tuple[int, int]:
+def _rows(frontier: Frontier, measures: Measures, place: int) -> tuple[int, int]:
     """A's row and B's of a pair that was measured."""
     pair = int(measures.pair[place])
-    return int(found.alignment.a_row[pair]), int(found.alignment.b_row[pair])
+    return int(frontier.alignment.a_row[pair]), int(frontier.alignment.b_row[pair])

@@ -30,26 +30,26 @@ EPS = 2.0**-23  # of float32, in which what is moved is held at least
 CERTAIN = 8.0  # times that rounding, which a move has to be
 
 
-def moved(found: Frontier, row: int) -> list[str]:
+def moved(frontier: Frontier, row: int) -> list[str]:
     """What the move says; nothing where it says nothing, or values were not kept."""
-    alignment = found.alignment
+    alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     if not FEW <= a.figures["numel"][row] <= MOST_ELEMENTS:
         return []
     try:
         if tensor.kind == "value":
-            return list(_since(found, row))
-        return list(_left_there(found, row)) if tensor.kind in ("updated", "delta") else []
+            return list(_since(frontier, row))
+        return list(_left_there(frontier, row)) if tensor.kind in ("updated", "delta") else []
     except StoreError:
         return []
 
 
-def _since(found: Frontier, row: int) -> Iterator[str]:
+def _since(frontier: Frontier, row: int) -> Iterator[str]:
     """Of a value that was equal in its record before."""
-    alignment, a = found.alignment, found.alignment.a
+    alignment, a = frontier.alignment, frontier.alignment.a
     before = _records(a, row, "value")
     before = before[a.order[before] < a.order[row]]
-    if not len(before) or found.status[before[-1]] != EQUAL:
+    if not len(before) or frontier.status[before[-1]] != EQUAL:
         return
     start = _values(a, int(before[-1]))
     one, two = _values(a, row), _values(alignment.b, _partner(alignment, row))
@@ -68,14 +68,14 @@ def _since(found: Frontier, row: int) -> Iterator[str]:
         yield f"B's move of it {since} is A's times the {power} of what it was"
 
 
-def _left_there(found: Frontier, row: int) -> Iterator[str]:
+def _left_there(frontier: Frontier, row: int) -> Iterator[str]:
     """Of what an optimizer made of a parameter that was moved within the step."""
-    alignment, a = found.alignment, found.alignment.a
+    alignment, a = frontier.alignment, frontier.alignment.a
     within = _records(a, row, "value")
     within = within[(a.step[within] == a.step[row]) & (a.order[within] < a.order[row])]
     made = _records(a, row, "updated")
     made = made[(a.step[made] == a.step[row]) & (a.pass_index[made] == a.pass_index[row])]
-    if len(within) < 2 or not len(made) or (found.status[within] != EQUAL).any():
+    if len(within) < 2 or not len(made) or (frontier.status[within] != EQUAL).any():
         return
     start, last = (_values(a, int(one)) for one in (within[0], within[-1]))
     one, two = _values(a, int(made[-1])), _values(alignment.b, _partner(alignment, int(made[-1])))

@@ -12,20 +12,20 @@ from anchorlib.names import escape, join
 __all__ = ["preceding"]
 
 
-def preceding(found: Frontier, first: Place, origin: Origin) -> str:
+def preceding(frontier: Frontier, first: Place, origin: Origin) -> str:
     """Why the first record that differs is not told as the origin; "" where it is.
 
     first: its place. origin: the one that is told first.
     """
     if first == origin.place:
         return ""
-    a = found.alignment.a
+    a = frontier.alignment.a
     row, told = _row(a, first), _row(a, origin.place)
-    if a.step[told] == a.step[row] and found.since[told] <= a.order[row]:
+    if a.step[told] == a.step[row] and frontier.since[told] <= a.order[row]:
         return "is the same tensor under another name"
-    if not found.explained[row]:
+    if not frontier.explained[row]:
         return "is made by the same operation"
-    follows = [one for one in found.parents(row, saved=True) if found.status[one] == 1]
+    follows = [one for one in frontier.parents(row, saved=True) if frontier.status[one] == 1]
     if follows:
         tensor = a.tensors[a.tensor[follows[0]]]
         return f"follows from {escape(join(tensor.name, tensor.kind))}"

@@ -9,6 +9,7 @@ from anchorlib.diagnosis.causes import Frontier, Role, mode_since
 from anchorlib.diagnosis.judgement.detaching import detached
 from anchorlib.diagnosis.judgement.groups import Segment
 from anchorlib.diagnosis.judgement.operations import computing
+from anchorlib.diagnosis.judgement.second_steps import stepped_again
 from anchorlib.diagnosis.pairing import compiled
 from anchorlib.diagnosis.sizes import Measure
 from anchorlib.names import escape
@@ -38,7 +39,7 @@ def unrounding(ops: tuple[str, ...], *, gradient: bool, parents: int) -> bool:
 
 
 def reason(
-    found: Frontier,
+    frontier: Frontier,
     segment: Segment,
     measure: Measure,
     note: str,
@@ -51,13 +52,13 @@ def reason(
     note: what the class itself says. changed: what B does otherwise there. outside: whether the
         difference came in from elsewhere, so that its operations say nothing.
     """
-    a, row = found.alignment.a, segment.row
+    a, row = frontier.alignment.a, segment.row
     parts = [note] if note else []
     if outside:
         return "; ".join(parts)
     if measure.measured == "summary":
         parts.append("judged from summaries alone, as a lower bound")
-    ancestry = found.ancestry(row)
+    ancestry = frontier.ancestry(row)
     direct = [link for link in ancestry.parents if not link.saved]
     gradient = a.tensors[a.tensor[row]].kind != "value"
     if unrounding(segment.ops, gradient=gradient, parents=len(direct)):
@@ -65,32 +66,32 @@ def reason(
             f"{segment.ops[0]} cannot round: the difference was made just before, by something "
             "that is not recorded"
         )
-    if found.lacking[row] and not segment.ops and not note:
+    if frontier.lacking[row] and not segment.ops and not note:
         parts.append("how it was made was not recorded")
     parts += _stretch(segment)
-    if row in found.copies:
-        parts.append(_copied(found, row))
-    told = [*_in_eval_mode(found, row), *detached(found, row), *changed]
-    parts += told or _seen_before(found, row, measure)
-    left_over = any(one.startswith("zero_grad?") for one in changed)
-    if found.role[row] == Role.OPTIMIZER and not segment.ops and not left_over:
-        parts.append(_after_backward(found, a.tensors[a.tensor[row]].kind))
-    if ranks := _ranks(found, segment):
+    if row in frontier.copies:
+        parts.append(_copied(frontier, row))
+    told = [*_in_eval_mode(frontier, row), *detached(frontier, row), *changed]
+    parts += told or _seen_before(frontier, row, measure)
+    explained = any(one.startswith("zero_grad?") for one in changed) or stepped_again(frontier, row)
+    if frontier.role[row] == Role.OPTIMIZER and not segment.ops and not explained:
+        parts.append(_after_backward(frontier, a.tensors[a.tensor[row]].kind))
+    if ranks := _ranks(frontier, segment):
         parts.append(ranks)
     return "; ".join(parts)
 
 
-def _copied(found: Frontier, row: int) -> str:
+def _copied(frontier: Frontier, row: int) -> str:
     """In which run a value is a copy of an earlier record."""
-    a, source = found.alignment.a, found.copies[row]
+    a, source = frontier.alignment.a, frontier.copies[row]
     name = escape(a.tensors[a.tensor[source]].name)
     one, other = "AB" if (a.digest[row] == a.digest[source]).all() else "BA"
     return f"in {one} it is {name} bit for bit, in {other} it is not"
 
 
-def _in_eval_mode(found: Frontier, row: int) -> list[str]:
+def _in_eval_mode(frontier: Frontier, row: int) -> list[str]:
     """Which run had the layer in eval mode by then, where the other had not."""
-    alignment = found.alignment
+    alignment = frontier.alignment
     tensor, step = alignment.a.tensors[alignment.a.tensor[row]], int(alignment.a.step[row])
     names = {one.a: one.b for one in alignment.renamed}
     sides = (
@@ -105,13 +106,13 @@ def _in_eval_mode(found: Frontier, row: int) -> list[str]:
     return [f"{run} has it in eval mode from step {at} on"]
 
 
-def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:
+def _seen_before(frontier: Frontier, row: int, measure: Measure) -> list[str]:
     """That the operations are those of an earlier step, where the difference is of another kind.
 
     Recording looks at the graph behind a tensor in the first steps alone.
     """
     large = measure.nonfinite or measure.error_eps > LARGE
-    alignment = found.alignment
+    alignment = frontier.alignment
     a, step = alignment.a, int(alignment.a.step[row])
     tensor = a.tensors[a.tensor[row]]
     told = [one.step for one in a.edges.get(tensor.rank, ()) if one.name == tensor.name]
@@ -122,11 +123,11 @@ def _seen_before(found: Frontier, row: int, measure: Measure) -> list[str]:
     ]
 
 
-def _after_backward(found: Frontier, kind: str) -> str:
+def _after_backward(frontier: Frontier, kind: str) -> str:
     if kind != "grad":
         return "the optimizer itself"
     # Where ranks or passes are taken together, what was made of them is known: this remains.
-    words = ("reduction" if one.ranks > 1 else "accumulation" for one in found.alignment.merged)
+    words = ("reduction" if one.ranks > 1 else "accumulation" for one in frontier.alignment.merged)
     told = " or ".join(dict.fromkeys(words)) or "clipping, scaling or reduction"
     return f"after backward: {told}"
 
@@ -140,8 +141,8 @@ def _stretch(segment: Segment) -> list[str]:
     return []
 
 
-def _ranks(found: Frontier, segment: Segment) -> str:
-    every = {tensor.rank for tensor in found.alignment.a.tensors}
+def _ranks(frontier: Frontier, segment: Segment) -> str:
+    every = {tensor.rank for tensor in frontier.alignment.a.tensors}
     if len(every) < 2:
         return ""
     if len(segment.ranks) == len(every):

@@ -104,12 +104,12 @@ def _near(sides: Sequence[Measures], at: int, apart: float) -> Nearness:
     return nearness(one, two, apart)
 
 
-def _missing(found: Alignment, origin: Origin, *, taken_apart: bool) -> str:
+def _missing(alignment: Alignment, origin: Origin, *, taken_apart: bool) -> str:
     """Why the reference has no record of an origin."""
     if taken_apart:
         return "it does at once what A does in parts"
-    kinds = {(one.b, tensor.kind) for one in found.renamed for tensor in found.a.tensors
+    kinds = {(one.b, tensor.kind) for one in alignment.renamed for tensor in alignment.a.tensors
              if tensor.name == one.a}  # fmt: skip
-    kinds |= {(tensor.name, tensor.kind) for tensor in found.a.tensors}
+    kinds |= {(tensor.name, tensor.kind) for tensor in alignment.a.tensors}
     known = (origin.place.name, origin.place.kind) in kinds
     return "not recorded there" if known else "not recorded"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import EQUAL, UNMATCHED, Frontier, Role, module_key
 from anchorlib.diagnosis.judgement.severity import CONVOLUTION, MATMUL
 from anchorlib.diagnosis.pairing import Table
@@ -58,8 +59,8 @@ class Resummation(NamedTuple):
 class Resummations:
     """Resummations of single records of a comparison, as many as the work allows."""
 
-    def __init__(self, found: Frontier) -> None:
-        self._found = found
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
         self._work = WORK
 
     def of(self, row: int, row_b: int, measure: Measure, eps: float) -> Resummation | None:
@@ -67,9 +68,9 @@ class Resummations:
 
         eps: of the precision that it was computed in.
         """
-        a = self._found.alignment.a
+        a = self._frontier.alignment.a
         summed = len(a.shapes[a.shape[row]]) == 1
-        ops = self._found.ancestry(row).ops
+        ops = self._frontier.ancestry(row).ops
         if not (summed or any(MATMUL.search(op) or CONVOLUTION.search(op) for op in ops)):
             return None
         operands = self._operands(row)
@@ -79,7 +80,7 @@ class Resummations:
 
     def _operands(self, row: int) -> list[int]:
         """What it may be made of: equal in both runs, or recorded by A alone; nearest first."""
-        found = self._found
+        found = self._frontier
         a, block = found.alignment.a, int(found.block_of[row])
         rows = found.blocks.rows_of(block)
         role = found.layouts[int(found.blocks.layout[block])].role
@@ -98,7 +99,7 @@ class Resummations:
     def _added_up(
         self, row: int, row_b: int, operands: list[int], eps: float
     ) -> Resummation | None:
-        alignment = self._found.alignment
+        alignment = self._frontier.alignment
         a, b = alignment.a, alignment.b
         if not self._readable(a, row) or not self._readable(b, row_b):
             return None
@@ -147,9 +148,9 @@ class Resummations:
         if self._kind(row) == "value" or len(gradients) != 1 or not measure.norm:
             return None
         if len(shape) < 2:
-            sums = self._kind(row) in ("grad", "pass_grad") and self._found.ancestry(row).ops
+            sums = self._kind(row) in ("grad", "pass_grad") and self._frontier.ancestry(row).ops
             return self._bounded_sum(shape, gradients[0], measure, eps) if sums else None
-        norm, own = self._found.alignment.a.figures["l2"], self._shape(gradients[0])
+        norm, own = self._frontier.alignment.a.figures["l2"], self._shape(gradients[0])
         others = [one for one in operands if one not in gradients]
         if not any(_pairing(self._shape(one), own, shape)[0] for one in others):
             return _half_known(own, shape, measure, eps)
@@ -162,7 +163,7 @@ class Resummations:
             if eps > 2.0**-23:
                 limit *= 2.0**-23 / eps + 1 / math.sqrt(terms)
             if measure.error_eps * measure.eps <= limit * eps:
-                return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
+                return Resummation(True, f"sums of {terms:,} terms round by {figure(limit)} eps")
         return None
 
     def _bounded_sum(
@@ -173,28 +174,28 @@ class Resummations:
         if not shape or shape[0] not in own or not shape[0] or eps > 2.0**-23:
             return None
         terms = math.prod(own) // shape[0]
-        norm = float(self._found.alignment.a.figures["l2"][gradient])
+        norm = float(self._frontier.alignment.a.figures["l2"][gradient])
         limit = 0.5 * math.sqrt(terms) * max(norm / measure.norm, 1.0)
         if measure.error_eps * measure.eps > limit * eps:
             return None
-        return Resummation(True, f"sums of {terms:,} terms round by {limit:.3g} eps")
+        return Resummation(True, f"sums of {terms:,} terms round by {figure(limit)} eps")
 
     def _gradients(self, operands: Iterable[int]) -> list[int]:
         return [one for one in operands if self._kind(one) == "grad"]
 
     def _kind(self, row: int) -> str:
-        a = self._found.alignment.a
+        a = self._frontier.alignment.a
         kind: str = a.tensors[a.tensor[row]].kind
         return kind
 
     def _shape(self, row: int) -> tuple[int, ...]:
-        a = self._found.alignment.a
+        a = self._frontier.alignment.a
         shape: tuple[int, ...] = a.shapes[a.shape[row]]
         return shape
 
     def _geometry(self, row: int) -> Geometry | None:
         """What the module says whose weight this is the gradient of."""
-        a = self._found.alignment.a
+        a = self._frontier.alignment.a
         tensor = a.tensors[a.tensor[row]]
         header = a.header.get(tensor.rank, {})
         text = header.get(module_key(tensor.name.rpartition(".")[0]))
@@ -215,13 +216,13 @@ def _told(truth: Sum, runs: tuple[Array, Array], eps: float) -> Resummation | No
         return None
     first, second = (error / norm / eps for error in errors)
     least, most = min(first, second), max(first, second)
-    near = f"both are {most:.3g} eps from float64"
+    near = f"both are {figure(most)} eps from float64"
     if most > CLEARLY * least:
         which = "A" if first < second else "B"
-        near = f"{which} is nearer to float64: {least:.3g} against {most:.3g} eps"
+        near = f"{which} is nearer to float64: {figure(least)} against {figure(most)} eps"
     if max(errors) > limit:
         return Resummation(False, near)
-    allowed = f"sums of {truth.terms:,} terms round by {limit / norm / eps:.3g} eps"
+    allowed = f"sums of {truth.terms:,} terms round by {figure(limit / norm / eps)} eps"
     return Resummation(True, f"{allowed}; {near}")
 
 
@@ -239,7 +240,7 @@ def _half_known(
     if measure.error_eps * measure.eps > limit * eps:
         return None
     why = "what it multiplies was not recorded"
-    return Resummation(True, f"sums of {terms:,} terms may round by {limit:.3g} eps; {why}")
+    return Resummation(True, f"sums of {terms:,} terms may round by {figure(limit)} eps; {why}")
 
 
 def _pairing(

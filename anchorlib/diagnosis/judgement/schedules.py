@@ -27,25 +27,25 @@ WRITTEN = ("foreach", "fused", "capturable", "differentiable")
 """Settings that say how an optimizer is written, not what it computes."""
 
 
-def turning(found: Frontier, measures: Measures) -> int | None:
+def turning(frontier: Frontier, measures: Measures) -> int | None:
     """The first update in a step at which an optimizer is told otherwise; None without."""
-    told = [*partings(found.alignment), *settings(found.alignment)]
+    told = [*partings(frontier.alignment), *settings(frontier.alignment)]
     steps = sorted({one.step for one in told if _matters(one)})
-    turns = (_turn(found, measures, step) for step in steps)
+    turns = (_turn(frontier, measures, step) for step in steps)
     return next((row for row in turns if row is not None), None)
 
 
-def _turn(found: Frontier, measures: Measures, step: int) -> int | None:
+def _turn(frontier: Frontier, measures: Measures, step: int) -> int | None:
     """The first update of this step, where updates are further apart than what came before."""
-    a = found.alignment.a
-    rows = found.alignment.a_row[measures.pair]
+    a = frontier.alignment.a
+    rows = frontier.alignment.a_row[measures.pair]
     updates = np.array([tensor.kind == "delta" for tensor in a.tensors] or [False], bool)
     apart = measures["error_eps"] * measures["eps"]
     known = ~np.isnan(apart)
     here = known & updates[a.tensor[rows]] & (a.step[rows] == step)
     earlier = updates if step else np.array([one.kind == "grad" for one in a.tensors], bool)
     at = max(step - 1, 0)
-    if not here.any() or not earlier[a.tensor[found.alignment.a_row[_at(found, at)]]].any():
+    if not here.any() or not earlier[a.tensor[frontier.alignment.a_row[_at(frontier, at)]]].any():
         return None
     before = known & earlier[a.tensor[rows]] & (a.step[rows] == at)
     least = float(np.median(apart[before])) if before.any() else 0.0
@@ -55,9 +55,9 @@ def _turn(found: Frontier, measures: Measures, step: int) -> int | None:
     return first
 
 
-def _at(found: Frontier, step: int) -> Array:
+def _at(frontier: Frontier, step: int) -> Array:
     """The pairs of a step."""
-    alignment = found.alignment
+    alignment = frontier.alignment
     return np.flatnonzero(alignment.a.step[alignment.a_row] == step)
 
 

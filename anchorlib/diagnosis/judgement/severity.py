@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from anchorlib import dtypes
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier
 from anchorlib.diagnosis.judgement.conditioning import conditioning
 from anchorlib.diagnosis.pairing import Table, compiled
@@ -81,66 +82,66 @@ class Severity(NamedTuple):
         return self.error <= self.limit
 
 
-def severity(found: Frontier, row: int, row_b: int, measure: Measure) -> Severity:
+def severity(frontier: Frontier, row: int, row_b: int, measure: Measure) -> Severity:
     """How bad the difference of an origin is, its inputs being equal.
 
     Errors that cannot be measured are nan, and no rounding.
     """
-    a, b = found.alignment.a, found.alignment.b
-    ops = found.ancestry(row).ops
+    a, b = frontier.alignment.a, frontier.alignment.b
+    ops = frontier.ancestry(row).ops
     eps = max(
         measure.eps,
         _computed_in((a, row), (b, row_b)),
-        _of_parents(found, row),
+        _of_parents(frontier, row),
         min(_of_autocast(_header(*side), ops) for side in ((a, row), (b, row_b))),
         *(_of_hardware(header, ops) for header in (_header(a, row), _header(b, row_b))),
     )
     absolute = _absolute(measure, float(b.figures["l2"][row_b]))
     norm = max(measure.norm, *(_summed(*side) for side in ((a, row), (b, row_b))))
-    scale, note = _scale(found, row, norm, eps)
-    low = _low_sum(found, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
-    limit = (TOLERANCE if eps <= EPS32 else low) * _growth(found, row, ops)
-    limit *= conditioning(found, row)
+    scale, note = _scale(frontier, row, norm, eps)
+    low = _low_sum(frontier, row, measure, eps) if _is_sum(a, row) else TOLERANCE_LOW
+    limit = (TOLERANCE if eps <= EPS32 else low) * _growth(frontier, row, ops)
+    limit *= conditioning(frontier, row)
     error = absolute / (eps * scale) if scale else math.inf
-    if _kind(found, row) in UPDATES:
-        usual, limit = limit, _of_update(found, row, scale, limit)
+    if _kind(frontier, row) in UPDATES:
+        usual, limit = limit, _of_update(frontier, row, scale, limit)
         if limit < error <= usual:
-            note = f"an update rounds by {limit:.2g} eps of the parameter"
+            note = f"an update rounds by {figure(limit)} eps of the parameter"
     return Severity(error, limit, eps, note)
 
 
-def size_of_error(found: Frontier, row: int, measure: Measure) -> float:
+def size_of_error(frontier: Frontier, row: int, measure: Measure) -> float:
     """An error in eps beside its like: an update's is that of the parameter, whatever its size."""
-    if _kind(found, row) != "delta":
+    if _kind(frontier, row) != "delta":
         return measure.error_eps
-    scale, _ = _scale(found, row, measure.norm, measure.eps)
+    scale, _ = _scale(frontier, row, measure.norm, measure.eps)
     return measure.error_eps * measure.norm / scale if scale else math.inf
 
 
-def _of_update(found: Frontier, row: int, scale: float, limit: float) -> float:
+def _of_update(frontier: Frontier, row: int, scale: float, limit: float) -> float:
     """What rounding an update may be, in eps of `scale`; `limit` where its size is not known."""
-    changed = [one for one in _updates(found, row) if _kind(found, one) == "delta"]
+    changed = [one for one in _updates(frontier, row) if _kind(frontier, one) == "delta"]
     if not changed or not scale:
         return limit
-    size = _norm(found.alignment.a, changed) / scale
+    size = _norm(frontier.alignment.a, changed) / scale
     return min(limit, TOLERANCE_UPDATE + limit * size)
 
 
-def _updates(found: Frontier, row: int) -> list[int]:
+def _updates(frontier: Frontier, row: int) -> list[int]:
     """The rows of one parameter's `updated` and `delta` at one step."""
-    layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
-    rows = found.blocks.rows_of(int(found.block_of[row]))
-    name, _, pass_index, call = layout.keys[int(found.place_of[row])]
+    layout = frontier.layouts[int(frontier.blocks.layout[frontier.block_of[row]])]
+    rows = frontier.blocks.rows_of(int(frontier.block_of[row]))
+    name, _, pass_index, call = layout.keys[int(frontier.place_of[row])]
     places = [layout.find((name, kind, pass_index, call)) for kind in UPDATES]
     return [int(rows[place]) for place in places if place is not None]
 
 
-def _kind(found: Frontier, row: int) -> str:
-    kind: str = found.alignment.a.tensors[found.alignment.a.tensor[row]].kind
+def _kind(frontier: Frontier, row: int) -> str:
+    kind: str = frontier.alignment.a.tensors[frontier.alignment.a.tensor[row]].kind
     return kind
 
 
-def _low_sum(found: Frontier, row: int, measure: Measure, eps: float) -> float:
+def _low_sum(frontier: Frontier, row: int, measure: Measure, eps: float) -> float:
     """What rounding may be in a low-precision sum, which partial sums of as low precision make.
 
     torch's layer norm by itself, one thread against two, moves the gradients of weight and bias by
@@ -150,7 +151,7 @@ def _low_sum(found: Frontier, row: int, measure: Measure, eps: float) -> float:
     """
     if measure.cosine_distance <= eps**2:
         return TOLERANCE_LOW_SUM
-    return max(TOLERANCE_LOW_SUM, math.sqrt(_terms(found, row)))
+    return max(TOLERANCE_LOW_SUM, math.sqrt(_terms(frontier, row)))
 
 
 def _absolute(measure: Measure, norm_b: float) -> float:
@@ -160,17 +161,17 @@ def _absolute(measure: Measure, norm_b: float) -> float:
     return norm_b if math.isinf(measure.error_eps) else math.nan
 
 
-def _scale(found: Frontier, row: int, norm: float, eps: float) -> tuple[float, str]:
+def _scale(frontier: Frontier, row: int, norm: float, eps: float) -> tuple[float, str]:
     """What the error is judged against: the tensor's own norm, or that of what it is made of."""
-    a, kind = found.alignment.a, _kind(found, row)
+    a, kind = frontier.alignment.a, _kind(frontier, row)
     if kind in UPDATES:
         # The difference of two parameters has their rounding, not its own.
-        of = [*found.parents(row), *_updates(found, row)]
-        size = _norm(a, (one for one in of if _kind(found, one) in ("value", "updated")))
+        of = [*frontier.parents(row), *_updates(frontier, row)]
+        size = _norm(a, (one for one in of if _kind(frontier, one) in ("value", "updated")))
         return max(norm, size), "judged against the parameter's size" if kind == "delta" else ""
     if kind.startswith("opt."):
         return norm, ""  # it is no sum of gradients: their size, with a loss scale, is another
-    parents = _norm(a, found.parents(row))
+    parents = _norm(a, frontier.parents(row))
     if _is_sum(a, row) and parents > norm:
         # A sum's rounding is as large as what it sums, however much of that cancels.
         note = "its terms cancel; judged against them" if norm < CANCELLED * eps * parents else ""
@@ -195,17 +196,17 @@ def _norm(table: Table, rows: Iterable[int]) -> float:
     return max((float(table.figures["l2"][row]) for row in rows), default=0.0)
 
 
-def _growth(found: Frontier, row: int, ops: tuple[str, ...]) -> float:
+def _growth(frontier: Frontier, row: int, ops: tuple[str, ...]) -> float:
     """How much larger than one operation's the rounding of this stretch may be."""
     count = max(len(ops), HIDDEN_OPERATIONS) if compiled(ops) else max(len(ops), 1)
-    return math.sqrt(count) * math.sqrt(max(_terms(found, row) / LONG_SUM, 1.0))
+    return math.sqrt(count) * math.sqrt(max(_terms(frontier, row) / LONG_SUM, 1.0))
 
 
-def _terms(found: Frontier, row: int) -> float:
+def _terms(frontier: Frontier, row: int) -> float:
     """An estimate of how many terms each element sums, as far as shapes tell."""
-    a = found.alignment.a
+    a = frontier.alignment.a
     shape = a.shapes[a.shape[row]]
-    size = max((int(a.figures["numel"][one]) for one in found.parents(row)), default=0)
+    size = max((int(a.figures["numel"][one]) for one in frontier.parents(row)), default=0)
     gradient = a.tensors[a.tensor[row]].kind in ("grad", "pass_grad")
     own = shape[0] if gradient and shape else math.prod(shape)
     return float(size / max(own, 1))
@@ -258,19 +259,19 @@ def _kept_bits(table: Table, row: int) -> float:
     return 0.0 if (bits & 0x1FFF).any() else FLOAT16
 
 
-def _of_parents(found: Frontier, row: int) -> float:
+def _of_parents(frontier: Frontier, row: int) -> float:
     """The coarsest eps of its parents, where what was made of them was cast on the way.
 
     A cast of a parent itself, to something wider, rounds nothing: layer norm under autocast.
     """
-    a = found.alignment.a
+    a = frontier.alignment.a
     # Backward reaches the cast that forward began with last.
     beside = -1 if a.tensors[a.tensor[row]].kind == "value" else 0
-    links = [link.ops for link in found.ancestry(row).parents if not link.saved]
+    links = [link.ops for link in frontier.ancestry(row).parents if not link.saved]
     between = [op for ops in links for op in (ops[:-1] if beside else ops[1:])]
     if not any(op.startswith(CAST) for op in between):
         return 0.0
-    names = {a.dtypes[a.dtype[one]] for one in found.parents(row)}
+    names = {a.dtypes[a.dtype[one]] for one in frontier.parents(row)}
     return max((dtypes.dtype(name).eps or 0.0 for name in names), default=0.0)
 
 

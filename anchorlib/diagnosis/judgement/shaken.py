@@ -24,20 +24,20 @@ STEADY = 2.0**-12
 updated parameter is a fraction of the step; leaps begin at a thousand eps of the parameter."""
 
 
-def steady_error(found: Frontier, row: int, row_b: int) -> float:
+def steady_error(frontier: Frontier, row: int, row_b: int) -> float:
     """‖b − a‖₂ / ‖a‖₂ of an updated parameter, over the elements whose gradients agree to `STEADY`.
 
     row, row_b: of the parameter after the step, in A's table and B's. nan where the values of it or
     of its gradient were not kept; 0.0 where no element's gradient agrees.
     """
-    a, b = found.alignment.a, found.alignment.b
-    gradients = [one for one in found.parents(row) if a.tensors[a.tensor[one]].kind == "grad"]
+    a, b = frontier.alignment.a, frontier.alignment.b
+    gradients = [one for one in frontier.parents(row) if a.tensors[a.tensor[one]].kind == "grad"]
     if not gradients:
         return float("nan")
-    at = int(np.searchsorted(found.alignment.a_row, gradients[-1]))
-    if at == len(found.alignment) or found.alignment.a_row[at] != gradients[-1]:
+    at = int(np.searchsorted(frontier.alignment.a_row, gradients[-1]))
+    if at == len(frontier.alignment) or frontier.alignment.a_row[at] != gradients[-1]:
         return float("nan")
-    pairs = ((gradients[-1], int(found.alignment.b_row[at])), (row, row_b))
+    pairs = ((gradients[-1], int(frontier.alignment.b_row[at])), (row, row_b))
     if not all(a.kept[one] and b.kept[two] for one, two in pairs):
         return float("nan")
     try:

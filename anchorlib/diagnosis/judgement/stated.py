@@ -23,10 +23,10 @@ MOST = 512
 """Records that are looked at."""
 
 
-def stated(found: Frontier, measures: Measures, changes: Changes) -> int | None:
+def stated(frontier: Frontier, measures: Measures, changes: Changes) -> int | None:
     """The first such value of the first step that differs, in A's order; None without."""
-    a = found.alignment.a
-    rows = found.alignment.a_row[measures.pair]
+    a = frontier.alignment.a
+    rows = frontier.alignment.a_row[measures.pair]
     if not len(rows):
         return None
     at = np.flatnonzero(a.step[rows] == a.step[rows].min())
@@ -34,11 +34,11 @@ def stated(found: Frontier, measures: Measures, changes: Changes) -> int | None:
     apart = dict(zip(rows[at].tolist(), errors.tolist(), strict=True))
     values = np.array([tensor.kind == "value" for tensor in a.tensors], bool)
     at = at[values[a.tensor[rows[at]]]]
-    at = at[found.explained[rows[at]] & (found.role[rows[at]] == Role.COMPUTED)]
+    at = at[frontier.explained[rows[at]] & (frontier.role[rows[at]] == Role.COMPUTED)]
     at = at[np.argsort(a.order[rows[at]], kind="stable")][:MOST]
     row: int
     for row in rows[at].tolist():
-        made_of = [apart.get(one, 0.0) for one in found.parents(row)]
+        made_of = [apart.get(one, 0.0) for one in frontier.parents(row)]
         if apart[row] > TIMES * max([LEAST, *made_of]) and (
             changes.other_settings(row) or changes.other_number(row)
         ):

@@ -39,38 +39,38 @@ class _Target(NamedTuple):
     divisor: float
 
 
-def targets(found: Frontier, row: int) -> list[str]:
+def targets(frontier: Frontier, row: int) -> list[str]:
     """What the two runs' targets are, where they differ."""
-    alignment = found.alignment
+    alignment = frontier.alignment
     a, tensor = alignment.a, alignment.a.tensors[alignment.a.tensor[row]]
     told: dict[str, None] = {}
     try:
         if tensor.kind == "grad":
-            told.update(dict.fromkeys(_of_logits(found, row, tensor.name)))
+            told.update(dict.fromkeys(_of_logits(frontier, row, tensor.name)))
         elif tensor.kind == "value" and a.figures["numel"][row] == 1:
-            for link in found.ancestry(row).parents:
-                gradient = _gradient_of(found, row, link)
+            for link in frontier.ancestry(row).parents:
+                gradient = _gradient_of(frontier, row, link)
                 if gradient is not None:
-                    told.update(dict.fromkeys(_of_logits(found, gradient, link.name)))
+                    told.update(dict.fromkeys(_of_logits(frontier, gradient, link.name)))
     except StoreError:
         return []
     return list(told)
 
 
-def _gradient_of(found: Frontier, row: int, link: Link) -> int | None:
+def _gradient_of(frontier: Frontier, row: int, link: Link) -> int | None:
     """The row of the gradient that a loss gives to what it was computed from."""
     if link.kind != "value" or link.steps_back:
         return None
-    a = found.alignment.a
+    a = frontier.alignment.a
     which = _records(a, row, link.name, "grad") & (a.step == a.step[row])
     rows = np.flatnonzero(which & (a.call == (link.call or 0)))
     rows = rows[a.pass_index[rows] == link.pass_index]
-    matched = rows[np.isin(rows, found.alignment.a_row)]
+    matched = rows[np.isin(rows, frontier.alignment.a_row)]
     return int(matched[0]) if len(matched) else None
 
 
-def _of_logits(found: Frontier, gradient: int, name: str) -> Iterator[str]:
-    alignment = found.alignment
+def _of_logits(frontier: Frontier, gradient: int, name: str) -> Iterator[str]:
+    alignment = frontier.alignment
     a, b = alignment.a, alignment.b
     which = _records(a, gradient, name, "value") & (a.step == a.step[gradient])
     which &= (a.pass_index == a.pass_index[gradient]) & (a.call == a.call[gradient])

@@ -46,33 +46,33 @@ class Move(NamedTuple):
         return found
 
 
-def arranged(found: Alignment) -> Alignment:
+def arranged(alignment: Alignment) -> Alignment:
     """The runs with B's samples in A's order; as they are where the order is the same."""
-    told = orders(found)
+    told = orders(alignment)
     if not told:
-        return found
-    moves = _moves(found, told)
+        return alignment
+    moves = _moves(alignment, told)
     if not moves:
-        return found
-    b = _moved(found.b, moves)
-    equal = same_bits(found.a, b, found.a_row, found.b_row)
-    steps = sorted({int(found.b.step[row]) for row in moves})
-    return replace(found, b=b, equal=equal, reordered=steps[0])
+        return alignment
+    b = _moved(alignment.b, moves)
+    equal = same_bits(alignment.a, b, alignment.a_row, alignment.b_row)
+    steps = sorted({int(alignment.b.step[row]) for row in moves})
+    return replace(alignment, b=b, equal=equal, reordered=steps[0])
 
 
-def _moves(found: Alignment, told: Orders) -> dict[int, Move]:
+def _moves(alignment: Alignment, told: Orders) -> dict[int, Move]:
     """How each row of B that follows the samples is put in order."""
-    a, b = found.a, found.b
+    a, b = alignment.a, alignment.b
     parameters = parameters_of(a)
     whose = np.array(
         [one.kind in KINDS and one.name not in parameters for one in a.tensors] or [False], bool
     )
-    pairs = found.differing
-    pairs = pairs[whose[a.tensor[found.a_row[pairs]]]]
+    pairs = alignment.differing
+    pairs = pairs[whose[a.tensor[alignment.a_row[pairs]]]]
     moves: dict[int, Move] = {}
     values: dict[Hashable, Move] = {}
-    for pair in pairs[np.argsort(a.order[found.a_row[pairs]], kind="stable")].tolist():
-        row_a, row_b = int(found.a_row[pair]), int(found.b_row[pair])
+    for pair in pairs[np.argsort(a.order[alignment.a_row[pairs]], kind="stable")].tolist():
+        row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
         order = told.get(pass_of(a, row_a))
         if order is None or not (a.kept[row_a] and b.kept[row_b]):
             continue

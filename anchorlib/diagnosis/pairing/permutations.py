@@ -33,19 +33,19 @@ ELEMENTS = 4  # of a sample
 _DROPPING = re.compile(r"Dropout\w*\((?!p=0(\.0)?[,)])|DropoutBackward|dropout(_p)?=0?\.\d*[1-9]")
 
 
-def orders(found: Alignment) -> Orders:
+def orders(alignment: Alignment) -> Orders:
     """The passes whose samples B has in another order; none where either run drops elements out.
 
     What drops out is drawn by place: another order is then another mask for each sample.
     """
     told: dict[Hashable, Array] = {}
     failed = 0
-    for key, pairs in _candidates(found):
-        if not (told or failed) and _drops(found.a, found.b):
+    for key, pairs in _candidates(alignment):
+        if not (told or failed) and _drops(alignment.a, alignment.b):
             return {}
-        told_by = ((p, one) for p in pairs if (one := _order(found, p)) is not None)
+        told_by = ((p, one) for p in pairs if (one := _order(alignment, p)) is not None)
         pair, order = next(told_by, (-1, None))
-        if order is not None and not _made_so(found, pair, len(order)):
+        if order is not None and not _made_so(alignment, pair, len(order)):
             told[key] = order
         else:
             failed += 1
@@ -65,16 +65,16 @@ def pass_of(table: Table, row: int) -> Hashable:
     )
 
 
-def _candidates(found: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
+def _candidates(alignment: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
     """The first pairs of each pass whose elements may be the same ones, in order of execution."""
-    a, b = found.a, found.b
-    pairs = found.differing
+    a, b = alignment.a, alignment.b
+    pairs = alignment.differing
     parameters = parameters_of(a)
     values = np.array(
         [one.kind == "value" and one.name not in parameters for one in a.tensors] or [False], bool
     )
-    pairs = pairs[values[a.tensor[found.a_row[pairs]]]]
-    one, two = found.a_row[pairs], found.b_row[pairs]
+    pairs = pairs[values[a.tensor[alignment.a_row[pairs]]]]
+    one, two = alignment.a_row[pairs], alignment.b_row[pairs]
     alike = (a.figures["numel"][one] > 1) & (a.figures["min"][one] < a.figures["max"][one])
     alike &= (a.figures["numel"][one] == b.figures["numel"][two]) & (a.kept[one] & b.kept[two] > 0)
     for name in UNORDERED:
@@ -83,16 +83,16 @@ def _candidates(found: Alignment) -> Iterator[tuple[Hashable, list[int]]]:
     alike &= np.abs(norms[0] - norms[1]) <= NEAR * norms[0]
     passes: dict[Hashable, list[int]] = {}
     for pair in pairs[alike][np.lexsort((a.order[one[alike]], a.step[one[alike]]))].tolist():
-        own = passes.setdefault(pass_of(a, int(found.a_row[pair])), [])
+        own = passes.setdefault(pass_of(a, int(alignment.a_row[pair])), [])
         if len(own) < TRIED:
             own.append(pair)
     yield from passes.items()
 
 
-def _order(found: Alignment, pair: int) -> Array | None:
+def _order(alignment: Alignment, pair: int) -> Array | None:
     """Where B has each of A's rows; None where they are not the same rows, each told from all."""
-    a, b = found.a, found.b
-    row_a, row_b = int(found.a_row[pair]), int(found.b_row[pair])
+    a, b = alignment.a, alignment.b
+    row_a, row_b = int(alignment.a_row[pair]), int(alignment.b_row[pair])
     shape = a.shapes[a.shape[row_a]]
     if shape != b.shapes[b.shape[row_b]] or a.dtypes[a.dtype[row_a]] != b.dtypes[b.dtype[row_b]]:
         return None
@@ -113,14 +113,14 @@ def _order(found: Alignment, pair: int) -> Array | None:
     return None
 
 
-def _made_so(found: Alignment, pair: int, count: int) -> bool:
+def _made_so(alignment: Alignment, pair: int, count: int) -> bool:
     """Whether code made this order: of as many samples that stand alike in both runs."""
-    a, row = found.a, int(found.a_row[pair])
+    a, row = alignment.a, int(alignment.a_row[pair])
     tensor = a.tensors[a.tensor[row]]
     own = (tensor.name, a.phases[a.phase[row]], int(a.call[row]))
     told = [one for one in a.edges.get(tensor.rank, ()) if (one.name, one.phase, one.call) == own]
     parents = {parent.name for one in told for parent in one.parents if parent.call is not None}
-    before = found.a_row[found.equal]
+    before = alignment.a_row[alignment.equal]
     before = before[(a.step[before] == a.step[row]) & (a.order[before] < a.order[row])]
     return any(
         one.kind == "value"

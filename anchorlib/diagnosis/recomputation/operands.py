@@ -50,11 +50,11 @@ class Operands:
     weights: tuple[Operand, ...]
 
 
-def operands(found: Frontier, row: int) -> Operands | None:
+def operands(frontier: Frontier, row: int) -> Operands | None:
     """Those of one row of A; None where the runs did not keep the values of all of them."""
-    own = _operand(found, row)
-    direct = found.parents(row)
-    every = [(one, _operand(found, one)) for one in found.parents(row, saved=True)]
+    own = _operand(frontier, row)
+    direct = frontier.parents(row)
+    every = [(one, _operand(frontier, one)) for one in frontier.parents(row, saved=True)]
     if own is None or any(operand is None for _, operand in every):
         return None
     known = [(one, operand) for one, operand in every if operand is not None]
@@ -69,19 +69,19 @@ def operands(found: Frontier, row: int) -> Operands | None:
         own=own,
         child=child,
         output=output,
-        inputs=tuple(operand for one, operand in rest if not _is_parameter(found, one)),
-        weights=tuple(operand for one, operand in rest if _is_parameter(found, one)),
+        inputs=tuple(operand for one, operand in rest if not _is_parameter(frontier, one)),
+        weights=tuple(operand for one, operand in rest if _is_parameter(frontier, one)),
     )
 
 
-def _is_parameter(found: Frontier, row: int) -> bool:
-    layout = found.layouts[int(found.blocks.layout[found.block_of[row]])]
-    return int(layout.role[found.place_of[row]]) == Role.PARAMETER
+def _is_parameter(frontier: Frontier, row: int) -> bool:
+    layout = frontier.layouts[int(frontier.blocks.layout[frontier.block_of[row]])]
+    return int(layout.role[frontier.place_of[row]]) == Role.PARAMETER
 
 
-def _operand(found: Frontier, row: int) -> Operand | None:
+def _operand(frontier: Frontier, row: int) -> Operand | None:
     """The record of both runs; None where it is not kept in both, or of two shapes or types."""
-    alignment = found.alignment
+    alignment = frontier.alignment
     pair = int(np.searchsorted(alignment.a_row, row))
     if pair >= len(alignment) or int(alignment.a_row[pair]) != row:
         return None

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from anchorlib.amounts import figure
 from anchorlib.diagnosis.causes import Frontier, module_key
 from anchorlib.diagnosis.judgement import Origin, Replay, computing
 from anchorlib.diagnosis.recomputation.operands import Operands, operands
@@ -68,24 +69,24 @@ def replayed(origins: Sequence[Origin]) -> Iterator[Origin]:
             yield replace(origin, replay=told, why=why)
 
 
-def _recipe(origin: Origin, found: Frontier, row: int, told: Operands) -> Recipe | None:
+def _recipe(origin: Origin, frontier: Frontier, row: int, told: Operands) -> Recipe | None:
     """That of the operation in A, else in B: one of them may have written it by hand."""
     precisions = [told.own, *told.inputs, *told.weights, told.child, told.output]
     floating = {one.dtype for one in precisions if one is not None and one.dtype != "int64"}
     if len(floating) > 1:
         return None
-    texts = _texts(found, told)
-    for ops in (computing(found.ancestry(row).ops), origin.ops_a, origin.ops_b):
+    texts = _texts(frontier, told)
+    for ops in (computing(frontier.ancestry(row).ops), origin.ops_a, origin.ops_b):
         how = recipe(ops, told, texts)
         if how is not None:
             return how
     return None
 
 
-def _texts(found: Frontier, told: Operands) -> list[str]:
+def _texts(frontier: Frontier, told: Operands) -> list[str]:
     """What the modules that made it say of themselves, in A and in B."""
     name = told.child.name if told.child is not None else told.own.name
-    alignment = found.alignment
+    alignment = frontier.alignment
     names = {one.a: one.b for one in alignment.renamed}
     keys = (alignment.a, module_key(name)), (alignment.b, module_key(names.get(name, name)))
     found_texts = []
@@ -115,7 +116,7 @@ def _line(one: Fit, two: Fit) -> str:
     parts = [f"A computes {_formulas(one)}, B {_formulas(two)}"]
     nearer = _nearer(one, two)
     if nearer is not None:
-        low, high = (f"{error:.3g}" for error in sorted((one.error, two.error)))
+        low, high = map(figure, sorted((one.error, two.error)))
         told = f"{nearer.upper()} is nearer to the truth: {low} against {high} eps"
         parts.append(told if low != high else f"both are as near to the truth, {low} eps")
     if one.elements < ENOUGH:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anchorlib.diagnosis.counting import figure, listed
+from anchorlib.amounts import figure
+from anchorlib.diagnosis.counting import listed
 from anchorlib.diagnosis.judgement import Origin
 from anchorlib.names import escape, join
 from anchorlib.operations import OpAlignment, OpDifference
@@ -30,24 +31,23 @@ class Told(NamedTuple):
     text: str
 
 
-def told(found: OpAlignment, origins: Sequence[Origin]) -> list[Told]:
+def told(operations: OpAlignment, origins: Sequence[Origin]) -> list[Told]:
     """Every kind of difference; those first on which an origin hangs, then where bits part."""
 
     def rank(one: OpDifference) -> tuple[bool, bool, bool]:
         parting = one.inputs_equal is True and one.outputs_equal is False
         return not _hanging(one, origins), not parting, one.outputs_equal is True
 
-    return [_told(one, origins) for one in sorted(found.differences, key=rank)]
+    return [_told(one, origins) for one in sorted(operations.differences, key=rank)]
 
 
-def headline(found: OpAlignment) -> str:
+def headline(operations: OpAlignment) -> str:
     """How many operations are alike, and how many are not."""
-    if not found.every:
-        return f"no operation differs; {found.matched:,} ran in both"
-    said = (
-        f"{found.matched:,} ran in both, {found.only_a:,} in A alone, {found.only_b:,} in B alone"
-    )
-    otherwise = sum(bool(one.arguments) for one in found.every)
+    if not operations.every:
+        return f"no operation differs; {operations.matched:,} ran in both"
+    alone = f"{operations.only_a:,} in A alone, {operations.only_b:,} in B alone"
+    said = f"{operations.matched:,} ran in both, {alone}"
+    otherwise = sum(bool(one.arguments) for one in operations.every)
     return said + f"; {otherwise:,} with other arguments" * bool(otherwise)
 
 

@@ -14,7 +14,8 @@ from anchor_cli.terminal.screen import (
 )
 from anchor_cli.terminal.table import Column, cut, cut_name, width_of, written
 from anchor_cli.terminal.tree import lines
-from anchor_cli.terminal.words import counted, figure, shown_shape, spans_of, steps_of
+from anchor_cli.terminal.words import shown_shape, spans_of, steps_of
+from anchorlib.amounts import counted, figure
 
 __all__ = [
     "MORE",

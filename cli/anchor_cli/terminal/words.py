@@ -1,13 +1,8 @@
-"""Numbers in sentences: one record, two records; step 4, steps 4-5."""
+"""Steps and shapes in sentences: step 4, steps 4-5; 32x10."""
 
 from __future__ import annotations
 
-__all__ = ["counted", "figure", "shown_shape", "spans_of", "steps_of"]
-
-
-def counted(number: int, word: str) -> str:
-    """As "1 record" or "2,000 records"."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+__all__ = ["shown_shape", "spans_of", "steps_of"]
 
 
 def steps_of(first: int, last: int) -> str:
@@ -18,13 +13,6 @@ def steps_of(first: int, last: int) -> str:
 def spans_of(first: int, last: int) -> str:
     """The numbers first … last, as 0-99."""
     return str(first) if first == last else f"{first}-{last}"
-
-
-def figure(value: float) -> str:
-    """Three digits, as 0.35, 12.4, 5,310 or 6.1e+06."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def shown_shape(shape: tuple[int | None, ...] | None) -> str:

@@ -80,5 +80,9 @@ def test_an_optimizer_that_steps_twice_on_one_gradient_is_told(tmp_path):
     trained(tmp_path, "a")
     trained(tmp_path, "b", again_at=0)
     found = anchorlib.compare("a", "b", store=tmp_path)
-    assert "B's optimizer stepped again, without a backward pass in between" in found.sentence
+    assert "(B's optimizer stepped again, without a backward pass in between)" in found.sentence, (
+        "and nothing else, such as a detach, is blamed"
+    )
     assert found.verdict == "unexpected"
+    other_way = anchorlib.compare("b", "a", store=tmp_path)
+    assert "(A's optimizer stepped again, without a backward pass in between)" in other_way.sentence

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import anchorlib
+from anchorlib.amounts import figure
 from anchorlib.errors import DamagedError, OptionError
 from anchorlib.operations import gap_entry
 from anchorlib.store import Writer
@@ -104,7 +105,8 @@ def test_operations_are_joined_with_the_difference_in_values(parted):
     assert (origin.ops_a, origin.ops_b) == (("tanh_backward",), ("mul", "sub", "mul"))
     assert "(A ran tanh_backward, B mul sub mul)" in found.sentence
     [entry] = next(one for one in anchorlib.diagnosis.sections(found) if one.key == "ops").entries
-    assert entry.text.startswith(f"fc2@grad differs by {origin.measure.error_eps:.3g} eps; equal")
+    size = figure(origin.measure.error_eps)
+    assert entry.text.startswith(f"fc2@grad differs by {size} eps; equal")
 
 
 def test_an_argument_that_is_another_is_told(parted):

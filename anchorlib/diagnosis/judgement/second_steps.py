@@ -1,0 +1,50 @@
+"""Whether one run's optimizer stepped a second time on the gradients of one backward.
+
+The second step counts as a step of its own, so that the run has an optimizer's step in which no
+backward ran, and the other run has a whole step there. All that differs follows from that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anchorlib.diagnosis.causes import Frontier, Role
+from anchorlib.diagnosis.pairing import Table
+
+__all__ = ["stepped_again"]
+
+Array = np.ndarray[Any, Any]
+EVERY_PASS = {"all", "summary"}
+"""Modes that leave no backward pass without a record."""
+
+
+def stepped_again(frontier: Frontier, row: int) -> str:
+    """Which run's optimizer stepped again without a backward pass: "A", "B", or "" for neither.
+
+    row: of A; asked of records that an optimizer reads or writes, "" for any other.
+    """
+    if frontier.role[row] != Role.OPTIMIZER:
+        return ""
+    alignment = frontier.alignment
+    row_b = int(alignment.b_row[np.searchsorted(alignment.a_row, row)])
+    a, b = _passes(alignment.a, row), _passes(alignment.b, row_b)
+    step_a, step_b = alignment.a.step[row], alignment.b.step[row_b]
+    if step_a in a and step_b not in b and (b < step_b).any():
+        return "B"
+    return "A" if step_b in b and step_a not in a and (a < step_a).any() else ""
+
+
+def _passes(table: Table, row: int) -> Array:
+    """The steps of the row's rank in which a gradient came back from a backward pass.
+
+    Empty where a mode leaves passes out: a step without a record may then have had a backward.
+    """
+    rank = table.tensors[table.tensor[row]].rank
+    gradients = [one.kind == "pass_grad" and one.rank == rank for one in table.tensors]
+    modes = {one.mode for one in table.tensors if one.kind == "pass_grad" and one.rank == rank}
+    if not modes <= EVERY_PASS:
+        return table.step[:0]
+    steps: Array = table.step[np.array(gradients, bool)[table.tensor]]
+    return steps
