@@ -27,7 +27,7 @@ Buffer = bytes | memoryview
 class ChunkFiles:
     """Open chunk files; the one used longest ago is closed first.
 
-    limit: of those that are open at a time. tree: where they are made, and whose they are.
+    limit: how many are open at a time. tree: makes the files, and knows which thread may write.
     """
 
     def __init__(self, limit: int, tree: Tree) -> None:
@@ -37,7 +37,7 @@ class ChunkFiles:
         self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
 
     def descriptor(self, array: SlotArray, chunk: int) -> int:
-        """The file of one chunk, at its full size, to be written to."""
+        """The descriptor of one chunk's file, opened for writing; the file is made if need be."""
         self._tree.owner.check()
         key = (array, chunk)
         descriptor = self._open.get(key)
@@ -51,7 +51,10 @@ class ChunkFiles:
         return descriptor
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """See `Tree.put`; gives the others up where the process has too many open."""
+        """Puts a new file in place, see `Tree.put`.
+
+        Closes the other chunk files first where the process has too many files open.
+        """
         return self._with_room(lambda: self._tree.put(path, fill))
 
     def _create(self, array: SlotArray, chunk: int) -> int:
@@ -61,8 +64,10 @@ class ChunkFiles:
         except FileNotFoundError:
             return self.put(path, lambda made: os.ftruncate(made, size))
         try:
-            if os.fstat(descriptor).st_size != size:  # cut short from outside, or by a version
-                os.ftruncate(descriptor, size)  # that sized files only once they had their names
+            # A file may have been cut from outside; earlier versions named files before they had
+            # their size.
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, size)
         except BaseException:
             os.close(descriptor)
             raise
@@ -83,16 +88,17 @@ class ChunkFiles:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Closes them all; the next write opens what it needs."""
+        """Closes all files; the next write opens those that it needs."""
         while self._open:
             os.close(self._open.popitem()[1])
 
 
 @dataclass(slots=True, eq=False)
 class SlotArray:
-    """One array's rows on disk.
+    """The rows of one array on disk.
 
-    path: the array's directory. nbytes: of one row. rows: a chunk holds. dims: further dimensions.
+    path: the array's directory. nbytes: bytes of one row. rows: how many a chunk holds.
+    dims: dimensions of a row, which are those of the array behind the first.
     """
 
     files: ChunkFiles
@@ -102,7 +108,7 @@ class SlotArray:
     dims: int = 0
 
     def file(self, chunk: int) -> str:
-        """The path of one chunk."""
+        """The path of one chunk's file."""
         return f"{self.path}/{chunk_key(chunk, self.dims)}"
 
     def write_packed(self, start: int, packed: Buffer) -> None:
@@ -136,7 +142,7 @@ class SlotArray:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:
-    """pwritev, continued where the system wrote less than `size` bytes (2 GiB is its most)."""
+    """Writes all `size` bytes of the buffers: pwritev writes at most 2 GiB, and may write less."""
     written = os.pwritev(descriptor, buffers, offset)
     if written == size:
         return
