@@ -71,9 +71,7 @@ class Tree:
         made = self.made(document)
         try:
             os.rename(made, node)
-        except (
-            OSError
-        ):  # ENOTEMPTY or EEXIST: another rank was first, or zarr.json is missing there
+        except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it lacks its zarr.json
             if (node / "zarr.json").exists():
                 shutil.rmtree(made, ignore_errors=True)
             else:
