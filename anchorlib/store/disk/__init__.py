@@ -1,6 +1,6 @@
-"""The directory of a store as processes share it: made, locked, filled, and its nodes put in whole.
+"""The directory of a store, which processes share: made, locked, bounded, nodes put in whole.
 
-layout of the folder: `format`. What is written into a rank: `write`.
+`format` says what lies where in it, `write` what is written into a rank.
 """
 
 from anchorlib.store.disk.archived import (

@@ -1,10 +1,10 @@
-"""Notes of a store about its runs that are archived: where each one is, and what was confirmed.
+"""A store's notes about its archived runs: where each run is, and what was confirmed there.
 
     <store>/.anchor/archived/run1.json
 
 A note is written when the archive has been confirmed to hold every rank whole. With it a reader
-finds a run whose files were removed here, and whoever removes them knows what may go. It says
-nothing secret: credentials come from the environment of whoever reads.
+finds a run whose files were removed here, and the remover knows which files may go. A note holds
+no secret: credentials come from the environment of the reader.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ __all__ = ["ArchiveNote", "RankNote", "forget", "note_of", "noted_runs", "write_
 
 _FOLDER: Final = "archived"
 _SUFFIX: Final = ".json"
-_RANK: Final = "rank"  # which names of ranks begin with, and notes leave out
+_RANK: Final = "rank"  # rank names begin with it; notes leave it out
 
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """One rank, or the part of it that was here, as it was archived.
+    """One rank, or the part of it that this store held, as it was archived.
 
-    uid, records, catalogue: what was sealed: the rank's own, its rows, and bytes of its catalogue.
-    objects: a hash of the names, sizes and tags of its objects, as they were when each had been
-        compared with what was sealed.
+    uid: the rank's own. records: its rows. catalogue: the bytes of its catalogue. The three say
+        which state of the rank was sealed.
+    objects: a hash of the names, sizes and tags of its objects in the archive, taken when each
+        object had been compared with the sealed one.
     """
 
     uid: str
@@ -57,13 +58,16 @@ class RankNote:
 
     @property
     def sealed(self) -> tuple[str, int, int]:
-        """What was sealed."""
+        """Which state of the rank was sealed: uid, records, catalogue."""
         return (self.uid, self.records, self.catalogue)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNote:
-    """An archived run. place: the archive, as a `--store` takes it. parts: what was here."""
+    """The note of an archived run.
+
+    place: the archive, as `--store` takes it. parts: the ranks and parts that this store held.
+    """
 
     run: str
     place: str
@@ -72,12 +76,15 @@ class ArchiveNote:
 
     @property
     def ranks(self) -> set[int]:
-        """Those of which something was here."""
+        """The ranks of which this store held the whole or a part."""
         return {rank for rank, _ in self.parts}
 
 
 def write_note(store: Path, note: ArchiveNote) -> None:
-    """Puts a note in the place of an earlier one; it survives power loss. Raises OSError."""
+    """Writes a note, in place of an earlier one of its run; it survives power loss.
+
+    Raises OSError.
+    """
     folder = hidden(store) / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     ranks = {
@@ -99,7 +106,7 @@ def write_note(store: Path, note: ArchiveNote) -> None:
 
 
 def note_of(store: Path, run: str) -> ArchiveNote | None:
-    """What is noted of a run, None where nothing is. Raises StoreError for a damaged note."""
+    """The note of a run; None where it has none. Raises StoreError for a damaged note."""
     try:
         data = _path(store, run).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -115,9 +122,9 @@ def note_of(store: Path, run: str) -> ArchiveNote | None:
 
 
 def noted_runs(store: Path) -> list[str]:
-    """The runs of which there are notes, sorted."""
+    """The names of the runs that have notes, sorted."""
     try:
-        names = os.listdir(hidden(store) / _FOLDER)  # noqa: PTH208  # names alone are asked for
+        names = os.listdir(hidden(store) / _FOLDER)  # noqa: PTH208  # only names are needed
     except OSError:
         return []
     runs = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
@@ -125,7 +132,7 @@ def noted_runs(store: Path) -> list[str]:
 
 
 def forget(store: Path, run: str) -> None:
-    """Drops the note of a run that is removed, renamed or recorded anew here."""
+    """Drops the note of a run that is removed, renamed or recorded into: it no longer fits."""
     with contextlib.suppress(OSError):
         _path(store, run).unlink()
 

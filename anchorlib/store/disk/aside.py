@@ -1,10 +1,10 @@
-"""What was taken out of a store and is being deleted.
+"""Removal of a run or rank: taken out of the store by one rename, then deleted.
 
     <store>/run1.zarr  ──rename──▶  <store>/.anchor/removed/run1.zarr.5f0ca6aa  ──▶  nothing
 
-One rename takes a run, or a rank, out of every listing, whole; deleting it takes as long as it
-takes. What an interruption leaves there is deleted by the next `finish_removals`. No link is
-followed, neither on the way to this folder nor in what is deleted.
+One rename takes a run or a rank out of every listing, so no reader meets half of it; deleting its
+files may take minutes. If that is interrupted, the next `finish_removals` deletes the rest. No link
+is followed, neither on the way to this folder nor inside a folder that is deleted.
 """
 
 # ruff: noqa: PTH208  # names below an open folder have no path
@@ -32,7 +32,7 @@ _NAME: Final = "removed"
 
 
 def put_aside(store: Path, path: Path) -> str:
-    """Takes `path` out of the tree by one rename; its name among what is being deleted."""
+    """Takes `path` out of the tree by one rename; returns its name in the folder of removals."""
     name = f"{path.name}.{os.urandom(4).hex()}"
     with contextlib.suppress(FileExistsError):
         (hidden(store) / _NAME).mkdir(parents=True)
@@ -41,15 +41,15 @@ def put_aside(store: Path, path: Path) -> str:
             raise StoreError(f"{escape(str(hidden(store) / _NAME))} is no folder of this store")
         os.rename(path, name, dst_dir_fd=folder)
         os.fsync(folder)
-    # Before anything is deleted: power loss must not bring a run back of which a part is gone.
+    # Before anything is deleted: power loss must not bring back a run that lacks some of its files.
     sync_directory(path.parent)
     return name
 
 
 def delete_aside(store: Path, name: str) -> int:
-    """Deletes what was put aside; the bytes of disk that are free again.
+    """Deletes a folder that `put_aside` took out; returns how many bytes of disk that freed.
 
-    Raises StoreError where a part of it could not be deleted.
+    Raises StoreError where some of its files could not be deleted.
     """
     with _removed(store) as folder:
         if folder is None:
@@ -65,15 +65,15 @@ def delete_aside(store: Path, name: str) -> int:
 
 
 def waiting_removals(store: Path) -> list[str]:
-    """What interrupted removals left to be deleted, sorted."""
+    """The names of folders that interrupted removals left to be deleted, sorted."""
     with _removed(store) as folder:
         return [] if folder is None else sorted(os.listdir(folder))
 
 
 def finish_removals(store: Path) -> tuple[int, list[str]]:
-    """Deletes what interrupted removals left: how many there were, and what could not be deleted.
+    """Deletes the folders that removals left; returns how many, and what could not be deleted.
 
-    Those of removers that are still at it are deleted with them.
+    A folder that another process is deleting right now is deleted by both together.
     """
     done, problems = 0, []
     for name in waiting_removals(store):
@@ -86,7 +86,7 @@ def finish_removals(store: Path) -> tuple[int, list[str]]:
 
 
 def disk_bytes(path: Path) -> int:
-    """What a folder takes on disk; parts of files that nobody wrote take nothing."""
+    """The bytes of disk that a folder's contents take; holes of sparse files take none."""
     total = 0
     for _, folders, files, above in os.fwalk(path, onerror=None, follow_symlinks=False):
         for name in (*folders, *files):
@@ -97,7 +97,7 @@ def disk_bytes(path: Path) -> int:
 
 @contextmanager
 def _removed(store: Path) -> Iterator[int | None]:
-    """The folder of what is being deleted, which is no link; None where there is none."""
+    """The folder of removals as a descriptor, never reached by a link; None where there is none."""
     try:
         above = os.open(hidden(store), _FOLDER)
     except OSError:
@@ -117,12 +117,12 @@ def _removed(store: Path) -> Iterator[int | None]:
 
 
 def _delete(name: str, folder: int) -> int:
-    """Deletes a file, a link, or a folder with all that is in it; the bytes that it took."""
+    """Deletes a file, a link, or a folder with all its contents; returns the bytes it freed."""
     try:
         told = os.lstat(name, dir_fd=folder)
-    except FileNotFoundError:  # another process deletes the same
+    except FileNotFoundError:  # another process deletes the same folder
         return 0
-    # A file with further names takes its room on.
+    # A file with further hard links keeps its room on disk.
     own = stat.S_ISDIR(told.st_mode) or (stat.S_ISREG(told.st_mode) and told.st_nlink == 1)
     freed = told.st_blocks * _BLOCK if own else 0
     with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Who made a run, as far as a collector that knows names told it.
+"""The author of a run: the name under which its first writer was known to the collector.
 
-It stands in the zarr.json of the run itself, which is made once, with the run's first rank:
-whoever adds ranks to it, or records one anew, leaves it as it is. A rename and a repair, which make
-that document again, take over what it says.
+The author stands in the zarr.json of the run, which is made once, with the run's first rank. Later
+writers, which add ranks or record a rank anew, leave it as it is. A rename and a repair make that
+document again, and take over the author that it names.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["document_again", "run_author", "run_document"]
 
 
 def run_document(run: Path, author: str) -> bytes:
-    """The zarr.json of a run; `author` may be empty."""
+    """The zarr.json of a run; an empty `author` is left out."""
     return group_json(stamp(run=run.stem, **({"author": author} if author else {})))
 
 
 def document_again(run: Path) -> bytes:
-    """The zarr.json that a run should have, by the author that it names if it can be read."""
+    """The zarr.json that a run should have, with its present author if that can be read."""
     try:
         return run_document(run, run_author(run) or "")
     except StoreError:
@@ -32,9 +32,9 @@ def document_again(run: Path) -> bytes:
 
 
 def run_author(run: Path) -> str | None:
-    """Who made the run in this directory: "" where nobody was told, None where there is no run.
+    """Who made the run in this directory: "" where it names no author, None where there is no run.
 
-    Raises StoreError where what says so cannot be read, or is not there although ranks are.
+    Raises StoreError where its zarr.json is damaged, or is missing although there are ranks.
     """
     try:
         document: Any = json.loads((run / "zarr.json").read_bytes())

@@ -24,15 +24,15 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """What the system says where the file system, or what a user may have of it, is full."""
 
 REASONS = ("max_bytes", "max_run_size", "disk")
-"""Why values are left out: a bound of the rank, one of the run, or a disk that is nearly full."""
+"""Why values are left out: the bound of the rank, the bound of the run, or a nearly full disk."""
 
 Array = np.ndarray[Any, Any]
 
 RECHECK_BYTES = 64 << 20
 RECHECK_SECONDS = 1.0
 RECHECK_FILES = 256
-_BLOCK_BYTES = 512  # as st_blocks counts, whatever the file system does
-FILE_BYTES = 4096  # that a file takes, though it is small
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever blocks the file system has
+FILE_BYTES = 4096  # the least that a file takes on disk
 
 
 class RunFilesError(OSError):
@@ -40,10 +40,10 @@ class RunFilesError(OSError):
 
 
 class RunRoom:
-    """What all ranks of a run take together, as this process writes them.
+    """The bytes and files that all ranks of a run take together, as this process writes them.
 
-    run: its directory. bound: how many bytes and how many files and folders it may have. Any
-    thread may add.
+    run: its directory. `bound` sets how many bytes, and how many files and folders, it may have.
+    Any thread may count.
     """
 
     def __init__(self, run: Path) -> None:
@@ -56,18 +56,18 @@ class RunRoom:
         self._lock = threading.Lock()
 
     def bound(self, nbytes: int | None, files: int | None) -> None:
-        """So much from now on; None is no bound."""
+        """Sets the bounds in bytes and in files; None is no bound."""
         self._most_bytes, self._most_files = nbytes, files
 
     def measure(self) -> None:
-        """Takes over what the run takes now; parts of files that nobody wrote take nothing."""
+        """Counts the run's files and bytes on disk anew; holes of sparse files take none."""
         blocks = [_blocks(file) for file in self._run.rglob("*")]
         with self._lock:
             self._used, self._files = sum(blocks) * _BLOCK_BYTES, len(blocks)
             self._measured = time.monotonic()
 
     def fits(self, nbytes: int) -> bool:
-        """Whether there is room for so many more."""
+        """Whether there is room for so many more bytes."""
         return self._most_bytes is None or self._used + nbytes <= self._most_bytes
 
     def make_files(self, files: int) -> None:
@@ -75,7 +75,7 @@ class RunRoom:
         most = self._most_files
         if most is None:
             return
-        # What is counted is about what is made: before a refusal those that are there are counted.
+        # The count is an estimate, so the files on disk are counted before any is refused.
         if self._files + files > most and time.monotonic() - self._measured > RECHECK_SECONDS:
             self.measure()
         with self._lock:
@@ -100,11 +100,12 @@ def _blocks(file: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a rank may take: `max_bytes`, or all but a twentieth of the file system.
+    """The bounds of a rank: `max_bytes`, or all but a twentieth of the file system.
 
-    wait: where the file system is full, nothing is left out: it is an error, and may pass. The
-        twentieth is left free beside `max_bytes` too: whoever asks for that much is not who owns
-        the disk.
+    wait: a full file system is an error, which the caller waits out, and no values are left out.
+        The twentieth then stays free even with `max_bytes`: it is the user of a collector who
+        chooses `max_bytes`, and that user does not own the disk.
+    run: the room of the whole run, beside the rank's own; None without one.
     """
 
     max_bytes: int | None = None
@@ -113,9 +114,9 @@ class Room:
 
 
 class Budget:
-    """Counts what is written, and says when values have to be left out.
+    """Counts the bytes that a rank takes, and says when values have to be left out.
 
-    The file system is asked once a second or 64 MiB at most.
+    The file system is asked for its free room again after a second, 64 MiB or 256 new files.
     """
 
     def __init__(self, path: Path, room: Room) -> None:
@@ -126,14 +127,14 @@ class Budget:
         self._run = room.run
         self._room = 0
         self._files_left = 0
-        self._files = 0  # made since the file system was asked
-        self._later = 0  # to be made by `publish`
+        self._files = 0  # made since the file system was last asked
+        self._later = 0  # files that the next `publish` will make
         self._asked_at = -math.inf
         self._used_then = 0
         self._refused_until = 0.0
 
     def refusal(self, nbytes: int) -> str | None:
-        """Why `nbytes` more would be too much ("max_bytes" or "disk"), or None.
+        """Why `nbytes` more would be too much (one of REASONS), or None.
 
         Raises OSError (ENOSPC) instead of "disk" where the writer's caller waits for room.
         """
@@ -145,7 +146,7 @@ class Budget:
     def claim(self, nbytes: int) -> None:
         """Raises OSError (ENOSPC) where `nbytes` are too many and the writer's caller waits.
 
-        For what others than those who wait have to keep, however full it is.
+        For bytes that are written even where there is no room, unless the caller can wait for some.
         """
         if self.waits:
             self.refusal(nbytes)
@@ -153,8 +154,8 @@ class Budget:
     def made_files(self, files: int, later: int = 0) -> None:
         """Counts files that are about to be made, and those that `publish` makes for them later.
 
-        Raises OSError (ENOSPC) where there is no room, and the writer's caller waits for some;
-        RunFilesError where the run may have no more.
+        Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room;
+        RunFilesError where the run may have no more files.
         """
         if self._run is not None:
             self._run.make_files(files + later)
@@ -166,11 +167,11 @@ class Budget:
         self.claim(files * FILE_BYTES)
 
     def refusals(self, sizes: Array) -> dict[int, str]:
-        """Which of several records find no room, in order, and why; raises as `refusal` does."""
-        # Asked once: each record by itself only where not all of them fit.
+        """Which records of these sizes have no room, and why each; raises as `refusal` does."""
+        # One question for all of them; each record by itself only where not all of them fit.
         if self.refusal(int(sizes.sum())) is None:
             return {}
-        found: dict[int, str] = {}
+        refused: dict[int, str] = {}
         taken = 0
         for row in np.flatnonzero(sizes).tolist():
             size = int(sizes[row])
@@ -178,8 +179,8 @@ class Budget:
             if reason is None:
                 taken += size
             else:
-                found[row] = reason
-        return found
+                refused[row] = reason
+        return refused
 
     def _reason(self, nbytes: int) -> str | None:
         if self._max_bytes is not None and self.used + nbytes > self._max_bytes:
@@ -199,11 +200,11 @@ class Budget:
         return "disk" if full else None
 
     def exhaust(self) -> None:
-        """The file system refused a write: nothing fits for the next second."""
+        """Refuses all bytes for the next second, after the file system refused a write."""
         self._refused_until = time.monotonic() + RECHECK_SECONDS
 
     def published(self) -> None:
-        """The files that were to be made later are there."""
+        """Says that `publish` has made the files that were counted as to be made later."""
         self._later = 0
 
     def spend(self, nbytes: int) -> None:
@@ -213,7 +214,7 @@ class Budget:
             self._run.spend(nbytes)
 
     def take_up(self, nbytes: int) -> None:
-        """Counts bytes that are there already."""
+        """Counts bytes that a resumed rank has on disk already."""
         self.used += nbytes
         self._used_then += nbytes
 
@@ -226,7 +227,7 @@ class Budget:
         system = os.statvfs(self._path)
         free = system.f_bavail - system.f_blocks // 20
         self._room = free * system.f_frsize
-        # File systems that make inodes as they need them say that they have none at all.
+        # A file system that makes inodes as it needs them says that it has 0 of them.
         spare = system.f_favail - system.f_files // 20 - self._later
         self._files_left = spare if system.f_files else sys.maxsize
         self._files = 0

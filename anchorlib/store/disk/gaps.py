@@ -1,4 +1,4 @@
-"""What the writer itself left out, counted per series as cumulative gap statements."""
+"""Counts of values and records that the writer itself left out, by series, stated as gaps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anchorlib.store.disk.full import REASONS
 __all__ = ["MISFIT", "LeftOut"]
 
 MISFIT = "it does not fit its own statement: "
-"""How the reason begins for a record that could not be stored."""
+"""How the reason of a gap begins that counts records which could not be stored."""
 
 STATE_SECONDS = 1.0
-SERIES = 1 << 16  # that are told apart
-_LINE_BYTES = 250  # of a statement, about
-_SHARE = 64  # a statement is made anew early while it is so small a part of the run
+SERIES = 1 << 16  # how many series have counts of their own
+_LINE_BYTES = 250  # of one statement, about
+_SHARE = 64  # totals are stated every second while statements are below 1/64 of the run
 _SMALL = 1 << 20
 
 Array = np.ndarray[Any, Any]
@@ -27,10 +27,10 @@ Key = tuple[str, str, str, str]
 
 
 class LeftOut:
-    """Counts what was left out, and says from time to time that it should be stated."""
+    """Counts what was left out, and says when the counts are due to be stated."""
 
     def __init__(self, stated: Iterable[Gap]) -> None:
-        """`stated` is what this attempt said before it was interrupted."""
+        """stated: the gaps that this attempt stated before it was interrupted."""
         self._gaps: dict[Key, Gap] = {
             (gap.name, gap.kind, gap.mode, gap.reason): gap
             for gap in stated
@@ -59,19 +59,20 @@ class LeftOut:
 
     @property
     def records(self) -> int:
-        """How many records were left out, or their values were."""
+        """How many records were left out, as a whole or their values alone."""
         return sum(gap.count for gap in self._gaps.values())
 
     @property
     def series(self) -> int:
-        """How many series they are missing from, each reason counted for itself."""
+        """How many pairs of a series and a reason there are."""
         return len(self._gaps)
 
     def due(self, run_bytes: int) -> bool:
-        """Whether something is to be stated now, of a run that takes so many bytes.
+        """Whether to state counts now, for a run of `run_bytes` bytes.
 
-        Totals that grow are stated anew once a second while that is a small part of the run, and
-        later when they have doubled: a catalogue is only ever added to.
+        Counts that grow are stated once a second while the statements are a small part of the run,
+        and later whenever the total has doubled: lines of a catalogue are never replaced, so each
+        further statement costs room.
         """
         if not self._unstated or time.monotonic() - self._stated_at <= STATE_SECONDS:
             return False
@@ -80,7 +81,7 @@ class LeftOut:
         return small or self.records >= 2 * self._stated_records
 
     def statements(self) -> list[Gap]:
-        """What has changed since the last call."""
+        """The gaps whose counts have changed since the last call."""
         changed = [self._gaps[key] for key in sorted(self._unstated)]
         self._unstated.clear()
         self._stated_at = time.monotonic()

@@ -1,10 +1,11 @@
 """Whether a rank's directory still lies where its writer found it.
 
-A writer keeps files open and makes others by their path. Once the run is moved or removed the two
-are different places: rows would go on in one of them while their values and labels miss in both.
+A writer keeps some files open and opens others by their path. Once the run is moved or removed,
+open files and paths lead to different places: rows would go on in the files that are open, and
+values and labels that need a new file would miss beside them.
 """
 
-# ruff: noqa: PTH115, PTH116  # it is asked before each write: paths as objects cost more
+# ruff: noqa: PTH115, PTH116  # asked before each write: Path objects cost more
 
 from __future__ import annotations
 
@@ -21,29 +22,29 @@ _GONE: Final = " (deleted)"
 
 
 class Ground:
-    """The directory of one rank of a run."""
+    """The directory of one rank of a run, held open so that it can be recognised."""
 
     def __init__(self, path: Path, run: str, rank: int) -> None:
         self._path = str(path)
         self._run = run
         self._rank = rank
         self._said = False
-        # Kept open, so that a directory made later in its place cannot have its number.
+        # Kept open, so that a directory made later in its place cannot get its inode number.
         self._file = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self._found = _identity(os.fstat(self._file))
 
     def check(self) -> None:
-        """Raises StoreError where the path leads elsewhere or nowhere."""
+        """Raises StoreError where the path leads to another directory, or to none."""
         if not self._is_here():
             self._said = True
             raise StoreError(self._fate())
 
     def is_known_gone(self) -> bool:
-        """Whether `check` has said so before, and it still is."""
+        """Whether `check` has raised before, and the directory is still not in its place."""
         return self._said and not self._is_here()
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Closes the directory."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -55,11 +56,11 @@ class Ground:
             return False
 
     def _fate(self) -> str:
-        """What became of it, and what to do; paths last, because they may be long."""
+        """What became of the directory, and what to do; paths last, because they may be long."""
         during = f"while rank {self._rank} was recorded into it: start another run"
         try:
             now = os.readlink(f"/proc/self/fd/{self._file}")
-        except OSError:  # a system that does not tell
+        except OSError:  # a system without /proc
             return f"run {self._run!r} was moved or removed {during}, or put {self._path} back"
         if now.endswith(_GONE):
             return f"run {self._run!r} was removed {during}"

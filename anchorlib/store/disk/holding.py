@@ -1,4 +1,4 @@
-"""Who holds the ranks of runs; and a whole run held, so that no process writes it or begins to."""
+"""Which processes hold ranks of runs, and holding a whole run so that no process can write it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LOCK: Final = re.compile(r"(.+)\.(rank[0-9]+(?:\.p[0-9]+)?)\.lock")
 class HeldRank:
     """A rank that a living process writes.
 
-    host, since_ns: on which machine, and since when (ns since the epoch), as it signed its lock;
-        None where it did not.
+    host, since_ns: the machine of that process, and since when it holds the rank (ns since the
+        epoch), as the lock file says; None where the lock file does not say it.
     """
 
     run: str
@@ -39,7 +39,7 @@ class HeldRank:
 
 
 def held_ranks(store: Path) -> list[HeldRank]:
-    """The ranks of a directory's runs that are being written, in the order of runs and ranks.
+    """The ranks in a store that are being written, in the order of runs and ranks.
 
     Raises StoreError where the lock files cannot be listed.
     """
@@ -47,8 +47,8 @@ def held_ranks(store: Path) -> list[HeldRank]:
         locked = [one for one in _all_locks(store) if is_locked(one[2])]
     except OSError as error:
         raise _unasked(hidden(store) / "locks", error) from error
-    found = [_held(*one) for one in locked]
-    return sorted(found, key=lambda one: (one.run, one.rank))
+    ranks = [_held(*one) for one in locked]
+    return sorted(ranks, key=lambda one: (one.run, one.rank))
 
 
 def _held(run: str, name: str, path: Path) -> HeldRank:
@@ -58,10 +58,11 @@ def _held(run: str, name: str, path: Path) -> HeldRank:
 
 @contextmanager
 def whole_run(store: Path, *runs: str) -> Iterator[None]:
-    """Holds all locks of these runs while the context lasts; no rank of the store is taken then.
+    """Holds all locks of these runs while the context lasts; nobody can take a rank meanwhile.
 
-    A run may have further names that are links to it: it is held under these as well. Raises
-    RunBusyError where a living process writes one of them, StoreError where that cannot be asked.
+    A run may have further names, which are links to its folder: it is held under these as well.
+    Raises RunBusyError where a living process writes one of the runs, StoreError where a lock file
+    cannot be opened.
     """
     with shut(store), ExitStack() as held:
         for name in dict.fromkeys(one for run in runs for one in _names(store, run)):
@@ -83,26 +84,26 @@ def is_written(store: Path, run: str) -> bool:
 
 
 def drop_locks(store: Path, run: str) -> None:
-    """Removes the lock files of a run that is no more; only while `whole_run` holds them."""
+    """Removes the lock files of a run that was removed; only while `whole_run` holds them."""
     for _, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def move_locks(store: Path, run: str, name: str) -> None:
-    """Gives the lock files of a run its new name; as `drop_locks`."""
+    """Renames the lock files of a run to its new name; only while `whole_run` holds them."""
     for rank, path in _locks(store, run):
         with contextlib.suppress(OSError):
             path.rename(path.with_name(f"{name}.{rank}.lock"))
 
 
 def _locks(store: Path, run: str) -> list[tuple[str, Path]]:
-    """Each rank that was ever locked, and its lock file: also of ranks that are not made yet."""
+    """The name and the lock file of each rank of the run that was ever locked, even if not made."""
     return sorted((rank, path) for name, rank, path in _all_locks(store) if name == run)
 
 
 def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
-    """The run, the name of the rank, and the lock file, of every rank that was ever locked."""
+    """The run, the rank's name and the lock file of every rank of the store ever locked."""
     try:
         paths = list((hidden(store) / "locks").iterdir())
     except FileNotFoundError:
@@ -114,7 +115,7 @@ def _all_locks(store: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _names(store: Path, run: str) -> list[str]:
-    """The run's name, and those that are links to its folder."""
+    """The run's name, and further names of the store that are links to its folder."""
     folder = run_directory(store, run)
     if folder.is_symlink():
         return [run]
@@ -125,7 +126,7 @@ def _names(store: Path, run: str) -> list[str]:
 def _leads_to(link: Path, folder: Path) -> bool:
     try:
         return link.samefile(folder)
-    except (OSError, RuntimeError):  # to nothing, or to itself
+    except (OSError, RuntimeError):  # a link to nothing, or to itself
         return False
 
 
@@ -134,7 +135,7 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDWR | _FLAGS)
     except PermissionError:
         try:
-            return os.open(path, os.O_RDONLY | _FLAGS)  # of another user's
+            return os.open(path, os.O_RDONLY | _FLAGS)  # another user's file: reading is enough
         except OSError as error:
             raise _unasked(path, error) from error
     except OSError as error:
@@ -143,5 +144,6 @@ def _opened(path: Path) -> int:
 
 def _unasked(path: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"cannot ask {escape(str(path))} whether somebody writes the run: {error.strerror}"
+        f"cannot find out from {escape(str(path))} whether a process writes the run: "
+        f"{error.strerror}"
     )

@@ -1,8 +1,9 @@
 """The latch of a store: writers lift it for a moment to take a rank, a remover keeps it shut.
 
-A rank's lock says who writes that rank. It does not say who is about to write another rank of the
-same run. So whoever takes a rank's lock holds the latch with others meanwhile, and whoever removes
-or renames a run holds it alone: no rank is taken between the look at a run's locks and its rename.
+A rank's lock says who writes that rank. It does not say who is about to take another rank of the
+same run. So a writer holds the latch, shared with other writers, while it takes a rank's lock, and
+a process that removes or renames a run holds the latch alone: no rank can be taken between its look
+at the run's locks and its rename.
 """
 
 from __future__ import annotations
@@ -22,20 +23,25 @@ from anchorlib.store.format import hidden
 __all__ = ["lifted", "shut"]
 
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_PATIENCE: Final = 10.0  # seconds; a rename takes milliseconds, and so does taking a lock
+_PATIENCE: Final = 10.0  # seconds; a rename and the taking of a lock each take milliseconds
 _PAUSE: Final = 0.002
 
 
 @contextmanager
 def lifted(store: Path) -> Iterator[None]:
-    """For whoever takes a rank. Raises RunBusyError where a remover keeps the store shut."""
+    """Holds the latch shared, for a writer that takes a rank.
+
+    Raises RunBusyError where a remover keeps the store shut for too long.
+    """
     with _held(store, fcntl.LOCK_SH):
         yield
 
 
 @contextmanager
 def shut(store: Path) -> Iterator[None]:
-    """For whoever removes or renames a run: nobody takes a rank of this store meanwhile.
+    """Holds the latch alone, for a process that removes or renames a run.
+
+    Nobody can take a rank of this store meanwhile.
 
     Raises RunBusyError where others hold the latch for too long.
     """
@@ -51,7 +57,8 @@ def _held(store: Path, how: int) -> Iterator[None]:
         try:
             yield
         finally:
-            # A child that was forked meanwhile shares the lock: closing alone would leave it held.
+            # A child that was forked meanwhile shares the lock: closing the file alone would leave
+            # it locked.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
@@ -62,7 +69,7 @@ def _opened(store: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
-    except PermissionError:  # of another user's, who shares the store: reading is enough to lock
+    except PermissionError:  # made by another user of the store: opened for reading it can lock
         return os.open(path, os.O_RDONLY | _FLAGS)
 
 
@@ -74,8 +81,8 @@ def _take(descriptor: int, how: int, store: Path) -> None:
         except BlockingIOError:
             if time.monotonic() > end:
                 raise RunBusyError(
-                    f"another process removes or takes runs of {escape(str(store))} and does not "
-                    "come to an end: look for one that was stopped, then try again"
+                    f"another process is removing or opening runs of {escape(str(store))} and does "
+                    "not finish: look for a stopped process, then try again"
                 ) from None
             time.sleep(_PAUSE)
         else:

@@ -1,6 +1,6 @@
-"""One writer a rank: a lock file outside the zarr tree that says who holds it.
+"""One writer a rank: a lock file outside the zarr tree, signed by the process that holds it.
 
-flock, because the system drops it when the holder dies, however it dies.
+It is locked with flock, because the system drops that lock when its holder dies, however it dies.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _HELD: weakref.WeakSet[RankLock] = weakref.WeakSet()
 class RankLock:
     """The right to write one rank of one run, until `release`.
 
-    It holds as long as any process has its descriptor open, so that it can be shared with a child.
+    The lock lasts as long as any process has its descriptor open, so a child process can share it.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """The right that `descriptor` has already, by `take` or inherited from a parent."""
+        """Wraps an open lock file, which `take` locked or a parent process left to this one."""
         self._descriptor = descriptor
         _HELD.add(self)
 
     @classmethod
     def take(cls, store: Path, run: str, rank: int, part: int = 0) -> RankLock:
-        """The lock of one rank of one run, or of a part of it.
+        """Takes the lock of one rank of one run, or of a part of it.
 
-        Raises RunBusyError where another writer has it.
+        Raises RunBusyError where another writer has the lock.
         """
         while True:
             lock = cls._taken(store, run, rank, part)
@@ -53,7 +53,7 @@ class RankLock:
 
     @classmethod
     def _taken(cls, store: Path, run: str, rank: int, part: int) -> Self | None:
-        """The lock; None where its file was removed with the run while it was waited for."""
+        """The lock; None where its file was removed with the run while this process waited."""
         path = lock_path(store, run, rank, part)
         with lifted(store):
             lock = cls(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
@@ -75,7 +75,7 @@ class RankLock:
 
     @property
     def descriptor(self) -> int:
-        """To be inherited by a child; -1 once it is released."""
+        """The open lock file, for a child to inherit; -1 once the lock is released."""
         return self._descriptor
 
     def release(self) -> None:
@@ -94,12 +94,12 @@ def lock_path(store: Path, run: str, rank: int, part: int = 0) -> Path:
 def is_locked(path: Path) -> bool:
     """Whether a live process holds the lock."""
     try:
-        # A pipe there would otherwise be waited for.
+        # O_NONBLOCK: opening a pipe in that place would otherwise wait for a writer of it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):  # of another user's, which cannot be asked
+    except (FileNotFoundError, PermissionError):  # another user's file cannot be asked
         return False
     try:
-        # Shared, so that those who only ask never get in each other's way.
+        # A shared lock, so that processes that only ask never get in each other's way.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -111,7 +111,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the file that is open is the one at `path`, and not one that was there before."""
+    """Whether the open file is the one that is now at `path`, and not an earlier one."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -119,19 +119,22 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def acquire(descriptor: int) -> bool:
-    """Whether a lock file could be locked, for this process alone."""
+    """Locks a lock file for this process alone; returns whether it could."""
     for _ in range(20):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.005)  # a reader that asks `is_locked` holds it for microseconds
+            time.sleep(0.005)  # `is_locked` in another process locks the file for microseconds
         else:
             return True
     return False
 
 
 def _inherited(descriptor: int) -> bool:
-    """Wait for the recorder of a trainer that has died, which ends soon; whether it did."""
+    """Waits for the recorder of a trainer that has died, which ends soon.
+
+    Returns whether the lock could then be taken.
+    """
     if not _orphaned(descriptor):
         return False
     _log.warning(
@@ -160,7 +163,7 @@ def _lives(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # of another user's
+    except OSError:  # another user's process lives too, though no signal may be sent to it
         return True
     return True
 
@@ -172,7 +175,7 @@ def _sign(descriptor: int) -> None:
 
 
 def signed(path: Path) -> tuple[str, int] | None:
-    """On which machine a lock file was signed, and when (ns since the epoch); None where unsaid."""
+    """The machine that signed a lock file, and when (ns since the epoch); None if unsigned."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -188,7 +191,7 @@ def signed(path: Path) -> tuple[str, int] | None:
 
 
 def holder(descriptor: int) -> str:
-    """Who signed a lock file, in words."""
+    """The process that signed a lock file, in words."""
     try:
         owner: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(owner['pid'])} on {escape(str(owner['host']))}"
@@ -197,7 +200,7 @@ def holder(descriptor: int) -> str:
 
 
 def _forget_in_child() -> None:
-    # A forked child shares the lock: it would outlive its parent in a DataLoader's workers.
+    # A forked child shares the lock: a DataLoader's worker would keep it when its parent has died.
     for lock in list(_HELD):
         lock.release()
 

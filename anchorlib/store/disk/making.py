@@ -1,14 +1,14 @@
-"""The directory of a store, made for its owner alone unless its surroundings share.
+"""The directory of a store, made for its owner alone unless the folder above it is shared.
 
-Tensors, commands and hosts are nobody's business by default. A store that is there already keeps
-its mode, whatever that is. A new one is made
+A store names tensors, commands and hosts, which are private by default. An existing store keeps its
+mode, whatever that is. A new store is made with mode
 
     0700                    as a rule
     0770, as the umask is   where the umask lets the group write (002, 007), or in a folder of a
                             group: setgid, or writable by its group and not by everyone
     as its ACL says         in a folder that has a default ACL
 
-The folders above it that have to be made as well are made as `mkdir -p` makes them.
+Missing folders above it are made as `mkdir -p` makes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEFAULT_ACL: Final = "system.posix_acl_default"
 
 
 def make_store(store: Path, *, fsync: bool) -> None:
-    """Makes a store's directory, and those above it, unless they are there. Raises OSError."""
+    """Makes a store's directory, and missing folders above it. Raises OSError."""
     above = [path for path in (store, *store.parents) if not path.exists()]
     if above:
         store.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def make_store(store: Path, *, fsync: bool) -> None:
 
 
 def check_writable(store: Path) -> None:
-    """Raises OSError where nothing can be written into a store; one that is full is no such."""
+    """Raises OSError where a store cannot be written; a full file system is no error here."""
     tmp = hidden(store) / "tmp"
     try:
         tmp.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,10 @@ def check_writable(store: Path) -> None:
 
 @contextlib.contextmanager
 def unmade_store(store: Path) -> Iterator[Path]:
-    """A store that nobody sees, on the same file system; it goes with all that is left in it."""
+    """A temporary folder for a store in the making, on the file system of `store`.
+
+    Nobody lists it. It is deleted at the end, with everything that was not moved out of it.
+    """
     made = Tree(store).fresh()
     made.mkdir()
     try:
@@ -76,7 +79,7 @@ def _make(store: Path) -> None:
         return
     store.mkdir(_GROUP)
     made = store.stat().st_mode
-    # What is left of 0770 tells the umask, which cannot be asked without changing it.
+    # The mode that is left of 0770 shows the umask, which cannot be read without changing it.
     if not (made & stat.S_IWGRP or _is_groups(store.parent)):
         with contextlib.suppress(OSError):  # a file system that has no modes
             store.chmod(stat.S_IMODE(made) & ~0o070 | _OWNER)

@@ -1,8 +1,8 @@
-"""Who may write: one thread, until it is told to stop.
+"""The one thread that may write with a writer, until it is told to stop.
 
-A writer keeps its place in files and arrays in memory. Two threads inside it would write rows over
-each other; so it asserts that all its calls come from one thread, and that thread alone closes its
-files. Another thread can end the writing with `revoke`, which closes nothing.
+A writer keeps in memory how far its files and arrays are filled. Two threads inside it would write
+rows over each other, so all its calls must come from one thread, which also closes its files.
+Another thread can end the writing with `revoke`, which closes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Owner"]
 
 
 class Owner:
-    """The thread that writes: whichever does so first."""
+    """The thread that writes: the first one that calls `enter`."""
 
     __slots__ = ("_thread", "revoked")
 
@@ -24,7 +24,10 @@ class Owner:
         self.revoked = False
 
     def enter(self) -> None:
-        """The calling thread is about to write. Raises StoreError where another one owns this."""
+        """Makes the calling thread the owner, or checks that it is.
+
+        Raises StoreError where another thread is, or after `revoke`.
+        """
         me = threading.get_ident()
         if self._thread is None:
             self._thread = me
@@ -33,10 +36,10 @@ class Owner:
         self.check()
 
     def check(self) -> None:
-        """Asked before each operation on a file. Raises StoreError once `revoke` was called."""
+        """Raises StoreError once `revoke` was called; asked before each operation on a file."""
         if self.revoked:
             raise StoreError("the session closed before this was written")
 
     def revoke(self) -> None:
-        """Any thread may call it: the operation that is under way is the last one."""
+        """Ends all writing after the file operation that is under way; any thread may call this."""
         self.revoked = True

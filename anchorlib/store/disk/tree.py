@@ -5,7 +5,7 @@ new version of a zarr.json: whoever lists the hierarchy never meets a directory 
 half-written document or a stray file.
 """
 
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120  # paths as objects cost more than what is done with them
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120  # Path objects cost more than the calls here
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING: Mapping[str, bytes] = MappingProxyType({})
 class Tree:
     """Makes, replaces and removes nodes below one store directory.
 
-    owner: who writes there, and may be told to stop.
+    owner: the thread that writes there, which may be told to stop.
     """
 
     def __init__(self, store: Path, owner: Owner | None = None, *, fsync: bool = False) -> None:
@@ -39,7 +39,8 @@ class Tree:
         tmp = hidden(store) / "tmp"
         tmp.mkdir(parents=True, exist_ok=True)
         sweep(tmp)
-        # Several processes share the directory: theirs differ by pid and host-unique randomness.
+        # Several processes, on several hosts, share the directory: pid and random bytes keep their
+        # names apart.
         self._prefix = f"{tmp}/{os.getpid()}-{os.urandom(4).hex()}-"
         self._names = itertools.count()
 
@@ -48,29 +49,29 @@ class Tree:
         return Path(self._fresh())
 
     def _fresh(self) -> str:
-        # Whatever is put in place, or taken out, begins or ends here.
+        # Every node that is put in place or taken out has such a path: a revoked owner stops here.
         self.owner.check()
         return f"{self._prefix}{next(self._names)}"
 
     def make(self, node: Path | str, document: bytes, below: Mapping[str, bytes] = NOTHING) -> None:
-        """Puts a new node in place, an empty group or array; an old one loses its contents.
+        """Puts a new empty group or array in place; an old node of that name is removed.
 
-        below: further nodes by their path under it, parents first.
+        below: further nodes by their path below the new one, parents first.
         """
         self.move_in(self.made(document, below), node)
 
     def ensure(self, node: Path, document: bytes) -> None:
-        """Makes a group unless it is there; its members stay.
+        """Makes a group unless it exists; the members of an existing group stay.
 
-        Ranks that start together all come here for one run: whoever is late must not take away
-        what the first has put inside since.
+        Ranks that start together all make the group of their run: a later one must not remove
+        what the first has put inside.
         """
         if (node / "zarr.json").exists():
             return
         made = self.made(document)
         try:
             os.rename(made, node)
-        except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it was an empty shell
+        except OSError:  # ENOTEMPTY or EEXIST: another rank was first, or it lacks its zarr.json
             if (node / "zarr.json").exists():
                 shutil.rmtree(made, ignore_errors=True)
             else:
@@ -80,7 +81,10 @@ class Tree:
             sync_directory(node.parent)
 
     def made(self, document: bytes, below: Mapping[str, bytes] = NOTHING) -> str:
-        """A directory with this zarr.json outside the tree, for `move_in`; `below` as in `make`."""
+        """Makes a directory with this zarr.json outside the tree, to be put in by `move_in`.
+
+        below: further nodes by their path below it, parents first.
+        """
         made = self._fresh()
         nodes = {made: document, **{f"{made}/{path}": text for path, text in below.items()}}
         for node, text in nodes.items():
@@ -94,14 +98,14 @@ class Tree:
         """Renames a finished directory to its place; what stands there is removed."""
         try:
             os.rename(made, node)
-        except OSError:  # ENOTEMPTY or EEXIST, as the file system likes
+        except OSError:  # ENOTEMPTY or EEXIST: file systems differ
             self.remove(node)
             os.rename(made, node)
         if self.fsync:
             sync_directory(os.path.dirname(node))
 
     def replace(self, node: Path | str, document: bytes) -> None:
-        """A new version of a node's zarr.json."""
+        """Puts a new version of a node's zarr.json in place by one rename."""
         made = self._fresh()
         self._write(made, document)
         os.rename(made, f"{node}/zarr.json")
@@ -109,10 +113,10 @@ class Tree:
             sync_directory(node)
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """A new file, which has its name only once `fill` has made it whole; returns it open.
+        """Puts a new file in place once `fill` has written it whole; returns its open descriptor.
 
         fill: is given the file's descriptor. A file of that name is replaced. Where anything fails,
-        nothing is left.
+        no file is left behind.
         """
         made = self._fresh()
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -131,7 +135,7 @@ class Tree:
         return descriptor
 
     def write(self, path: Path, data: bytes) -> None:
-        """A new file of a node that is not in the tree yet."""
+        """Writes a new file into a node that is not in the tree yet."""
         self._write(str(path), data)
         if self.fsync:
             sync_directory(path.parent)
@@ -148,7 +152,7 @@ class Tree:
     def _write(self, path: str, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            while data:  # a disk that fills up takes a part and says so with the next call
+            while data:  # a disk that fills up takes a part, and fails with the next call alone
                 data = data[os.write(descriptor, data) :]
             if self.fsync:
                 os.fdatasync(descriptor)
@@ -157,7 +161,10 @@ class Tree:
 
 
 def sweep(tmp: Path) -> None:
-    """Deletes what a killed writer left; a day is longer than any node takes to be put in place."""
+    """Deletes temporary files older than a day, which a killed writer left.
+
+    No writer takes a day to put a node in place.
+    """
     for path in tmp.iterdir():
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.lstat().st_mtime > STALE_SECONDS:

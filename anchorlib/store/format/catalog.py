@@ -1,4 +1,4 @@
-"""The catalogue of one rank: what its rows speak of, as JSON lines that are only ever added to.
+"""The catalogue of one rank: JSON lines that say what the numbers in its rows mean.
 
     {"rank": 0, "version": 2, "uid": "9f…", "created_ns": …, "checked": 0}   the first line
     {"attempt": 0, "writer_id": "…", "first_row": 0, "order_base": 0, "started_ns": …, "header": {}}
@@ -10,12 +10,13 @@
     {"header_of": 0, "entries": {"torch.backend": "inductor"}}      attempt 0 learned this since
     {"state": "closed"}   {"published": 120}
 
-`writer_id` is the claim of who wrote the attempt, not the secret behind it: who can read it cannot
-go on in that writer's place. Later lines win. A line is whole when its line end is there: what
-follows the last line end was cut off by a crash. Keys that this version does not know are left
-alone. Each line ends with its own checksum, `"check": "<hex>"`; where `checked` was never said, an
-older writer made lines without.
-From row `checked` on rows have theirs. What differs in format 1 is told in `format1`.
+Lines are only ever appended, and later lines win. A line is whole when its line end is there: bytes
+behind the last line end were cut off by a crash. Keys that this version does not know are ignored.
+Each line ends with its own checksum, `"check": "<hex>"`; catalogues without a `checked` entry were
+made by an older writer, whose lines have none. Rows have checksums from row `checked` on.
+
+`writer_id` is the claim of the attempt's writer, a hash of its secret: whoever can read it still
+cannot go on in that writer's place. `format1` says what differs in format 1.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Array = np.ndarray[Any, Any]
 GapKey = tuple[int, str, str, str, str]  # attempt, name, kind, mode, reason
 
 _MOST: Final = (1 << 63) - 1
-_SHARED: Final = 1 << 9  # bytes of a line that is remembered for other ranks
+_SHARED: Final = 1 << 9  # lines up to this long are remembered, for ranks with the same line
 _SERIES_KEYS: Final = {"series", "name", "kind", "mode", "check"}
 _WORD: Final = re.compile(r"[a-z0-9_]{1,64}")
 _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
@@ -55,12 +56,13 @@ _ARRAY: Final = re.compile(r"[a-z]+(_[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One writer's share of a rank: the first, and one more for each resume.
+    """What one writer recorded of a rank; each resume makes one more attempt.
 
-    claim: of who wrote it (`anchorlib.claims`); empty where nobody may go on with it.
-    header: with what it has learned since it began.
-    first: the number of the record in its first row; another collector has those before it.
-    begins, restart: of an attempt that is spread over collectors, see `parts`.
+    claim: the claim of its writer (`anchorlib.claims`); empty where nobody may go on with it.
+    header: its header, with the entries that were added since it began.
+    first_row: its first row in the table. order_base: added to the order of its records.
+    first: the number of the record in its first row; another collector has the records before.
+    begins, restart: how an attempt began that is spread over collectors, see `parts`.
     """
 
     number: int
@@ -85,13 +87,18 @@ class SeriesEntry:
 
     @property
     def seed(self) -> int:
-        """Its half of the seed of its rows' checksums."""
+        """The series' half of the seed of its rows' checksums."""
         return seed_of(self.name, self.kind, self.mode)
 
 
 @dataclass(slots=True)
 class Catalogue:
-    """The meaning of all lines so far."""
+    """The meaning of all catalogue lines read so far.
+
+    published: rows whose labels and shapes other zarr readers see.
+    checked: the first row with a checksum; None where no line has one.
+    older: the further facts of a run of format 1.
+    """
 
     rank: int = 0
     uid: str = ""
@@ -107,15 +114,15 @@ class Catalogue:
     checked: int | None = None
     version: int = VERSION
     older: Format1 = field(default_factory=Format1)
-    stated_bytes: Counter[str] = field(default_factory=Counter)  # of lines, by their first key
+    stated_bytes: Counter[str] = field(default_factory=Counter)  # bytes of lines, by first key
     keeps_statements: bool = True
 
     def apply(self, lines: Iterable[bytes]) -> None:
-        """Adds whole lines; raises DamagedError for one that no writer of this format made."""
+        """Takes whole lines; raises DamagedError for a line that no writer of this format made."""
         for line in lines:
             try:
                 self._apply(line)
-            # json recurses, and gives up on a line that is nested by the thousand.
+            # json recurses: a line nested a thousand deep ends in RecursionError.
             except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise DamagedError(
                     f"the catalogue of rank {self.rank} is damaged at {line[:60]!r}: {error!r}"
@@ -123,9 +130,9 @@ class Catalogue:
 
     def _apply(self, line: bytes) -> None:
         if self.version > 1 and line.startswith(b'{"series":') and len(line) <= _SHARED:
-            found = _series_of(line, self.checked is not None)
-            if found is not None:
-                _put(self.series, found.id, found)
+            series = _series_of(line, self.checked is not None)
+            if series is not None:
+                _put(self.series, series.id, series)
                 self.stated_bytes["series"] += len(line) + 1
                 return
         entry = json.loads(line)
@@ -143,7 +150,7 @@ class Catalogue:
                 return
 
     def owners(self, table: Any) -> tuple[Array, Array]:
-        """The form and the series of each row of a table (or a part of one)."""
+        """The form and the series of each of these table rows."""
         if self.version > 1:
             return table["form"], table["series"]
         forms = table["variant"]
@@ -151,14 +158,17 @@ class Catalogue:
         return forms, series[np.minimum(forms, max(len(series) - 1, 0))] if len(series) else forms
 
     def seed(self, series: int, form: int) -> int:
-        """What seeds the checksum of a row of this series and form, but for flat ones' places."""
+        """The seed of the checksum of a row; that of a flat form is still hashed with its place.
+
+        See `flat_seed`.
+        """
         if self.version == 1:
             one = self.series[series]
             return self.older.identity(self.forms[form], (one.name, one.kind, one.mode))
         return self.series[series].seed ^ self.forms[form].seed
 
     def forget_statements(self) -> None:
-        """Keep no gaps and no lineage from now on: a writer has no use for them."""
+        """Drops gaps and lineage, now and from later lines: a writer has no use for them."""
         self.keeps_statements = False
         self.gaps.clear()
         self.edges.clear()
@@ -166,9 +176,9 @@ class Catalogue:
 
 @lru_cache(maxsize=1 << 14)
 def _series_of(line: bytes, checked: bool) -> SeriesEntry | None:  # noqa: FBT001
-    """What a line says of a series, None where it says more than that.
+    """The series of a line, or None for a line with other keys, which is read in full instead.
 
-    The ranks of a job have these lines in common: each is read once, however many ranks there are.
+    All ranks of a job have the same series lines, so the cache parses each of them once.
     """
     entry = mapping(json.loads(line))
     if not is_sound(line) and (checked or is_sound(line) is False):
@@ -182,13 +192,13 @@ def _series_entry(entry: Mapping[str, Any]) -> SeriesEntry:
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """One line, ASCII, with its checksum and its end."""
+    """An entry as one catalogue line: ASCII, with its checksum and its line end."""
     line = json.dumps(entry, allow_nan=False, separators=(",", ":"))
     return seal_line(line.encode()) + b"\n"
 
 
 def attempt_line(attempt: Attempt) -> dict[str, Any]:
-    """The line of an attempt, which is also what zarr.json says of it."""
+    """The line of an attempt; the rank's zarr.json lists the same entry."""
     part = {"first": attempt.first, "begins": attempt.begins, "restart": attempt.restart}
     return {
         "attempt": attempt.number,
@@ -202,28 +212,28 @@ def attempt_line(attempt: Attempt) -> dict[str, Any]:
 
 
 def header_line(attempt: int, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The line of what an attempt's header has to say since it began; newer entries win."""
+    """The line of entries that an attempt's header got after it began; newer entries win."""
     return {"header_of": attempt, "entries": entries}
 
 
 def gap_line(attempt: int, gap: Gap) -> dict[str, Any]:
-    """The line of a cumulative statement; the newest of an attempt wins."""
+    """The line of a gap, whose count is a total: the newest line of an attempt's gap wins."""
     return {"gap": asdict(gap), "attempt": attempt}
 
 
 def whole_lines(raw: bytes) -> tuple[list[bytes], int]:
-    """The whole lines at the start of `raw` and where they end; the rest is not written yet."""
+    """The whole lines at the start of `raw`, and where they end; the rest is no whole line yet."""
     end = raw.find(b"\0")
     end = raw.rfind(b"\n", 0, len(raw) if end < 0 else end) + 1
     return raw[:end].splitlines(), end
 
 
 def _check_version(entry: dict[str, Any]) -> None:
-    # First of all: a later format may have other checksums too.
+    # Checked before the checksum: a later format may have other checksums too.
     if "rank" in entry and whole(entry["version"]) > VERSION:
         raise StoreError(
             f"rank {whole(entry['rank'])} was written in format {entry['version']}, and this "
-            f"anchorlib knows {VERSION}: a newer one can read it"
+            f"anchorlib knows formats up to {VERSION}: read it with a newer anchorlib"
         )
 
 
@@ -235,19 +245,19 @@ def _read_rank(catalogue: Catalogue, entry: dict[str, Any]) -> None:
 
 
 def _read_series(catalogue: Catalogue, entry: dict[str, Any]) -> None:
-    found = _series_entry(entry)
+    series = _series_entry(entry)
     if catalogue.version == 1:
         path = text(entry["path"])
         if not is_safe_key(path):
             raise ValueError("its path leads out of the run")
         catalogue.older.paths.append(path)
-    _put(catalogue.series, found.id, found)
+    _put(catalogue.series, series.id, series)
 
 
 def _read_variant(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     if catalogue.version == 1:
-        found = catalogue.older.variant(entry)
-        _put(catalogue.forms, found.id, found)
+        form = catalogue.older.variant(entry)
+        _put(catalogue.forms, form.id, form)
 
 
 def _read_form(catalogue: Catalogue, entry: dict[str, Any]) -> None:
@@ -256,8 +266,8 @@ def _read_form(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     dtype = text(entry["dtype"])
     if not _WORD.fullmatch(dtype):
         raise ValueError("no dtype has such a name")
-    found = new_form(whole(entry["form"]), dtype, shape)
-    _put(catalogue.forms, found.id, found)
+    form = new_form(whole(entry["form"]), dtype, shape)
+    _put(catalogue.forms, form.id, form)
 
 
 def _read_array(catalogue: Catalogue, entry: dict[str, Any]) -> None:
@@ -331,7 +341,8 @@ def _read_published(catalogue: Catalogue, entry: dict[str, Any]) -> None:
     catalogue.published = whole(entry["published"], most=_MOST)
 
 
-# In this order: an "attempt" key also stands in the lines of gaps and edges, "series" in variants'.
+# The first key that a line has decides. The order matters: lines of gaps and edges have an
+# "attempt" key too, and lines of variants have "series".
 _READERS: Mapping[str, Callable[[Catalogue, dict[str, Any]], None]] = {
     "gap": _read_gap,
     "header_of": _read_header,
@@ -349,7 +360,7 @@ _READERS: Mapping[str, Callable[[Catalogue, dict[str, Any]], None]] = {
 
 
 def _put(items: list[Any], number: int, item: Any) -> None:
-    # Numbers are given in order: a hole means that lines are missing.
+    # Numbers are given in order, so a number that is skipped means that lines are missing.
     if number != len(items):
         raise ValueError(f"{number} where {len(items)} was due")
     items.append(item)

@@ -1,9 +1,11 @@
-"""Checksums of what a run says beside its values, so that a flipped bit of it is found.
+"""Checksums of table rows and catalogue lines, so that a flipped bit in them is found.
 
-A row's is in column `check`: xxh3-64 of the packed row, its histogram's exponents, then its counts
-(all little-endian, the row as `layout.ROW`), seeded with whose row it is: the exclusive or of what
-`seed_of` makes of its series and of its form, hashed with its place and shape where these are its
-own. A catalogue line's is its last entry: xxh3-64 of all before it, in hex.
+A row's checksum stands in column `check`: xxh3-64 of the packed row, then its histogram's exponents
+and counts (all little-endian, the row as `layout.ROW`). Its seed says whose row it is: the
+exclusive or of `seed_of` its series and of its form. So a row that is moved to another series does
+not fit. The place and shape of a record of a flat form are hashed into its row's seed too.
+
+A catalogue line's checksum is its last entry: xxh3-64 of all bytes before it, in hex.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ row_check = xxhash.xxh3_64_intdigest
 
 
 def seed_of(*told: Any) -> int:
-    """A seed made of anything that JSON holds."""
+    """A seed made of values that JSON can hold."""
     return xxhash.xxh3_64_intdigest(json.dumps(told).encode())
 
 
@@ -36,7 +38,7 @@ def flat_seed(seed: int, offset: int, shape: Sequence[int]) -> int:
 
 
 def seal_line(line: bytes) -> bytes:
-    """A JSON object with its checksum as the last entry."""
+    """The JSON object `line` with its checksum added as the last entry."""
     body = line[:-1]
     return b'%b%b%b"}' % (body, _SEAL, xxhash.xxh3_64_hexdigest(body).encode())
 

@@ -4,7 +4,7 @@
            "parents": [["fc1", 0, 0, null, ""]], "ops": ["TanhBackward0"], "inputs": [[-1]],
            "missing": [], "grad": true}, "attempt": 0}
 
-"arguments", a text for each of the ops, stands beside them where one of them has any.
+"arguments" holds a text for each of the ops; it is left out where no op has arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EdgesKey = tuple[int, str, str, int, int, tuple[int, ...], int]
 
 
 def edges_key(edges: Edges) -> EdgesKey:
-    """What there is one statement of: attempt, name, phase, pass, call, shape, step."""
+    """The key of a statement of lineage: an attempt states each key once."""
     return (
         edges.attempt,
         edges.name,
@@ -34,7 +34,7 @@ def edges_key(edges: Edges) -> EdgesKey:
 
 
 def edges_line(edges: Edges) -> dict[str, Any]:
-    """The line of one statement."""
+    """The catalogue line of one statement of lineage."""
     return {
         "edges": {
             "name": edges.name,
@@ -58,7 +58,7 @@ def edges_line(edges: Edges) -> dict[str, Any]:
 
 
 def read_edges(entry: Mapping[str, Any]) -> Edges:
-    """The statement of a line; raises KeyError, TypeError or ValueError for another's line."""
+    """The statement of a line; raises KeyError, TypeError or ValueError for any other line."""
     told = mapping(entry["edges"])
     parents = tuple(_parent(*items(parent)) for parent in items(told["parents"]))
     ops = texts(told["ops"])

@@ -1,7 +1,7 @@
-"""The fields of a catalogue line, each taken only as what it has to be.
+"""The fields of a catalogue line, each checked for its type and bounds.
 
-A line that fits its checksum may still have been made by anyone. What is not of its kind or beyond
-its bounds is a ValueError here, before anything is sized, opened or shown by it.
+A line that fits its checksum may still have been made by anyone. So a value of another type or out
+of bounds is a ValueError here, before memory is sized, a file opened or a text shown by it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 __all__ = ["check_depth", "flag", "items", "mapping", "step", "text", "texts", "whole"]
 
 _DEEPEST: Final = 200
-"""How deep a line may be nested: what walks over it calls itself once or twice a level."""
+"""How deep a line may be nested: functions that walk over it recurse once or twice a level."""
 
 _MOST: Final = (1 << 64) - 1
 _SHOWN: Final = 60  # characters of a value that an error quotes
@@ -26,7 +26,7 @@ def whole(told: Any, least: int = 0, most: int = _MOST) -> int:
 
 
 def step(told: Any) -> int:
-    """A number of a step, which has 64 bits and may be negative."""
+    """The number of a step: 64 bits, and it may be negative."""
     return whole(told, -(1 << 63), (1 << 63) - 1)
 
 
@@ -39,14 +39,14 @@ def text(told: Any) -> str:
 
 
 def flag(told: Any) -> bool:
-    """true or false."""
+    """A boolean."""
     if not isinstance(told, bool):
         raise ValueError(f"{_shown(told)} is neither true nor false")
     return told
 
 
 def items(told: Any) -> Sequence[Any]:
-    """A list; a tuple where the line was not JSON yet."""
+    """A list; a tuple is taken too, for entries that were not JSON yet."""
     if not isinstance(told, list | tuple):
         raise ValueError(f"{_shown(told)} is no list")
     return told
@@ -58,7 +58,7 @@ def texts(told: Any) -> tuple[str, ...]:
 
 
 def mapping(told: Any) -> dict[str, Any]:
-    """An object."""
+    """A JSON object."""
     if not isinstance(told, dict):
         raise ValueError(f"{_shown(told)} is no object")
     return told

@@ -21,7 +21,7 @@ from anchorlib.store.format.layout import (
 __all__ = ["MOST_DIMS", "Form", "new_form", "shape_of"]
 
 MOST_DIMS: Final = 64  # numpy's own limit
-_MOST_ELEMENTS: Final = 1 << 58  # their bytes fit into 64 bits, whatever the dtype
+_MOST_ELEMENTS: Final = 1 << 58  # so that their bytes fit into 64 bits, whatever the dtype
 _MOST: Final = (1 << 63) - 1
 
 
@@ -29,13 +29,14 @@ _MOST: Final = (1 << 63) - 1
 class Form:
     """A form as the catalogue knows it.
 
-    shape: None for a flat form, whose records have shapes of their own, in `ndim` numbers each
-        (those behind a shape's end are -1).
-    group: where its arrays are, below the rank. array: the name of that of the values; None as long
-        as no values were kept.
-    rows: records (or elements, where it is flat) that a chunk of that array holds.
+    shape: the shape of its records; None for a flat form, whose records each have a shape of their
+        own, stored as `ndim` numbers (-1 behind the end of a shape).
+    group: the group of its arrays, below the rank.
+    array: the name of the array of its values; None as long as no values were kept.
+    rows: how many records (elements, where the form is flat) a chunk of that array holds.
     starts, shapes: the arrays that say where a record of a flat form begins, and its shape.
-    labels: for each column that stands beside the values, the array it stands in.
+    labels: the columns that are repeated beside the values, each with the array it stands in.
+    label_rows: how many records a chunk of such an array holds.
     """
 
     id: int
@@ -52,12 +53,12 @@ class Form:
 
     @property
     def flat(self) -> bool:
-        """Whether its records have shapes of their own."""
+        """Whether each record has a shape of its own."""
         return self.shape is None
 
     @property
     def seed(self) -> int:
-        """Its half of the seed of its rows' checksums."""
+        """The form's half of the seed of its rows' checksums."""
         return seed_of(self.dtype, self.shape, self.ndim)
 
     @property
@@ -66,20 +67,23 @@ class Form:
         return dtypes.dtype(self.dtype).storage.itemsize * prod(self.shape or ())
 
     def begun(self) -> Form:
-        """The form once it keeps values: with the name of their array, and what a chunk holds."""
+        """The form with an array for values: its name, and how many records a chunk holds."""
         rows = CHUNK_BYTES // self.nbytes if self.flat else rows_per_chunk(self.nbytes)
         return replace(self, array="value", rows=rows)
 
 
 def new_form(number: int, dtype: str, shape: tuple[int, ...] | int) -> Form:
-    """A form of one shape, or of shapes of up to so many dimensions; it keeps no values yet."""
+    """A form that keeps no values yet.
+
+    shape: the one shape of its records; an int makes it flat, for up to so many dimensions.
+    """
     if isinstance(shape, int):
         return Form(number, dtype, None, shape, f"forms/{flat_name(dtype, shape)}")
     return Form(number, dtype, shape, len(shape), f"forms/{form_name(dtype, shape)}")
 
 
 def shape_of(told: Any) -> tuple[int, ...]:
-    """The shape that a catalogue line says; ValueError where no array has such a shape."""
+    """The shape in a catalogue line. Raises ValueError where no array can have such a shape."""
     shape = tuple(whole(size, most=_MOST) for size in items(told))
     if len(shape) > MOST_DIMS or prod(shape) > _MOST_ELEMENTS:
         raise ValueError("no array has such a shape")

@@ -8,7 +8,7 @@
     {"variant": 0, "series": 0, "dtype": "float32", "shape": [10]}   flat: {"ndim": 2} for a shape
     {"array": 0, "name": "value", "rows": 3276}
 
-A variant belongs to one series. To readers each is a form.
+A variant is one dtype and shape of one series. Readers treat each variant as a form.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ ROW_1: Final = np.dtype([(name, "<u4" if name == "variant" else ROW[name]) for n
 
 @dataclass(slots=True)
 class Format1:
-    """What its catalogue says beyond what there is today.
+    """Facts of a catalogue of format 1 that format 2 has no place for.
 
-    paths: of each series' group. owners: the series of each variant.
+    paths: the group of each series. owners: the series of each variant.
+    counts: how many variants each series has so far.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Format1:
     counts: dict[int, int] = field(default_factory=dict)
 
     def variant(self, entry: Mapping[str, Any]) -> Form:
-        """The variant of a line, as a form."""
+        """The variant that a catalogue line adds, as a form."""
         shape = shape_of(entry["shape"]) if "shape" in entry else None
         ndim = whole(entry["ndim"], 1, MOST_DIMS) if shape is None else len(shape)
         series = whole(entry["series"], most=len(self.paths) - 1)
@@ -75,19 +76,19 @@ class Format1:
         )
 
     def identity(self, form: Form, series: tuple[str, str, str]) -> int:
-        """What seeds the checksums of a variant's rows."""
+        """The seed of the checksums of a variant's rows."""
         return seed_of(*series, form.dtype, form.shape, form.ndim)
 
 
 def columns_of(version: int) -> Mapping[str, np.dtype[Any]]:
-    """Every column with one entry a record, of a run of either format."""
+    """The columns with one entry a record, in a run of this format."""
     if version > 1:
         return COLUMNS
     return {**{name: ROW_1[name] for name in _NAMES}, **{n: COLUMNS[n] for n in ("check", "seq")}}
 
 
 def older_arrays(form: Form, rows: int, elements: int) -> dict[str, ArrayShape]:
-    """The arrays of a variant that keeps values and, where it has rows, their labels."""
+    """The arrays of a variant that keeps values, and its labels where it has rows."""
     storage, value = dtypes.dtype(form.dtype).storage, str(form.array)
     suffix = value.removeprefix("value").removeprefix("flat")
     record, int64 = f"record{suffix}", np.dtype("<i8")

@@ -9,9 +9,10 @@
             forms/flat_float32/value                 elements of records of many shapes
                               /start shape series step pass_index call
             ops/log                              uint8, JSON lines: traced operations, if any
-        rank<r>.p<k>/                            the same: what another collector has of rank r
-    <store>/.anchor/locks/<run>.rank<r>.lock         who writes that rank
-    <store>/.anchor/tmp/                             what is not in the tree yet, or no more
+        rank<r>.p<k>/                            a part of rank r that another collector holds,
+                                                 with the same groups and arrays as rank<r>
+    <store>/.anchor/locks/<run>.rank<r>.lock         the lock of that rank's writer
+    <store>/.anchor/tmp/                             files and nodes before they are put in place
 
 No user's name becomes a path on disk: the catalogue and attributes hold names. Nothing in the tree
 begins with a dot, so a key with such a segment is refused everywhere.
@@ -56,31 +57,32 @@ __all__ = [
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,9})(?:\.p([1-9][0-9]{0,3}))?", re.ASCII)
 
 FORMAT = "anchor-zarr"
-INDEX = "index.json.zst"  # of an archived run: what all of its ranks hold, see `run_index`
+INDEX = "index.json.zst"  # the index of an archived run, see `run_index`
 VERSION = 2
 ROWS_PER_CHUNK = 65536
 CATALOG_CHUNK = 1 << 16  # bytes; readers of a live run read its last chunk again and again
-CHUNK_BYTES = 2 << 20  # of the values of several records
-OWN_CHUNK_BYTES = 1 << 20  # of a record that is not put together with others
-FLAT_DIMS = 8  # dimensions that the shapes of a flat array have; rarely more
+CHUNK_BYTES = 2 << 20  # of a chunk that several records share
+OWN_CHUNK_BYTES = 1 << 20  # a record of this size or more has a chunk of its own
+FLAT_DIMS = 8  # numbers stored for each shape of a flat array; a wider one is rarely needed
 
 FORMS_AT_ONCE = 8
-"""Shapes that get an array of their own with their first record.
+"""How many forms get an array of their own with their first record.
 
-An array and its labels are some fifteen files: later shapes share the flat array of their dtype.
+An array and its labels are some fifteen files, so records of later shapes share the flat array of
+their dtype.
 """
 
 FORM_RECORDS = 256
-"""A shape that has so many records in a flat array gets an array of its own after all."""
+"""With so many records in a flat array a shape gets an array of its own for later records."""
 
 NOT_KEPT = 1 << 15
-"""Set in `flags` by the writer where the array holds no values of that record."""
+"""Flag that the writer sets where the form's array holds no values of the record."""
 
 ROW = np.dtype(
     [
         ("series", "<u4"),
         ("form", "<u4"),
-        ("row", "<i8"),  # row of the form's arrays; -1 where there is none
+        ("row", "<i8"),  # row in the form's arrays; -1 for a record without a row
         ("step", "<i8"),
         ("pass_index", "<i8"),
         ("call", "<i8"),
@@ -90,7 +92,7 @@ ROW = np.dtype(
         ("attempt", "<u4"),
         ("phase", "<u4"),
         ("scale", "<f8"),
-        ("digest_high", ">u8"),  # as xxhash writes its sixteen bytes: the hex of both is the digest
+        ("digest_high", ">u8"),  # big-endian as xxhash writes digests: both in hex are the digest
         ("digest_low", ">u8"),
         ("zero", "<u8"),
         ("nan", "<u8"),
@@ -102,28 +104,28 @@ ROW = np.dtype(
         ("l2", "<f8"),
         ("hist_offset", "<i8"),
         ("flags", "<u4"),
-        ("hist_length", "<i4"),  # -1 where the histogram is not stored: compute it from the values
+        ("hist_length", "<i4"),  # -1 where no histogram is stored: it is computed from the values
     ]
 )
-"""One row as the writer packs it, column by column in the order they are written."""
+"""One row as the writer packs it; its checksum covers these columns in this order."""
 
 COLUMNS: dict[str, np.dtype[Any]] = {name: ROW[name] for name in ROW.names or ()} | {
     "check": np.dtype("<u8"),  # of all columns above, see `checks`
     "seq": np.dtype("<u8"),
 }
-"""Every column under `records/` with one row per record."""
+"""Every column under `records/` with one entry a record; `seq` is written last."""
 
 HIST_COLUMNS: dict[str, np.dtype[Any]] = {
     "hist_exponent": np.dtype("<i2"),
     "hist_count": np.dtype("<u8"),
 }
-"""The (exponent, count) pairs that `hist_offset` and `hist_length` point into."""
+"""The columns of (exponent, count) pairs; `hist_offset` and `hist_length` name a row's pairs."""
 
 MOST_BINS = 4096
 """More than any dtype has exponents: a histogram with more (exponent, count) pairs is damage."""
 
 LABELS = ("series", "step", "pass_index", "call")
-"""Columns that stand beside the values too, where xarray finds them."""
+"""Columns that are repeated beside the values, where xarray finds them as coordinates."""
 
 SEGMENT_BYTES = 120
 PREFIX_BYTES = 96
@@ -133,7 +135,8 @@ PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def segment(name: str) -> str:
     """`name` as one path segment: percent-encoded, never hidden or reserved, at most 120 bytes.
 
-    Different names give different segments, on case-insensitive file systems but for their case.
+    Different names give different segments; names that differ in case alone give segments that
+    differ in case alone.
     """
     encoded = "".join(chr(b) if b in PLAIN else f"%{b:02X}" for b in name.encode())
     if encoded.startswith((".", "__")) or encoded in ("zarr.json", "c"):
@@ -142,12 +145,12 @@ def segment(name: str) -> str:
 
 
 def hashed_segment(name: str, encoded: str) -> str:
-    """A short segment that only `name` has; `%-` never comes out of percent-encoding."""
+    """A short segment for `name` alone, by its hash; percent-encoding never yields `%-`."""
     return f"{encoded[:PREFIX_BYTES]}%-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
 def kind_segment(kind: str, mode: str | None) -> str:
-    """The segment of a series below its name: the kind, and the mode where it is not the first."""
+    """The segment of a series below its name: the kind, with the mode unless that is None."""
     return segment(kind) if mode is None else segment(f"{kind}@{mode}")
 
 
@@ -157,28 +160,32 @@ def run_directory(store: Path, run: str) -> Path:
 
 
 def hidden(store: Path) -> Path:
-    """Locks and unfinished files, outside every zarr hierarchy but on the same file system."""
+    """The folder of locks and unfinished files.
+
+    It lies outside every zarr hierarchy, and on the same file system, so that a rename from it
+    puts a node in place.
+    """
     return store / ".anchor"
 
 
 def rank_name(rank: int, part: int = 0) -> str:
-    """The group of one rank, or of the part of it that another collector than the first has."""
+    """The group of one rank, or of a part of it that another collector than the first holds."""
     return f"rank{rank}.p{part}" if part else f"rank{rank}"
 
 
 def claim_key(rank: int, part: int = 0) -> str:
-    """What says, from the run on, that a sealed rank is being put there and not whole yet."""
+    """The key, below the run, of the note that a sealed rank is being put there, not whole yet."""
     return f"{rank_name(rank, part)}/sealing.json"
 
 
 def rank_of(name: str) -> int | None:
-    """The rank whose group, or that of a part of it, bears this name; None for another node."""
+    """The rank whose group, or a part's group, bears this name; None for any other node."""
     found = _RANK.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def part_of(name: str) -> int:
-    """Which part of its rank the group of this name is."""
+    """The number of the part whose group bears this name; 0 for a whole rank's group."""
     found = _RANK.fullmatch(name)
     return int(found[2] or 0) if found else 0
 
@@ -189,20 +196,20 @@ def form_name(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def flat_width(ndim: int) -> int:
-    """Dimensions that a flat array has room for in each shape, if it takes tensors of `ndim`."""
+    """How many numbers a flat array stores for each shape, to hold tensors of `ndim` dimensions."""
     return FLAT_DIMS if ndim <= FLAT_DIMS else 64
 
 
 def flat_name(dtype: str, width: int) -> str:
-    """The group of records of one dtype whose shapes have few records each."""
+    """The group of a flat form: records of one dtype whose shapes have few records each."""
     return f"flat_{dtype}" if width == FLAT_DIMS else f"flat_{dtype}_{width}d"
 
 
 def rows_per_chunk(nbytes: int) -> int:
-    """Records of `nbytes` in one chunk file: two mebibytes of them.
+    """How many records of `nbytes` one chunk file holds: as many as 2 MiB takes.
 
-    From 1 MiB a record has a file of its own, written once. Smaller ones share: making a file
-    costs more than filling it, and readers pay for each one they open.
+    A record of 1 MiB or more has a file of its own, written once. Smaller records share files:
+    making a file costs more than filling it, and readers pay for each file that they open.
     """
     if nbytes >= OWN_CHUNK_BYTES:
         return 1
@@ -210,17 +217,17 @@ def rows_per_chunk(nbytes: int) -> int:
 
 
 def shape_rows(ndim: int) -> int:
-    """Records that a chunk of an array of shapes of `ndim` dimensions holds."""
+    """How many records a chunk of a flat form's array of shapes holds, `ndim` numbers each."""
     return max(ROWS_PER_CHUNK // ndim, 1)
 
 
 def chunk_key(chunk: int, dims: int) -> str:
-    """The file of chunk `chunk` along records, of an array with `dims` further dimensions."""
+    """The file name of chunk number `chunk` of an array whose records have `dims` dimensions."""
     return f"c.{chunk}" + ".0" * dims
 
 
 def chunk_number(name: str) -> int | None:
-    """The chunk whose file in an array without further dimensions bears this name."""
+    """The number of the chunk whose file bears this name, in an array with one dimension."""
     found = re.fullmatch(r"c\.(0|[1-9][0-9]{0,11})", name, re.ASCII)
     return int(found[1]) if found else None
 

@@ -1,6 +1,6 @@
 """The zarr.json documents, made by zarr-python's own classes.
 
-zarr is imported where metadata is first needed: reading a run needs none of it.
+zarr is imported where a document is first made: readers of runs never need it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ __all__ = ["ArrayShape", "Growing", "array_json", "group_json", "stamp"]
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """What zarr has to know of an array: its first dimension grows, its chunks are plain bytes."""
+    """An array as zarr.json describes it: its first dimension grows, its chunks are plain bytes.
+
+    chunks: elements of a chunk along each axis. dimensions: names of the axes.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -31,7 +34,7 @@ class ArrayShape:
 
 
 def stamp(**fields: Any) -> dict[str, Any]:
-    """Attributes under the one key that is ours."""
+    """Attributes under the key "anchor", the only one that anchorlib writes."""
     return {"anchor": {"format": FORMAT, "version": VERSION, **fields}}
 
 
@@ -55,15 +58,18 @@ def array_json(array: ArrayShape) -> bytes:
 
 
 class Growing:
-    """The zarr.json of an array whose first dimension grows: only that number is made anew."""
+    """The zarr.json of an array whose first dimension grows: only its length is put in anew.
+
+    Raises ValueError for an array that already has a row.
+    """
 
     def __init__(self, array: ArrayShape) -> None:
         self._head, mark, self._tail = array_json(array).partition(b'"shape":[0')
         if not mark:
-            raise ValueError("the array it begins with has no row")
+            raise ValueError("a growing array begins without rows")
 
     def at(self, rows: int) -> bytes:
-        """The document at so many rows."""
+        """The document of the array when it has so many rows."""
         return b'%b"shape":[%d%b' % (self._head, rows, self._tail)
 
 
@@ -78,7 +84,8 @@ def _group() -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _template(dtype: np.dtype[Any]) -> dict[str, Any]:
-    # create_array costs a millisecond; shape, chunks and names are all that differs afterwards.
+    # create_array costs a millisecond, so it runs once a dtype: arrays of a dtype differ in shape,
+    # chunks, names and attributes alone.
     import zarr
     from zarr.codecs import BytesCodec
     from zarr.core.buffer import default_buffer_prototype
@@ -95,7 +102,7 @@ def _template(dtype: np.dtype[Any]) -> dict[str, Any]:
         chunk_key_encoding={"name": "default", "separator": "."},
         dimension_names=["record"],
     )
-    # zarr's own document: to_dict would leave the codecs as objects.
+    # The document that zarr would write: metadata.to_dict() leaves the codecs as objects.
     buffers = array.metadata.to_buffer_dict(default_buffer_prototype())
     document: dict[str, Any] = json.loads(buffers["zarr.json"].to_bytes())
     return document
@@ -106,9 +113,9 @@ def _dump(document: Mapping[str, Any]) -> bytes:
 
 
 def json_value(value: object, depth: int = HEADER_DEPTH) -> Any:
-    """`value` as JSON can hold it: what is not finite is null, keys are text.
+    """`value` as JSON can hold it: NaN and infinities become null, keys become text.
 
-    Raises TypeError for what JSON has no form of, and for what nests deeper than a header may.
+    Raises TypeError for a value that JSON cannot hold, and for one nested deeper than HEADER_DEPTH.
     """
     if not depth:
         raise TypeError(f"it nests lists and mappings more than {HEADER_DEPTH} deep")

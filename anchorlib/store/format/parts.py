@@ -1,9 +1,10 @@
 """Parts: the pieces of one rank that several collectors hold, each under a name of its own.
 
-    rank3      what the first collector by hash has of rank 3, or the one there is
-    rank3.p1   what the second one has
+    rank3      the part that the first collector holds, in rank 3's own order by hash
+    rank3.p1   the part that the second collector holds
 
-Names differ, so that stores of several collectors may be put together in one place.
+A run with one collector has `rank3` alone. Names differ, so that the stores of several collectors
+may be copied together into one place.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["ANEW", "Begins", "Part", "is_whole"]
 
 Begins: TypeAlias = Literal["", "new", "anew", "resumed"]
-"""How an attempt began that is spread over collectors: with a name that nobody had, in place of
-what was recorded before, or behind it; "" of an attempt that is not spread."""
+"""How an attempt began that is spread over collectors: "new" under a name that no run had, "anew"
+in place of earlier records, "resumed" behind them; "" for an attempt with one collector."""
 
 ANEW: Final = "anew"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which piece of a rank a writer writes.
+    """The piece of a rank that a writer writes into the store of one collector.
 
-    number: the place of this collector in the rank's order of them.
-    first: the number of the first record that is written here now.
-    restart: how often the job was restarted, as its launcher counts; None where it does not.
+    number: the place of this collector in the rank's order of collectors.
+    first: the number of the first record that the writer now writes here.
+    restart: how often the job was restarted, as its launcher counts; None where it does not count.
     """
 
     number: int = 0
@@ -39,6 +40,6 @@ class Part:
 
 
 def is_whole(parts: Sequence[RankReader]) -> bool:
-    """Whether one part is the rank as it is: there is no other, and it has its first records."""
+    """Whether these parts are one part that is the whole rank: number 0, from the first record."""
     attempts = parts[0].catalogue.attempts
     return len(parts) == 1 and not any(one.first for one in attempts) and not parts[0].part

@@ -1,4 +1,6 @@
-"""Runs as readers find them: ranks, put together of parts where several collectors took them."""
+"""Runs as readers find them: their ranks, each joined from its parts where several collectors
+recorded it.
+"""
 
 from anchorlib.store.read.prints import stored_fingerprint
 from anchorlib.store.read.rank import RankReader

@@ -1,11 +1,12 @@
-"""A rank that several collectors took, one after the other: its parts, read as one rank.
+"""A rank that several collectors recorded, one after the other: its parts, read as one rank.
 
     rank3 (records 0–549)  ─┐
     rank3.p1 (500–899)      ├▶ JoinedRank: records 0–899, as if one collector had taken them all
     rank3.p2 (none)        ─┘
 
-It answers all that `RankReader` does. Columns are put together and numbered anew; values are read
-where they lie. It is made anew when a part has grown.
+A joined rank has every method of `RankReader`. Its columns are put together from those of the
+parts, with new numbers for series, forms, phases and attempts; values are read where they lie. It
+is a snapshot: when a part has grown, the parts are joined anew.
 """
 
 from __future__ import annotations
@@ -28,23 +29,31 @@ __all__ = ["JoinedRank", "joined_rank"]
 
 Array = np.ndarray[Any, Any]
 
-_PAIRS: Final = 1 << 44  # histogram pairs of one part are numbered from its place times this on
+_PAIRS: Final = (
+    1 << 44
+)  # the joined number of a histogram pair: its part's place times this, plus its own
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Rows start … stop - 1 of the joined rank: those of one part from `row` on."""
+    """Rows start … stop - 1 of the joined rank, which are rows of one part, from `row` on.
+
+    place: of the part. session: the number of the session that recorded them.
+    order: added to the order that the part has for each of them.
+    """
 
     start: int
     stop: int
     place: int
     row: int
     session: int
-    order: int  # added to the part's own
+    order: int
 
 
 class JoinedRank(RankReader):
-    """The parts of one rank as one; `parts` are read already.
+    """The parts of one rank read as one rank.
+
+    parts: readers of the parts, refreshed, in the order of their numbers.
 
     Raises StoreError where records are missing between parts, and where two recordings bear the
     run's name.
@@ -66,7 +75,7 @@ class JoinedRank(RankReader):
         self._stretches = self._laid_out()
         self.committed = self._stretches[-1].stop if self._stretches else 0
 
-    # -- what is where
+    # -- which rows lie where
 
     def _merged(self) -> Catalogue:
         first = self._parts[0].catalogue
@@ -88,7 +97,11 @@ class JoinedRank(RankReader):
         return merged
 
     def _number(self, merged: Catalogue, place: int, own: Catalogue) -> None:
-        """Series and phases get one number for all parts, forms one for each: values lie apart."""
+        """Adds the series, phases and forms of one part, under the numbers of the joined rank.
+
+        A series or phase of several parts gets one number. A form gets a number for each part,
+        because its values lie apart.
+        """
         told = [self._series.number((one.name, one.kind, one.mode)) for one in own.series]
         for old, new in zip(own.series, told, strict=True):
             if new == len(merged.series):
@@ -103,7 +116,7 @@ class JoinedRank(RankReader):
         self._form_ends.append(start + len(own.forms))
 
     def _attempt(self, session: Session, row: int) -> Attempt:
-        """One attempt for all that a session has in its parts."""
+        """One attempt for all attempts that a session has in its parts."""
         own = [attempt for _, attempt in session.attempts]
         header: dict[str, Any] = {}
         for attempt in own:
@@ -113,9 +126,10 @@ class JoinedRank(RankReader):
         )
 
     def _state(self, merged: Catalogue, session: Session) -> None:
-        """Gaps and lineage of a session: each collector was told all that the session had to say.
+        """Adds the gaps and the lineage of a session.
 
-        What a collector left out itself is counted by each for itself, and added.
+        A session tells its totals to each collector it uses, so the largest counts. What a
+        collector itself left out is known to it alone, so these counts are added.
         """
         number = session.number
         for place, attempt in session.attempts:
@@ -129,7 +143,7 @@ class JoinedRank(RankReader):
                     merged.edges.setdefault(edges_key(moved), moved)
 
     def _laid_out(self) -> list[_Stretch]:
-        found: list[_Stretch] = []
+        stretches: list[_Stretch] = []
         row = order = 0
         for session in self._sessions:
             self.catalogue.attempts[session.number] = replace(
@@ -142,13 +156,13 @@ class JoinedRank(RankReader):
                 own = attempt.first_row + span.first - attempt.first
                 count, shift = span.end - span.first, order - attempt.order_base
                 place = span.share.place
-                found.append(_Stretch(row, row + count, place, own, session.number, shift))
+                stretches.append(_Stretch(row, row + count, place, own, session.number, shift))
                 highest = max(highest, int(part.span("order", own, own + count).max()) + shift)
                 row += count
             order = highest + 1
-        return found
+        return stretches
 
-    # -- what a reader of one rank has from its location
+    # -- what RankReader reads from a location
 
     @property
     def is_current(self) -> bool:
@@ -161,15 +175,15 @@ class JoinedRank(RankReader):
         return all(part.is_sealed for part in self._parts)
 
     def refresh(self) -> None:
-        """Nothing: what was committed since is in a rank that is joined anew."""
+        """Does nothing: a joined rank is a snapshot; later records need the parts joined anew."""
 
     @property
     def version(self) -> tuple[int, int]:
-        """Differs whenever something was committed since."""
+        """A pair of numbers that changes with every commit: rows, and bytes of the catalogues."""
         return self._version
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Part of a column, which is not kept in memory."""
+        """Entries start … stop - 1 of a column, which are read and not kept in memory."""
         pieces = [
             self._piece(name, one, max(start, one.start), min(stop, one.stop))
             for one in self._stretches
@@ -191,7 +205,10 @@ class JoinedRank(RankReader):
         return found
 
     def check_rows(self, rows: Array) -> None:
-        """Raises DamagedError where one of these rows does not fit its checksum; asks once."""
+        """Raises DamagedError where one of these rows does not fit its checksum.
+
+        A row that was found to fit is not read again.
+        """
         for one in self._stretches:
             own = rows[(rows >= one.start) & (rows < one.stop)]
             if len(own):
@@ -233,7 +250,7 @@ class JoinedRank(RankReader):
 
 
 class _Names:
-    """Numbers for names, in the order in which they come."""
+    """Gives numbers to names, in the order in which they first come."""
 
     def __init__(self) -> None:
         self.names: list[Any] = []
@@ -247,7 +264,7 @@ class _Names:
 
 
 def _renumbered(numbers: Array, values: Array) -> Array:
-    """What is not numbered there is damage, and becomes a number that is none here either."""
+    """Each value replaced by its number; a value without one is damage, and stays out of range."""
     known = values < len(numbers)
     found = np.full_like(values, np.iinfo(values.dtype).max)
     found[known] = numbers[values[known]]
@@ -269,5 +286,5 @@ def _add_gap(gaps: dict[GapKey, Gap], key: GapKey, gap: Gap) -> None:
 
 
 def joined_rank(parts: Sequence[RankReader], name: str) -> RankReader:
-    """The rank that these parts are, which come in their order. Raises as `JoinedRank`."""
+    """The rank that these parts make up, in the order of their numbers. Raises as `JoinedRank`."""
     return parts[0] if is_whole(parts) else JoinedRank(parts, name)

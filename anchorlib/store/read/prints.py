@@ -1,4 +1,4 @@
-"""What records of an attempt are, as both ends of a delivery compare it."""
+"""Fingerprints of stored records: both ends of a delivery compare them to know what arrived."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One rank of a run as a reader sees it: committed rows and what they mean.
 
-It never repairs and never locks: it trusts `seq` and whole catalogue lines, which a writer puts
-down only after everything they speak of. Values are compared with their digests as they are read.
+A reader never repairs and never locks. It trusts `seq` and whole catalogue lines, because a writer
+writes them only after everything they speak of. Values are compared with their digests as they are
+read.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ __all__ = ["RankReader"]
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 16 << 20
 _MOST: Final = (1 << 63) - 1
-CATALOG_PART = 1 << 20  # of a catalogue that are in memory as text at a time
+CATALOG_PART = 1 << 20  # bytes of a catalogue that are parsed at a time
 
 
 class RankReader:
     """Columns, values and catalogue of one rank, as of the last `refresh`.
 
-    name: what errors call the run. part: which part of the rank it is, see `parts`.
-    asked: what `find_run` was given for the run, for `pin_of`.
+    name: what errors call the run. part: the number of the part of the rank, see `parts`.
+    asked: the run and store that `find_run` was given, by which another process can find the rank
+        (`pin_of`); None where the run was not found by name.
     """
 
     asked: tuple[str, str | None] | None = None
@@ -67,7 +69,7 @@ class RankReader:
         self._location = rank_location(run, rank, part)
         self.catalogue = Catalogue(rank)
         self.committed = 0
-        self.left_out = 0  # rows at the end of a copy, see `tail`
+        self.left_out = 0  # rows that the copy of a live rank has in part, see `tail`
         self._columns: dict[str, Array] = {}
         self._catalogue_end = 0
         self._first_line = b""
@@ -82,24 +84,25 @@ class RankReader:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it was sealed, and grows no more."""
+        """Whether the rank was sealed, and can never grow."""
         return isinstance(self._location, SealedRank)
 
     def refresh(self) -> None:
-        """Reads what was committed since."""
-        # Rows first: whatever they speak of stands in the catalogue already.
+        """Reads the rows and catalogue lines that were committed since the last refresh."""
+        # Rows first: the catalogue lines of these rows are then written already.
         known = self.committed
         committed = committed_rows(self._location, "records", known)
         self._read_catalogue()
         self.committed = self._understood(known, committed)
 
     def end_at(self, rows: int) -> None:
-        """Leaves out what a copy has in part: all rows from `rows` on."""
+        """Leaves out all rows from `rows` on, which a copy of a live rank has only in part."""
         self.left_out = self.committed - rows
         self.committed = rows
 
     def _understood(self, known: int, committed: int) -> int:
-        # Power loss, unlike a kill, can keep a row and lose the line that says what it is.
+        # Power loss, unlike a kill, can keep a row and lose the catalogue line of its series or
+        # form: rows end before the first such row.
         for start in range(known, committed, ROWS_PER_CHUNK):
             stop = min(start + ROWS_PER_CHUNK, committed)
             unknown = self.span("form", start, stop) >= len(self.catalogue.forms)
@@ -123,7 +126,7 @@ class RankReader:
             raise RunNotFoundError(f"rank {self.rank} is not there (any more), or is no run's rank")
 
     def _understand(self, raw: bytes) -> int:
-        """Takes the whole lines at the start of `raw`; where they end."""
+        """Takes the whole lines at the start of `raw`; returns where they end."""
         lines, end = whole_lines(raw)
         self.catalogue.apply(lines)
         if lines and not self._catalogue_end:
@@ -137,7 +140,7 @@ class RankReader:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Differs whenever something was committed since."""
+        """A pair of numbers that changes with every commit: rows, and bytes of the catalogue."""
         return (self.committed, self._catalogue_end)
 
     @property
@@ -157,7 +160,7 @@ class RankReader:
         return known[: self.committed]
 
     def _check_bound(self, name: str, values: Array) -> None:
-        """Raises DamagedError for what no writer puts into a column, and no reader could count."""
+        """Raises DamagedError for numbers that no writer puts into a column, too large to count."""
         if values.dtype.kind != "u" or name.startswith("digest"):
             return
         bound = len(self.catalogue.phases) - 1 if name == "phase" else _MOST
@@ -168,7 +171,7 @@ class RankReader:
             )
 
     def span(self, name: str, start: int, stop: int) -> Array:
-        """Part of a column, which is not kept in memory."""
+        """Entries start … stop - 1 of a column, which are read and not kept in memory."""
         if self.catalogue.version == 1 and name in ("series", "form"):
             forms, series = self.catalogue.owners({"variant": self.span("variant", start, stop)})
             return forms if name == "form" else series
@@ -176,7 +179,7 @@ class RankReader:
         return StoredRows(self._location, f"records/{name}", dtype).span(start, stop)
 
     def cell(self, name: str, row: int) -> Any:
-        """One column's entry for one row."""
+        """The entry of one column in one row."""
         return self.column(name)[row]
 
     @property
@@ -190,7 +193,7 @@ class RankReader:
         return kept
 
     def dtype_set(self, rows: Array) -> list[str]:
-        """The different dtypes of these rows, in the order in which their forms were begun."""
+        """The different dtypes of these rows, in the order in which their forms were made."""
         return list(dict.fromkeys(stored.entry.dtype for stored, _ in self._by_form(rows)))
 
     def dtypes(self, rows: Array) -> list[str]:
@@ -208,7 +211,7 @@ class RankReader:
         return found
 
     def shapes_between(self, start: int, stop: int) -> list[tuple[int, ...]]:
-        """The tensor shape of each of these rows; keeps no column in memory."""
+        """The tensor shape of each of rows start … stop - 1; keeps no column in memory."""
         numbers, rows = self.span("form", start, stop), self.span("row", start, stop)
         found: list[tuple[int, ...]] = [()] * len(rows)
         for number in np.unique(numbers).tolist():
@@ -234,7 +237,7 @@ class RankReader:
         }
 
     def shape_codes(self, rows: Array) -> tuple[list[tuple[int, ...]], Array]:
-        """The different shapes of these rows, and for each row which of them is its."""
+        """The different shapes of these rows, and for each row which of these is its shape."""
         found: dict[tuple[int, ...], int] = {}
         codes = np.empty(len(rows), np.int64)
         for stored, places in self._by_form(rows):
@@ -246,7 +249,7 @@ class RankReader:
         return list(found), codes
 
     def stored_bytes(self, rows: Array) -> int:
-        """Bytes of values that are stored of these rows."""
+        """Bytes of the stored values of these rows."""
         rows = rows[self.kept(rows)]
         parts = self._by_form(rows)
         return sum(stored.nbytes(self.column("row")[rows[places]]) for stored, places in parts)
@@ -254,18 +257,18 @@ class RankReader:
     def stack(self, rows: Array) -> Array:
         """Raw storage of rows of one dtype and shape whose values are kept, (len(rows), *shape).
 
-        Raises DamagedError for values that do not fit their digest, or cannot be read any more.
+        Raises DamagedError for values that do not fit their digests or can no longer be read.
         """
         try:
             found = self.unchecked_stack(rows)
         except DamagedError:
             for row in rows.tolist():
-                self.raw(row)  # says which record it is
+                self.raw(row)  # raises an error that names the damaged record
             raise
         return self._checked(rows, found)
 
     def unchecked_stack(self, rows: Array) -> Array:
-        """The same, for a caller that compares them with their digests."""
+        """As `stack`, but for a caller that itself compares the values with their digests."""
         (first, places), *others = self._by_form(rows)
         if not others and first.entry.shape is not None:
             return first.values.pick(self.column("row")[rows])
@@ -276,9 +279,9 @@ class RankReader:
         return found.reshape(len(rows), *shape)
 
     def flat_stack(self, rows: Array, out: Array) -> None:
-        """Raw storage of rows of one dtype and size, of any series, as (len(rows), size).
+        """Fills `out`, (len(rows), size), with the raw storage of rows of one dtype and size.
 
-        For a caller that compares them with their digests.
+        The rows may be of any series. For a caller that itself compares them with their digests.
         """
         for stored, places in self._by_form(rows):
             own = self.column("row")[rows[places]]
@@ -293,18 +296,20 @@ class RankReader:
         """Raw storage of one row whose values are kept; raises DamagedError as `stack` does."""
         try:
             found = self.unchecked(row)
-        # Where the place or the shape was damaged, numpy is asked for what cannot be.
+        # With a damaged place or shape numpy is asked for an array that cannot exist.
         except (DamagedError, ValueError, OverflowError) as error:
             raise damage(self, row, str(error)) from error
         self._checked(np.array([row]), found[None])
         return found
 
     def unchecked(self, row: int) -> Array:
-        """The same, for a caller that compares it with its digest."""
+        """As `raw`, but for a caller that itself compares the values with their digest."""
         return self._stored(self._form(row)).value(int(self.column("row")[row]))
 
     def raw_blocks(self, row: int, nbytes: int) -> Iterator[Array]:
-        """The same in C order, flat, at most `nbytes` at a time."""
+        """Raw storage of one row in flat blocks of at most `nbytes`, in C order, not compared with
+        its digest.
+        """
         stored = self._stored(self._form(row))
         return stored.blocks(int(self.column("row")[row]), nbytes)
 
@@ -320,7 +325,10 @@ class RankReader:
         return values
 
     def check_rows(self, rows: Array) -> None:
-        """Raises DamagedError where one of these rows does not fit its checksum; asks once."""
+        """Raises DamagedError where one of these rows does not fit its checksum.
+
+        A row that was found to fit is not read again.
+        """
         for row in self._row_checks.fresh_unfit(rows)[:1]:
             raise damage(self, row, "they do not fit their checksum", "the figures")
 
@@ -351,7 +359,7 @@ class RankReader:
         return found
 
     def pooled_pairs(self, rows: Array) -> Log2Histogram:
-        """The histogram of all these rows together, each of which has its own stored.
+        """One histogram of all elements of these rows, each of which has a stored histogram.
 
         Raises DamagedError where rows are not those that were written.
         """
@@ -371,7 +379,7 @@ class RankReader:
     def blocks(self, rows: Array, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[Array, str]]:
         """Raw storage of rows whose values are kept, in stacks of about `nbytes`, with its dtype.
 
-        Rows come form by form; those of a flat form one by one.
+        Rows come form by form; rows of a flat form come one by one.
         """
         for stored, places in self._by_form(rows):
             dtype, own = stored.entry.dtype, rows[places]
@@ -383,13 +391,13 @@ class RankReader:
                 yield self.stack(own[start : start + size]), dtype
 
     def gaps(self) -> list[Gap]:
-        """What each attempt says it did not record."""
+        """The gaps of all attempts: what was observed and not recorded."""
         return list(self.catalogue.gaps.values())
 
     def operations(self, attempt: int | None = None) -> list[Entry]:
-        """The log of operations: all of it, or its structures and what one attempt states.
+        """The log of operations: all entries, or all structures and the entries of one attempt.
 
-        Raises DamagedError.
+        Raises DamagedError where the log is damaged.
         """
         entries, _ = operation_entries(self._location)
         return [
@@ -399,7 +407,7 @@ class RankReader:
         ]
 
     def _pairs(self, offsets: Array, lengths: Array) -> tuple[Array, Array]:
-        """The stored pairs of all these rows, one row after the other."""
+        """The exponents and the counts of these rows' stored pairs, one row after the other."""
         stored = lengths > 0
         if (lengths > MOST_BINS).any():
             raise DamagedError(
@@ -417,7 +425,7 @@ class RankReader:
         return exponents, counts
 
     def _by_form(self, rows: Array) -> list[tuple[StoredForm, Array]]:
-        """Each form of these rows, and which places among them are its."""
+        """Each form of these rows, with the places of its rows among them."""
         numbers = self.column("form")[rows]
         if len(numbers) and (numbers == numbers[0]).all():  # as nearly always
             return [(self._stored(self._form(int(rows[0]))), np.arange(len(rows)))]

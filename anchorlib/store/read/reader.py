@@ -19,14 +19,14 @@ __all__ = ["RunReader", "end_copy", "open_parts"]
 
 
 class RunReader:
-    """Committed rows of every rank of one run; never repairs, never locks."""
+    """Reads the committed rows of every rank of one run; never repairs, never locks."""
 
     def __init__(
         self, location: Location, name: str, asked: tuple[str, str | None] | None = None
     ) -> None:
-        """`location` is the run's own: its keys begin with "rank0/".
+        """location: of the run, whose keys begin with "rank0/".
 
-        asked: what `find_run` was given for it, as other processes may be given it.
+        asked: the run and store that `find_run` was given, for other processes to find the run.
         """
         self.location = location
         self.name = name
@@ -42,10 +42,10 @@ class RunReader:
     def refresh(self) -> None:
         """Looks for new ranks, rows and series.
 
-        A run of sealed ranks that has an index is read as it was at the first look: its ranks are
-        opened when they are asked for, and `figures` is what the index says. A rank that was not
-        sealed to its end does not exist. Raises RunNotFoundError where there is no other, or the
-        run is gone, StoreError where a part of a rank is missing.
+        A run of sealed ranks that has an index stays as it was at the first look: `figures` is its
+        index, and each rank is opened when it is first asked for. A rank whose sealing was
+        interrupted is left out. Raises RunNotFoundError where no rank is left or the run is gone,
+        StoreError where a part of a rank is missing.
         """
         if not self._looked_for_figures:
             self.figures = archived_figures(self.location)
@@ -56,7 +56,8 @@ class RunReader:
         try:
             self._join()
         except StoreError:
-            # A rank may have gone on elsewhere while its parts were read one after the other.
+            # While its parts were read one after the other, a rank may have gone on at another
+            # collector: then a second look finds the missing records.
             self._look()
             self._join()
 
@@ -90,7 +91,7 @@ class RunReader:
         self._ranks = {rank: self._whole(rank, parts) for rank, parts in ranks.items()}
 
     def _whole(self, rank: int, parts: list[RankReader]) -> RankReader:
-        """The rank that these parts are; the same reader as long as none of them changes."""
+        """The rank that these parts make up; the same reader as long as no part changes."""
         known = [(id(part), part.version) for part in parts]
         if self._joined.get(rank) != known or rank not in self._ranks or len(parts) == 1:
             joined = joined_rank(parts, self.name)
@@ -101,7 +102,7 @@ class RunReader:
 
     def _fresh(self, key: PartKey) -> RankReader:
         reader = self._parts.get(key)
-        if reader is not None and reader.left_out:  # a copy, which grows no more
+        if reader is not None and reader.left_out:  # the copy of a live rank, which never grows
             return reader
         if reader is None or not reader.is_current:
             reader = self._opened(key)
@@ -132,7 +133,7 @@ class RunReader:
         return self._ranks[rank]
 
     def open_rank(self, rank: int) -> RankReader:
-        """One rank as it is now, without a look at the others. Raises RunNotFoundError."""
+        """One rank as it is now; other ranks are not read. Raises RunNotFoundError."""
         keys = [key for key in listed_parts(self.location) if key[0] == rank] or [(rank, 0)]
         parts = {key: self._fresh(key) for key in keys}
         self._parts |= parts
@@ -141,7 +142,7 @@ class RunReader:
 
     @property
     def state(self) -> str:
-        """ "open" as long as any rank is, else "closed"."""
+        """The state of the run: "open" as long as any rank is open, else "closed"."""
         if self.figures is not None:
             return "closed" if self.figures.closed else "open"
         states = {reader.catalogue.state for reader in self._ranks.values()}
@@ -149,13 +150,13 @@ class RunReader:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it was copied while it was written: then it ends at a commit of that time."""
+        """Whether the run was copied while it was written: then it ends at some commit."""
         return any(self._copied.values())
 
     def is_live(self, rank: int) -> bool | None:
         """Whether a process holds this rank right now; None where only a collector can know.
 
-        A rank that is open and not live was left by a process that died.
+        A rank that is open and not live was left behind by a process that died.
         """
         parts = {0, *(part for known, part in self._parts if known == rank)}
         locks = [_lock(self.location, self.name, rank, part) for part in parts]
@@ -164,18 +165,18 @@ class RunReader:
 
 
 def open_parts(run: Location, name: str) -> list[RankReader]:
-    """Every part of every rank at a location by itself, also where others are elsewhere."""
+    """A reader of each part of each rank at a location, even if another place has further parts."""
     return [RankReader(run, rank, name, part) for rank, part in listed_parts(run)]
 
 
 def end_copy(run: Location, name: str, reader: RankReader) -> bool:
-    """Leaves out the rows that a copy of a live rank has in part; whether it is such a copy.
+    """Leaves out the rows that a copy of a live rank has in part; returns whether it is a copy.
 
-    It is one where rows had to be left out, and where the rank is open and was never written in
-    this place: then no lock of it is there.
+    A rank is taken for a copy where such rows were found, and where it is open and its store has no
+    lock file of it: then it was never written in this place.
     """
     lock = _lock(run, name, reader.rank, reader.part)
-    # What was sealed is whole, and says "open" where its session went on at another collector.
+    # A sealed rank is whole; it is "open" if its session went on at another collector.
     if lock is None or reader.is_sealed:
         return False
     if reader.catalogue.state != "open" or is_locked(lock):
@@ -185,7 +186,7 @@ def end_copy(run: Location, name: str, reader: RankReader) -> bool:
 
 
 def _lock(run: Location, name: str, rank: int, part: int) -> Path | None:
-    """The lock file of a rank or a part of it; None where only a collector knows."""
+    """The lock file of a rank or a part of it; None where only a collector has one."""
     if not isinstance(run, LocalLocation):
         return None
     return lock_path(run.root.parent, name, rank, part)

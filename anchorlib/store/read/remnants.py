@@ -1,11 +1,12 @@
-"""What can still be read of a damaged rank, as a location that readers find whole.
+"""The remnants of a damaged rank, as a location that readers find whole.
 
     Remnants(run, 0) ─▶ RankReader(remnants, 0) ─▶ rows, of which the checksums say which are sound
 
-Nothing is guessed of a record. Catalogue lines that do not fit their checksums are left out, and
-what rows spoke of by their numbers gets an entry that nobody wrote: the checksum of a row is seeded
-with its series and form, so such a row does not fit. A column that is missing or short reads as
-zeros there, and rows behind a hole in `seq` are offered again: each row fits, or it does not.
+No record is guessed. Catalogue lines that do not fit their checksums are left out, and their
+numbers get made-up entries instead, so that other lines keep their numbers: a row's checksum is
+seeded with its series and form, so a row of a made-up entry does not fit. The missing end of a
+column reads as zeros, and rows behind a hole in `seq` are offered again: checksums decide which of
+these rows are sound.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ __all__ = ["Remnants"]
 Array = np.ndarray[Any, Any]
 _MOST: Final = (1 << 63) - 1
 _NUMBERED: Final = ("attempt", "series", "form", "phase")
-_STATED: Final = ("gap", "header_of", "edges")  # lines that have a numbered one's key as well
+_STATED: Final = ("gap", "header_of", "edges")  # such lines may have a key of _NUMBERED as well
 _NUMBERS: Final = {"series": "series", "form": "forms", "phase": "phases", "attempt": "attempts"}
-_MOST_LOST: Final = 4096  # entries that may be missing behind the last one that is there
+_MOST_LOST: Final = 4096  # most made-up entries of a kind behind its last sound one
 
 
 class Remnants:
-    """One rank of the run at `run`, of format 2, with what is damaged in it made readable.
+    """A location of one rank, of format 2, of the run at `run`, with its damaged files mended.
 
-    part: which part of the rank it is.
-    problems: what was found, in words; none where catalogue and columns are whole.
+    part: the number of the part of the rank.
+    problems: the damage to catalogue and `seq`, in words; empty where both are whole.
     lost_phases: numbers of phases whose names are lost.
     """
 
@@ -62,7 +63,7 @@ class Remnants:
         self._catalogue = self._mended()
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes | None:
-        """See `Location.get`; of other ranks nothing is here."""
+        """See `Location.get`; other keys of the run read as they are stored."""
         whole = self._replaced(key.removeprefix(f"{self._folder}/"))
         if whole is None:
             return self._run.get(key, start, length)
@@ -73,7 +74,7 @@ class Remnants:
         return self._run.list(prefix)
 
     def _replaced(self, key: str) -> bytes | None:
-        """The bytes of a file that reads otherwise here than it is stored; None for others."""
+        """The bytes of a file that is mended: of the catalogue or a column; None for others."""
         folder, _, name = key.rpartition("/")
         number = chunk_number(name)
         if number is None:
@@ -92,13 +93,13 @@ class Remnants:
         size = ROWS_PER_CHUNK * dtype.itemsize
         found = np.frombuffer(self._read(f"records/{name}/{chunk_key(chunk, 0)}", size), dtype)
         bound = len(getattr(self._known, _NUMBERS[name])) - 1 if name in _NUMBERS else _MOST
-        # What no reader could follow: another value, and the row does not fit its checksum.
+        # A number that no reader could follow becomes 0: its row then does not fit its checksum.
         if dtype.kind == "u" and name != "check" and not name.startswith("digest"):
             found = np.where(found.astype(np.uint64) > max(bound, 0), np.zeros(1, dtype), found)
         return found.tobytes()
 
     def _read(self, key: str, size: int) -> bytes:
-        """A file of a known size; what is missing of it reads as zeros."""
+        """A file of a known size; bytes that are missing of it read as zeros."""
         try:
             data = self._location.get(key, 0, size)
         except StoreError:
@@ -106,7 +107,7 @@ class Remnants:
         return (data or b"").ljust(size, b"\0")
 
     def _chunk_count(self) -> int:
-        """Files that the fullest column has: no more rows are there, whatever is said of them."""
+        """How many chunk files the fullest column has: more rows than these hold cannot exist."""
         counts = [0]
         for name in COLUMNS:
             try:
@@ -117,7 +118,7 @@ class Remnants:
         return max(counts)
 
     def _committed(self) -> Array:
-        """`seq` as it was, as far as rows may have been committed."""
+        """`seq` made whole, up to the last row that it or a `published` line says is committed."""
         dtype = COLUMNS["seq"]
         key = "records/seq/"
         parts = [
@@ -135,7 +136,7 @@ class Remnants:
         return due[: max(rows, published)]
 
     def _lines(self) -> Iterator[bytes]:
-        """Whatever stands between line ends, also behind what is no text."""
+        """The catalogue's bytes between line ends, sound or not, from all of its chunk files."""
         try:
             numbers = [chunk_number(name) for name in self._location.list("catalog")]
         except StoreError:
@@ -144,7 +145,8 @@ class Remnants:
         data = b"".join(self._read(f"catalog/{chunk_key(one, 0)}", CATALOG_CHUNK) for one in known)
         *lines, torn = data.rstrip(b"\0").split(b"\n")
         yield from lines
-        # A crash leaves a part of a line there. A whole one has lost its end alone.
+        # Behind the last line end a crash leaves part of a line. A line that is whole there has
+        # lost nothing but its line end, by damage.
         whole = next((one for one in (torn, torn[:-1]) if is_sound(one)), None)
         self._has_stray = whole is not None
         if whole is not None:
@@ -199,7 +201,7 @@ class Remnants:
     def _filled(
         self, scratch: Catalogue, key: str, lines: dict[int, bytes], lost: int
     ) -> Iterator[bytes]:
-        """All entries of a kind in order; those that are lost get one that fits no row."""
+        """The lines of all entries of a kind, in order; a lost entry is made up and fits no row."""
         count = max(lines, default=-1) + 1
         for number in range(count + min(lost, _MOST_LOST)):
             line = self._applied(scratch, lines.get(number, b""))
@@ -226,7 +228,7 @@ class Remnants:
         }
 
     def _array_lines(self, scratch: Catalogue, others: Sequence[bytes]) -> Iterator[bytes]:
-        """The rest as it stands; and where its arrays are, for a form that does not say it."""
+        """The other lines as they are, and a line for each form whose array line is lost."""
         for line in others:
             if applied := self._applied(scratch, line):
                 yield applied
@@ -241,7 +243,7 @@ class Remnants:
             return False
 
     def _applied(self, scratch: Catalogue, line: bytes) -> bytes:
-        """The line with its end where a catalogue takes it, else nothing."""
+        """The line with its line end if the catalogue `scratch` takes it, else no bytes."""
         if not line:
             return b""
         try:

@@ -1,4 +1,4 @@
-"""Records made again of stored rows, as they were before they were written."""
+"""Stored rows turned back into the records that were written."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _COLUMNS: Final = [
 
 
 def stored_records(reader: RankReader, rows: Array, kept: Array | None = None) -> Iterator[Record]:
-    """The records of these rows, in order.
+    """The records that these rows were made of, in order.
 
-    kept: whether each row's values are read; None reads all that are stored. A record whose stored
-        values are not read says that they were dropped.
+    kept: for each row whether its values are read; None reads all stored values. A record whose
+        stored values are not read is flagged as VALUE_DROPPED.
 
     Raises DamagedError where rows or values are not those that were written.
     """

@@ -1,9 +1,9 @@
-"""The index of an archived run: what the indices of its sealed ranks say, together.
+"""The index of an archived run: the indices of its sealed ranks, merged.
 
     run1.zarr/index.json.zst    ranks, steps, gaps, and each series of all ranks: figures, histogram
 
-With it a listing, or a histogram of all that was recorded of a tensor, costs one request however
-many ranks there are. It is a line with its checksum, as those of the catalogue are, compressed.
+With it a listing of a run, or a histogram of all records of a tensor, costs one request however
+many ranks there are. It is one compressed line that ends with its checksum, as catalogue lines do.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ VERSION: Final = 1
 _MOST_RANKS: Final = 1 << 20
 
 Shape = tuple[int | None, ...] | None
-"""None where shapes differ in their number of dimensions, and in place of a size that differs."""
+"""The shape that several records share: None in place of a size in which they differ, and None
+alone where they differ in the number of dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedSeries:
-    """All records of one tensor, kind and mode, of all ranks; figures as of `SeriesFigures`."""
+    """All records of one tensor, kind and mode on all ranks; fields as in `SeriesFigures`."""
 
     name: str
     kind: str
@@ -69,11 +70,11 @@ class MergedSeries:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Which series it is."""
+        """The name, kind and mode of the series."""
         return (self.name, self.kind, self.mode)
 
     def joined(self, other: MergedSeries) -> MergedSeries:
-        """Both together; they share no rank."""
+        """This series and the same series of other ranks, merged; the two share no rank."""
         return MergedSeries(
             *self.key,
             tuple(dict.fromkeys((*self.dtypes, *other.dtypes))),
@@ -91,11 +92,11 @@ class MergedSeries:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """A run of sealed ranks without its records.
+    """The figures of a run of sealed ranks, without its records.
 
-    ranks: ascending. closed: whether all of them are. steps: those that have records, ascending.
-    bytes: of stored values, all attempts together. series: in order of execution. parts: those of
-    ranks that lie in several; every other rank is there as a whole.
+    ranks: ascending. closed: whether all ranks are closed. steps: steps that have records,
+    ascending. bytes: of stored values, all attempts together. series: in order of execution.
+    parts: the parts of ranks that lie in several parts; every other rank is whole.
     """
 
     ranks: tuple[int, ...]
@@ -110,7 +111,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, ranks: Iterable[RankFigures]) -> RunFigures:
-        """What several ranks say, together."""
+        """The figures of several ranks, merged."""
         known = sorted(ranks, key=lambda one: one.rank)
         series: dict[tuple[str, str, str], list[tuple[int, SeriesFigures]]] = {}
         for one in known:
@@ -129,18 +130,18 @@ class RunFigures:
         )
 
     def parts_of(self, rank: int) -> tuple[PartKey, ...]:
-        """What there is of a rank."""
+        """The parts of one rank; a rank that is whole is its own part 0."""
         return tuple(key for key in self.parts if key[0] == rank) or ((rank, 0),)
 
     @property
     def keys(self) -> set[PartKey]:
-        """What there is of all ranks."""
+        """The parts of all ranks; a rank that is whole is its own part 0."""
         apart = {rank for rank, _ in self.parts}
         return {*self.parts, *((rank, 0) for rank in self.ranks if rank not in apart)}
 
     def joined(self, other: RunFigures) -> RunFigures:
-        """Both together; they share no rank."""
-        if not self.ranks:  # of no rank no time is known
+        """These figures and those of other ranks of the run, merged; the two share no rank."""
+        if not self.ranks:  # figures of no rank have no times that could be merged
             return other
         series = {one.key: one for one in self.series}
         for one in other.series:
@@ -159,7 +160,7 @@ class RunFigures:
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """The one shape of all of these, with None for what differs."""
+    """The shape that all of these share, with None for sizes that differ."""
     if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
         return None
     dims = zip(*(shape or () for shape in shapes), strict=True)
@@ -167,24 +168,25 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def archived_figures(run: Location) -> RunFigures | None:
-    """What the index of the run at a location says; None where its ranks have to be read.
+    """The figures in the index of the run at a location; None where its ranks have to be read.
 
-    Ranks that were archived since are added. One request, and one for every thousand ranks.
+    Ranks that were archived after the index was made are added. Costs one request, and one for
+    every thousand ranks.
     """
     data = run.get(INDEX)
     if data is None:
         return None
     try:
         known = parsed_index(data)
-    except DamagedError:  # the ranks themselves say the same
+    except DamagedError:  # the ranks themselves have the same figures
         return None
     listed, ranks = listed_parts(run), {*known.ranks}
-    # Of a rank in parts, one more may have been archived since.
+    # A further part of a rank may have been archived after the index was made.
     if not ranks or {key for key in listed if key[0] in ranks} != known.keys:
         return None
     missing = sorted({rank for rank, _ in listed} - ranks)
     later = [*sealed_figures(run, missing, listed)]
-    if len(later) < len(missing):  # live, or not whole yet
+    if len(later) < len(missing):  # a rank is live, or its sealing is not finished
         return None
     return known.joined(RunFigures.of(later)) if later else known
 
@@ -192,9 +194,10 @@ def archived_figures(run: Location) -> RunFigures | None:
 def sealed_figures(
     run: Location, ranks: Iterable[int], listed: Sequence[PartKey]
 ) -> Iterator[RankFigures]:
-    """What the indices of those of the ranks say that are marked as whole.
+    """The figures of those of these ranks that are closed and sealed, from their indices.
 
-    listed: all that there is. A rank in parts is counted from its rows, where none is missing.
+    listed: all parts of the run. A rank in several parts is counted from its rows, and left out
+    where records are missing between its parts.
     """
     parts: dict[int, list[int]] = {}
     for rank, part in listed:
@@ -221,13 +224,13 @@ def _joined_figures(run: Location, rank: int, parts: Sequence[int]) -> RankFigur
     except StoreError:
         return None
     found = figures_of(joined)
-    # A part is made when its session comes there, which may be after its last record.
+    # A part is made when its session moves to that collector, maybe after its last record.
     written = max(found.written_ns, *(one.started_ns for one in joined.catalogue.attempts))
     return replace(found, written_ns=written, parts=tuple(parts))
 
 
 def index_bytes(figures: RunFigures) -> bytes:
-    """The object that holds them. Raises ValueError where it is larger than readers take."""
+    """The bytes of the index object. Raises ValueError where readers would refuse its size."""
     told = {
         "format": FORMAT,
         "version": VERSION,
@@ -251,7 +254,10 @@ def index_bytes(figures: RunFigures) -> bytes:
 
 
 def parsed_index(data: bytes) -> RunFigures:
-    """What an object holds. Raises DamagedError, and StoreError for one of a later version."""
+    """The figures in an index object.
+
+    Raises DamagedError for a damaged one, StoreError for one of a later version.
+    """
     try:
         line = inflated(data, MOST_BYTES)
         if not line.endswith(b"\n") or not is_sound(line[:-1]):
@@ -262,7 +268,7 @@ def parsed_index(data: bytes) -> RunFigures:
         if whole(told["version"]) > VERSION:
             raise StoreError(
                 f"the run's index was written in version {told['version']}, and this anchorlib "
-                f"knows {VERSION}: a newer one can read it"
+                f"knows versions up to {VERSION}: read it with a newer anchorlib"
             )
         return _read(told)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -270,7 +276,7 @@ def parsed_index(data: bytes) -> RunFigures:
 
 
 def _pooled(parts: Sequence[tuple[int, SeriesFigures]]) -> MergedSeries:
-    """One series of several ranks: all histograms are added at once."""
+    """One series merged over several ranks; all histograms are added in one go."""
     first = parts[0][1]
     figures = [part for _, part in parts]
     return MergedSeries(
@@ -330,7 +336,7 @@ def _read(told: Mapping[str, Any]) -> RunFigures:
 
 
 def _read_parts(told: Any, known: _Ranks) -> tuple[PartKey, ...]:
-    """Raises ValueError where a part is of no rank of the run."""
+    """The parts in an index. Raises ValueError for a part of a rank that the run does not have."""
     found = tuple((whole(rank), whole(part)) for rank, part in map(items, items(told)))
     if not all(known.has(rank) for rank, _ in found):
         raise ValueError("it speaks of a part of no rank")
@@ -375,7 +381,7 @@ def _read_gap(told: Sequence[Any]) -> Gap:
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Ascending numbers as half-open ranges."""
+    """Ascending numbers as ranges start … stop - 1."""
     found: list[list[int]] = []
     for number in numbers:
         if found and found[-1][1] == number:
@@ -386,12 +392,12 @@ def _runs(numbers: Sequence[int]) -> list[list[int]]:
 
 
 class _Ranks:
-    """Ranks that series were recorded on: most name the same ones, which are held once."""
+    """The rank lists of series: equal lists, which are the rule, are held in memory once."""
 
     def __init__(self, all_ranks: tuple[int, ...]) -> None:
         self._all = frozenset(all_ranks)
         self._most = len(all_ranks)
-        self._room = MOST_STEPS  # for all that differ, together
+        self._room = MOST_STEPS  # most numbers of all different lists together
         self._known: dict[str, tuple[int, ...]] = {}
 
     def has(self, rank: int) -> bool:
@@ -399,7 +405,7 @@ class _Ranks:
         return rank in self._all
 
     def of(self, told: Any) -> tuple[int, ...]:
-        """The ranks of one series. Raises ValueError where they are more than the run's."""
+        """The ranks of one series. Raises ValueError where they are more than the run has."""
         key = json.dumps(told)
         if key not in self._known:
             self._known[key] = _numbers(told, min(self._most, self._room))

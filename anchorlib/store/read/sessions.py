@@ -1,4 +1,4 @@
-"""The sessions that the parts of one rank hold, each put together again from its pieces.
+"""The sessions that the parts of one rank hold, each put together from its attempts there.
 
     rank3      attempt 0: session A, records 0–549    attempt 1: session B, 0–99
     rank3.p1   attempt 0: session A, 500–899
@@ -26,10 +26,11 @@ _HOW: Final = "read it with the address of every collector of the run (--store o
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What one writer recorded, in whichever parts.
+    """The records of one writer, wherever parts hold them.
 
-    number: which attempt at the rank it is. spans: where its records are read, in their order.
-    attempts: the place of the part and the attempt there, in the order in which they were made.
+    number: the attempt that the session is in the joined rank.
+    spans: from which part each of its records is read, in the order of the records.
+    attempts: its attempts with the places of their parts, in the order in which they were made.
     """
 
     number: int
@@ -38,10 +39,10 @@ class Session:
 
 
 def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
-    """All of them in the order of their attempts: by the job's restarts, and by the clock.
+    """All sessions of a rank, ordered by the job's restarts, and within these by the clock.
 
-    Of a rank that was recorded anew, from the last such recording on. Raises StoreError where
-    records are missing between parts, and where two recordings bear the run's name.
+    Sessions before the last one that recorded the rank anew are left out. Raises StoreError where
+    records are missing between parts, and where two recordings have the run's name.
     """
     writers = _writers(parts)
     shares: dict[object, list[Share]] = {}
@@ -71,10 +72,10 @@ def sessions_of(parts: Sequence[RankReader], run: str) -> list[Session]:
 
 
 def has_ended(parts: Sequence[RankReader]) -> bool:
-    """Whether the last session of a rank was closed, as far as these parts of it tell.
+    """Whether the last session of a rank was closed, as far as these parts of the rank tell.
 
-    Parts that are not among them may have records of it, and need not be here to be asked: a
-    session says that it is closed to whichever collector it is at then.
+    Not all parts are needed: a session tells that it is closed to the one collector that it uses
+    at its end.
     """
     writers = _writers(parts)
     if not writers:
@@ -94,7 +95,7 @@ def _writers(parts: Sequence[RankReader]) -> dict[object, list[tuple[int, Attemp
 
 
 def _writer(place: int, attempt: Attempt) -> object:
-    """What attempts of one session share, wherever they are."""
+    """A key that the attempts of one session share, in whichever parts they are."""
     return attempt.claim if attempt.begins else (place, attempt.number)
 
 
@@ -107,7 +108,7 @@ def _check_whole(hole: tuple[int, int] | None, where: str) -> None:
 
 
 def _began(attempts: Sequence[tuple[int, Attempt]]) -> tuple[int, int]:
-    """What sessions are put in order by: how often the job was restarted, and the clock."""
+    """The key by which sessions are ordered: how often the job was restarted, then the clock."""
     restarts = [attempt.restart or 0 for _, attempt in attempts]
     return min(restarts), min(attempt.started_ns for _, attempt in attempts)
 

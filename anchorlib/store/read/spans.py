@@ -1,11 +1,12 @@
-"""Which part of a rank has which records, by their numbers; a calculation that reads nothing.
+"""Which part of a rank each record is read from; calculated from record numbers alone.
 
     part 0    0 ─────────── 550          550 records, of which 500 were acknowledged
     part 1               500 ────── 900
     read      0 ──────── 500 ────── 900
 
-A session numbers its records once. Where two parts have one, it was committed and not acknowledged
-before the session went on elsewhere: both have the same record, and it counts once.
+A session numbers its records once. Where two parts hold one number, the first collector committed
+the record, and its acknowledgement was lost before the session went on at the other: both parts
+hold the same record, and it counts once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Span:
 
 
 def spans(shares: Iterable[Share]) -> list[Span]:
-    """What is read from where: records of one share below the first of the next, in their order."""
+    """From which share each record is read, in the order of the records.
+
+    A record that several shares hold is read from the one that begins last.
+    """
     ordered = sorted(shares)
     bounds = sorted({bound for one in ordered for bound in (one.first, one.end)})
     found: list[Span] = []
@@ -51,9 +55,10 @@ def spans(shares: Iterable[Share]) -> list[Span]:
 
 
 def missing(shares: Sequence[Share], found: Sequence[Span]) -> tuple[int, int] | None:
-    """The first records that no part has although a later part begins behind them, if there are.
+    """The first hole: records first … end - 1 that no part holds although a later part begins
+    behind them; None where there is none.
 
-    A part begins with a record before which all others were acknowledged.
+    All records before the first one of a part were acknowledged, so they must be somewhere.
     """
     due = 0
     for first, end in (*((one.first, one.end) for one in found), (_begin(shares), 0)):

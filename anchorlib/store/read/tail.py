@@ -1,11 +1,12 @@
-"""Where a copy of a live rank ends: files of one moment beside files of another.
+"""Where the copy of a live rank ends, whose files were copied at different moments.
 
-A copy takes a while. Rows that were committed before it began are whole in it. Of those that came
-meanwhile some files are older than others: a column, or values, read as zeros there. So the rows
-from the first such one on are left out, and what is before it is the run up to a commit.
+A copy takes a while. Rows that were committed before it began are whole in it. Rows that were
+committed meanwhile are in the files copied late and not in those copied early: some of their
+columns, or their values, read as zeros. So all rows from the first such row on are left out, and
+the rows before it are the run as it was at some commit.
 
-Only a rank that was never closed and that nobody writes is looked at, its last rows and the last
-values of each form; one that was left by a dead process has no such rows.
+Only a rank that was never closed and that nobody writes is examined: its last rows, and the last
+values of each form. A rank that a dead process left behind has no rows in part.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from anchorlib.store.stored import RowChecks
 
 __all__ = ["whole_rows"]
 
-_PART: Final = 4096  # rows looked at together, from the end on
+_PART: Final = 4096  # rows examined at a time, from the end backwards
 _NEVER_ZERO: Final = ("check", "time_ns", "count")
-_TAIL: Final = 8  # bytes at the end of values
+_TAIL: Final = 8  # bytes at the end of a record's values that tell whether they were copied
 
 
 def whole_rows(run: Location, reader: RankReader) -> int:
-    """How many rows of this rank are before the first that a copy has in part."""
+    """How many rows of this rank come before the first one that the copy has in part."""
     if reader.catalogue.version == 1 or not reader.committed:
         return reader.committed
     remnants = Remnants(run, reader.rank, reader.part)
@@ -52,7 +53,8 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
         stop = start
     if not unfit or unfit[-1] != rows - 1:
         return rows
-    # The longest end of which at least every second row is torn: one before it was damaged.
+    # The torn end is the longest one in which at least every second row does not fit. A row before
+    # it that does not fit was damaged in another way.
     places = np.array(unfit)
     share = (len(places) - np.arange(len(places))) / (rows - places)
     first = int(places[int(np.flatnonzero(share >= 0.5)[0])])
@@ -60,7 +62,7 @@ def _torn_rows(rank: Location, reader: RankReader, rows: int) -> int:
 
 
 def _lacks_column(reader: RankReader, first: int, stop: int) -> bool:
-    """Whether a column of these rows was not written yet."""
+    """Whether some column of these rows is zero throughout, as a file that was copied too early."""
     for name in COLUMNS:
         if name == "seq" or reader.span(name, first, stop).any():
             continue
@@ -71,7 +73,10 @@ def _lacks_column(reader: RankReader, first: int, stop: int) -> bool:
 
 
 def _torn_values(reader: RankReader, rows: int) -> int:
-    """The first row, from the end on, of which values were not written yet; `rows` if none."""
+    """The first row whose values were copied too early; `rows` where there is none.
+
+    Each form is examined from its end backwards, up to the first row whose values are whole.
+    """
     every = np.arange(rows)
     kept = every[reader.kept(every)]
     forms = reader.column("form")[kept]
@@ -87,7 +92,11 @@ def _torn_values(reader: RankReader, rows: int) -> int:
 
 
 def _state(reader: RankReader, row: int) -> str:
-    """Of the values of a row: "whole", "torn", or "zero" where a hole would read the same."""
+    """The state of a row's values: "whole", "torn", or "zero".
+
+    "zero" values fit their digest, and a hole in the file would read the same, so they tell nothing
+    of the rows before them.
+    """
     try:
         value = reader.unchecked(row)
     except (StoreError, ValueError, OverflowError, MemoryError):
@@ -95,5 +104,6 @@ def _state(reader: RankReader, row: int) -> str:
     data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     if not reader.unfit(np.array([row]), value[None]):
         return "whole" if data.any() else "zero"
-    # What was damaged otherwise is told by whoever reads it.
+    # Values that are damaged but end in other bytes than zeros were copied whole: the damage is
+    # reported when they are read.
     return "whole" if data[-_TAIL:].any() else "torn"

@@ -1,4 +1,4 @@
-"""The one writing hand: blocks of records become rows, values and statements of a rank."""
+"""The writer of a rank: it turns blocks of records into rows, values and catalogue statements."""
 
 from anchorlib.store.write.forms import OpenForm
 from anchorlib.store.write.open_files import ChunkFiles

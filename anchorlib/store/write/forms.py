@@ -7,7 +7,8 @@
                       /shape          (record, 8), -1 behind the end of a shape
                       /series step pass_index call
 
-A block is written first (`write`), then settled; rows that were not settled are given again.
+A block's values are written first (`write`). They count once its rows are committed (`settle`);
+values that were written and not settled are overwritten by the next block.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from anchorlib.store.format import (
 from anchorlib.store.write.open_files import ChunkFiles
 from anchorlib.store.write.slots import SlotArray
 
-__all__ = ["OpenForm", "Part"]
+__all__ = ["Addition", "OpenForm"]
 
 Array = np.ndarray[Any, Any]
 INT64 = np.dtype("<i8")
-JOINED_BYTES = 1 << 16  # of one record: larger ones are written from where they lie
+JOINED_BYTES = 1 << 16  # larger records are written from their own buffers, not copied together
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Addition:
     """What one block adds to one form.
 
-    values: buffers with the values of its records, end to end. rows, elements: how many more.
-    starts, shapes: of a flat form.
+    values: buffers with the values of the block's records, end to end.
+    rows, elements: by how many the form grows.
+    starts, shapes: rows for the arrays of those names, which only a flat form has.
     """
 
     form: OpenForm
@@ -62,8 +64,9 @@ class Part:
 class OpenForm:
     """A form that takes records.
 
-    rank: the directory of the rank. rows, elements: settled ones. series: those that have records
-    here, each with what the attributes say of it.
+    rank: the directory of the rank. rows, elements: how many are settled.
+    series: for each series with published records in this form, its entry in the JSON of the
+        group's attributes.
     """
 
     entry: Form
@@ -77,21 +80,21 @@ class OpenForm:
 
     @property
     def path(self) -> str:
-        """The directory of its group."""
+        """The directory of the form's group."""
         return f"{self.rank}/{self.entry.group}"
 
     @property
     def storage(self) -> np.dtype[Any]:
-        """The dtype of its values on disk."""
+        """The dtype of the form's values on disk."""
         return dtypes.dtype(self.entry.dtype).storage
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one record, or of one element where it is flat."""
+        """Bytes of one record, or of one element where the form is flat."""
         return self.entry.nbytes
 
     def open(self, entry: Form) -> None:
-        """From now on `entry` names an array: values can be taken."""
+        """Sets up the arrays of `entry`, which names the array of the values, to be written to."""
         self.entry = entry
         for name, array in _arrays(entry, self.storage).items():
             nbytes = array.dtype.itemsize * prod(array.chunks[1:])
@@ -102,39 +105,39 @@ class OpenForm:
             self.documents[name] = Growing(array)
 
     def make(self, tree: Tree) -> None:
-        """Puts its group in place with its arrays, empty, by one rename."""
+        """Puts the form's group with its empty arrays into the hierarchy by one rename."""
         below = {name: document.at(0) for name, document in self.documents.items()}
         tree.make(self.path, self.about(), below)
 
     def about(self) -> bytes:
-        """The zarr.json of its group, which says whose records are in it."""
+        """The zarr.json of the form's group, which names the series that have records in it."""
         shape = list(self.entry.shape) if self.entry.shape is not None else None
         document = group_json(stamp(dtype=self.entry.dtype, shape=shape, series={}))
         head, told, tail = document.rpartition(b'"series":{}')
         return b"%b%b%b%b" % (head, told[:-1], b",".join(self.series.values()), b"}" + tail)
 
     def shown(self) -> Mapping[str, bytes]:
-        """The zarr.json of each of its arrays as it is now, that of the values last."""
+        """The zarr.json of each array of the form at its present length, the values' last."""
         counts = {"value": self.elements if self.entry.flat else self.rows}
         order = sorted(self.documents, key=lambda name: name == "value")
         return {name: self.documents[name].at(counts.get(name, self.rows)) for name in order}
 
-    def write(self, part: Part) -> None:
-        """Writes behind what is settled."""
+    def write(self, addition: Addition) -> None:
+        """Writes the values (and starts and shapes) of a block behind the settled ones."""
         at = self.elements if self.entry.flat else self.rows
-        if part.values and self.nbytes:
+        if addition.values and self.nbytes:
             values = self.arrays["value"]
-            for buffer in _joined(part.values, self.nbytes):
+            for buffer in _joined(addition.values, self.nbytes):
                 values.write_packed(at, buffer)
                 at += len(buffer) // self.nbytes
-        if part.starts is not None and part.shapes is not None:
-            self.arrays["start"].write_packed(self.rows, part.starts.astype(INT64).tobytes())
-            self.arrays["shape"].write_packed(self.rows, part.shapes.astype(INT64).tobytes())
+        if addition.starts is not None and addition.shapes is not None:
+            self.arrays["start"].write_packed(self.rows, addition.starts.astype(INT64).tobytes())
+            self.arrays["shape"].write_packed(self.rows, addition.shapes.astype(INT64).tobytes())
 
-    def settle(self, part: Part) -> None:
-        """What was written is committed."""
-        self.rows += part.rows
-        self.elements += part.elements
+    def settle(self, addition: Addition) -> None:
+        """Counts an addition whose rows were committed: the next one is written behind it."""
+        self.rows += addition.rows
+        self.elements += addition.elements
 
 
 def _joined(buffers: Sequence[Buffer], nbytes: int) -> Sequence[Buffer]:
@@ -144,7 +147,7 @@ def _joined(buffers: Sequence[Buffer], nbytes: int) -> Sequence[Buffer]:
 
 
 def _arrays(entry: Form, storage: np.dtype[Any]) -> dict[str, ArrayShape]:
-    """Every array of a form, without a row."""
+    """Every array of a form, by name, without a row."""
     about = {**stamp(dtype=entry.dtype), "coordinates": " ".join(LABELS)}
     # zarr wants chunks of at least one element; an empty tensor never has a chunk file.
     shape = entry.shape or ()

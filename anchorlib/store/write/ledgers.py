@@ -1,9 +1,10 @@
 """What a rank states beside its records, within bounds: gaps, lineage, entries of its header.
 
-Statements are lines of the catalogue, which is only ever added to. So a total that grows is not
-written each time that it is told, and what is beyond the bounds of a rank is counted in one
-statement: gaps as one of unknown tensors, everything else as an entry of the attempt's header. What
-is kept in memory for them is bounded too: hashes and numbers instead of names.
+Statements are lines of the catalogue, and lines are only ever appended to it. So a total that grows
+is not written each time that the writer is told it, or the catalogue would outgrow the records.
+Statements beyond the bounds of a rank are not written but counted: gaps in one gap of unknown
+tensors, everything else in an entry of the attempt's header. A ledger's memory is bounded too: it
+holds hashes and numbers instead of names.
 """
 
 from __future__ import annotations
@@ -21,39 +22,40 @@ from anchorlib.record import UNKNOWN, Gap
 __all__ = ["FOLDED", "GAP_LINE_BYTES", "LEFT_OUT", "BesideLedger", "GapLedger"]
 
 FOLDED: Final = "too many gaps to name"
-"""The reason in the one gap that counts what is beyond the bounds."""
+"""The reason in the one gap that counts all gaps beyond the bounds."""
 
 LEFT_OUT: Final = "statements_left_out"
 """The entry of an attempt's header that counts lineage and entries beyond the bounds."""
 
-GAP_BYTES: Final = 32 << 20  # of lines of gaps, a rank
-BESIDE_BYTES: Final = 64 << 20  # of lines of lineage and headers, a rank
-NAMED: Final = 1 << 16  # gaps of one attempt that are told apart by name; as many more by hash
-GAP_LINE_BYTES: Final = 200  # of a gap's line beside its texts
+GAP_BYTES: Final = 32 << 20  # most bytes of gap lines in one rank
+BESIDE_BYTES: Final = 64 << 20  # most bytes of lineage and header lines in one rank
+NAMED: Final = 1 << 16  # gaps of one attempt that are written by name; as many more are known apart
+GAP_LINE_BYTES: Final = 200  # of a gap's line, beside the texts in it
 _STATE_SECONDS: Final = 1.0
 _SMALL: Final = 1 << 20
-_SHARE: Final = 64  # a total that grows is written early while this part of the run pays for it
+_SHARE: Final = 64  # growing totals are written every second while gaps are below 1/64 of the run
 
 
 def _key(gap: Gap) -> int:
-    """What tells a gap of one attempt from others, as a number."""
+    """A hash of what tells a gap from the other gaps of its attempt."""
     return xxhash.xxh3_64_intdigest(
         "\0".join((gap.name, gap.kind, gap.mode, gap.reason)).encode(errors="surrogatepass")
     )
 
 
 class GapLedger:
-    """The gaps of one attempt that a writer is told: what is new in them, what is to be written.
+    """The gaps that a writer is told in one attempt: which are new, and which to write now.
 
-    stated: those that the catalogue has of this attempt. nbytes: of all lines of gaps that it has.
+    stated: the gaps that the catalogue has of this attempt.
+    nbytes: bytes of all gap lines in the catalogue.
     """
 
     def __init__(self, stated: Iterable[Gap], nbytes: int) -> None:
-        self._nbytes = nbytes  # of lines that are written, or are to be
-        self._seen: dict[int, int] = {}  # the newest total of each
-        self._written: dict[int, int] = {}
-        self._grown: dict[int, Gap] = {}  # what was told since it was written
-        self._beyond: dict[int, int] = {}
+        self._nbytes = nbytes  # of gap lines that are written or waiting in `_grown`
+        self._seen: dict[int, int] = {}  # the newest total of each gap
+        self._written: dict[int, int] = {}  # the total in the newest line of each gap
+        self._grown: dict[int, Gap] = {}  # gaps whose newest total is not written
+        self._beyond: dict[int, int] = {}  # the newest total of gaps that are only counted
         self._folded: Gap | None = None
         self._folded_before = self._folded_written = 0
         self._stated_at = 0.0
@@ -66,7 +68,7 @@ class GapLedger:
                 self._seen[key] = self._written[key] = gap.count
 
     def tell(self, gaps: Iterable[Gap]) -> Counter[str]:
-        """Take totals over; how many observations are new among them, by reason."""
+        """Takes over totals; returns how many observations are new in them, by reason."""
         fresh: Counter[str] = Counter()
         for gap in gaps:
             key = _key(gap)
@@ -82,9 +84,10 @@ class GapLedger:
         return fresh
 
     def due(self, run_bytes: int) -> list[Gap]:
-        """What is to be written now, of a run that takes so many bytes.
+        """The gaps to write now, for a run of `run_bytes` bytes.
 
-        What is new or has doubled; and what has grown, as long as that is a small part of the run.
+        Gaps that are new or have doubled; once a second all gaps that have grown, as long as the
+        lines of gaps are a small part of the run.
         """
         now = time.monotonic()
         most = min(max(_SMALL, run_bytes // _SHARE), GAP_BYTES // 2)
@@ -95,7 +98,7 @@ class GapLedger:
         return [self._write(key) for key in due] + self._folded_gap(growth=2)
 
     def rest(self) -> list[Gap]:
-        """All that was told and is not written."""
+        """All gaps whose newest total is not written."""
         return [self._write(key) for key in list(self._grown)] + self._folded_gap(growth=1)
 
     def _is_named(self, gap: Gap, known: int | None) -> bool:
@@ -104,10 +107,11 @@ class GapLedger:
         return self._nbytes + _size(gap) <= GAP_BYTES
 
     def _fold(self, key: int, gap: Gap, known: int) -> int:
-        """Count a total in the one statement; how much of it is new."""
+        """Adds a total to the one gap of all others; returns how many observations are new."""
         before = self._beyond.get(key, known)
         fresh = max(gap.count - before, 0)
-        # Of still more gaps nothing is known when they come again: rather too much than too little.
+        # Gaps beyond these are not remembered, so a total that comes again is added again: the
+        # count is then too high. Too low would hide lost observations.
         if key in self._beyond or len(self._beyond) < NAMED:
             self._beyond[key] = before + fresh
         old = self._folded or Gap(UNKNOWN, "value", "all", FOLDED, 0, gap.first_step, gap.last_step)
@@ -122,7 +126,7 @@ class GapLedger:
     def _folded_gap(self, *, growth: int) -> list[Gap]:
         if self._folded is None:
             return []
-        # Each stream is told all totals anew, also those that were counted before.
+        # A resumed stream tells all its totals again, also those that an earlier count holds.
         total = max(self._folded.count, self._folded_before)
         if total <= self._folded_written or total < growth * self._folded_written:
             return []
@@ -146,7 +150,7 @@ def _size(gap: Gap) -> int:
 class BesideLedger:
     """Lineage and entries of headers: how many bytes they take, and how many were left out.
 
-    nbytes: of such lines that the catalogue has. header: of the attempt that states them.
+    nbytes: bytes of such lines in the catalogue. header: of the attempt that states them.
     """
 
     def __init__(self, nbytes: int, header: Mapping[str, Any]) -> None:
@@ -157,7 +161,7 @@ class BesideLedger:
         self._written = self._before
 
     def fitting(self, line: bytes, *, refused: bool = False) -> bool:
-        """Whether there is room for a line; one that is left out (`refused`: anyway) is counted."""
+        """Whether there is room for a line; where not, or `refused`, it is counted as left out."""
         if refused or self.nbytes + len(line) > BESIDE_BYTES:
             self._left_out += 1
             return False
@@ -165,8 +169,8 @@ class BesideLedger:
         return True
 
     def due(self, *, growth: int) -> dict[str, int]:
-        """The entry that counts what was left out, where that has grown so many times."""
-        # Each stream is told everything anew, also what was counted before.
+        """The header entry that counts lines left out, once it is `growth` times the last one."""
+        # A resumed stream tells everything again, also the lines that an earlier count holds.
         total = max(self._left_out, self._before)
         if total <= self._written or total < growth * self._written:
             return {}

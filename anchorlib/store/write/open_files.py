@@ -22,7 +22,7 @@ MOST_OPEN = 64
 class ChunkFiles:
     """Open chunk files; the one used longest ago is closed first.
 
-    limit: of those that are open at a time. tree: where they are made, and whose they are.
+    limit: how many are open at a time. tree: makes the files, and knows which thread may write.
     """
 
     def __init__(self, limit: int, tree: Tree) -> None:
@@ -32,7 +32,7 @@ class ChunkFiles:
         self._open: OrderedDict[tuple[SlotArray, int], int] = OrderedDict()
 
     def descriptor(self, array: SlotArray, chunk: int) -> int:
-        """The file of one chunk, at its full size, to be written to."""
+        """The descriptor of one chunk's file, opened for writing; the file is made if need be."""
         self._tree.owner.check()
         key = (array, chunk)
         descriptor = self._open.get(key)
@@ -46,7 +46,10 @@ class ChunkFiles:
         return descriptor
 
     def put(self, path: str, fill: Callable[[int], object]) -> int:
-        """See `Tree.put`; gives the others up where the process has too many open."""
+        """Puts a new file in place, see `Tree.put`.
+
+        Closes the other chunk files first where the process has too many files open.
+        """
         return self._with_room(lambda: self._tree.put(path, fill))
 
     def _create(self, array: SlotArray, chunk: int) -> int:
@@ -56,8 +59,10 @@ class ChunkFiles:
         except FileNotFoundError:
             return self.put(path, lambda made: os.ftruncate(made, size))
         try:
-            if os.fstat(descriptor).st_size != size:  # cut short from outside, or by a version
-                os.ftruncate(descriptor, size)  # that sized files only once they had their names
+            # A file may have been cut from outside; earlier versions named files before they had
+            # their size.
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, size)
         except BaseException:
             os.close(descriptor)
             raise
@@ -78,6 +83,6 @@ class ChunkFiles:
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Closes them all; the next write opens what it needs."""
+        """Closes all files; the next write opens those that it needs."""
         while self._open:
             os.close(self._open.popitem()[1])

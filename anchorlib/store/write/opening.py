@@ -1,4 +1,8 @@
-"""A rank's group made new, or taken up where its last writer left it, however that ended."""
+"""A rank opened for a writer: made new, or resumed where its last writer left it.
+
+The last writer may have been killed in the middle of a write: rows and catalogue bytes that it
+wrote and did not commit are blanked first.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +44,18 @@ from anchorlib.store.write.table import (
     make_columns,
 )
 
-RANK_FILES = 64  # of an empty rank, about
+RANK_FILES = 64  # about as many files and folders as an empty rank has
 
-__all__ = ["Place", "resume_counters", "store_errors", "take_up"]
+__all__ = ["RankPlace", "resume_counters", "store_errors", "take_up"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which rank of which run, where, and how it is kept; `author` is kept with a new run.
+class RankPlace:
+    """A rank of a run in a store, as one writer opens it.
 
-    part: the piece of the rank that is kept here, where others keep the rest; None for all of it.
+    author: who makes the run; kept with a run that is new.
+    part: the piece of the rank that this store holds, where other collectors hold the rest; None
+        where this store holds all of it.
     """
 
     store: Path
@@ -61,21 +67,21 @@ class Place:
 
     @property
     def number(self) -> int:
-        """Of the part."""
+        """The number of the part that this store holds; 0 where it holds the whole rank."""
         return self.part.number if self.part is not None else 0
 
     @property
     def first(self) -> int:
-        """The number of the first record that is written here now."""
+        """The number of the first record that the writer writes into this store."""
         return self.part.first if self.part is not None else 0
 
     @property
     def path(self) -> Path:
-        """The rank's group."""
+        """The directory of the rank's group."""
         return run_directory(self.store, self.run) / rank_name(self.rank, self.number)
 
     def goes_on(self, reader: RankReader, claim: bytes) -> bool:
-        """Whether the last attempt is this writer's, and the next record may stand behind it."""
+        """Whether the last attempt is this writer's, and its next record joins without a hole."""
         attempts = reader.catalogue.attempts
         if not (claim and attempts and attempts[-1].claim == claim):
             return False
@@ -88,15 +94,18 @@ class Place:
     def take(
         self, claim: bytes, budget: Budget, *, resume: bool, overwrite: bool, acknowledged: int = 0
     ) -> RankReader:
-        """What is there, after making it if need be.
+        """A reader of the rank, which is made first where it is new or overwritten.
 
-        Raises RunExistsError; StoreError where the writer's `acknowledged` records are gone.
+        Raises RunExistsError where the rank exists and the caller asked for neither resume nor
+        overwrite, or where it can take no more records; StoreError where the `acknowledged`
+        records of this writer are gone.
         """
         run = run_directory(self.store, self.run)
         found = self._found(damaged=overwrite)
         attempts = found.catalogue.attempts if found is not None else []
         same = found is not None and self.goes_on(found, claim)
-        # A writer that was here, and comes back when the collector after this one is gone as well.
+        # The writer recorded here before, went on at another collector, and comes back because
+        # that one is gone as well.
         back = self.part is not None and bool(claim) and claim in {one.claim for one in attempts}
         if acknowledged > self.first and not same:
             raise StoreError(
@@ -104,10 +113,11 @@ class Place:
                 "delivered: the run was moved, removed, or recorded anew in between"
             )
         if not (same or back) and claim and any(attempt.claim == claim for attempt in attempts):
-            # What it sent before may be there, although it never heard so.
+            # Records that it sent may be stored although their acknowledgement never reached it:
+            # writing them again here would store them twice.
             raise StoreError(
-                f"{self} was gone on with by another attempt since this writer began: what it has "
-                "comes as the next attempt, by `anchor push`"
+                f"another attempt has gone on with {self} since this writer began: send the rest "
+                "of its records as the next attempt, with `anchor push`"
             )
         if attempts and not (same or back or resume or overwrite):
             raise RunExistsError(
@@ -125,13 +135,14 @@ class Place:
                     f"{self} is of format {found.catalogue.version}, which is read and no longer "
                     "written: take another run name, or overwrite it (overwrite=True of start)"
                 )
-            forget(self.store, self.run)  # what is written from now on is not in the archive
+            forget(self.store, self.run)  # records written from now on are not in the archive
             return found
         if not (overwrite or run.exists()):
             self._check_archive()
         forget(self.store, self.run)
         budget.made_files(RANK_FILES)
-        (run / INDEX).unlink(missing_ok=True)  # of an archive, it would tell of what was there
+        # A run fetched from an archive has its index, which speaks of the ranks as they were.
+        (run / INDEX).unlink(missing_ok=True)
         create_rank(run, self.rank, self.tree, self.author, self.number)
         return RankReader(LocalLocation(run), self.rank, part=self.number)
 
@@ -151,7 +162,7 @@ class Place:
         except RunNotFoundError:
             return None
         except StoreError:
-            if damaged:  # may be overwritten all the same
+            if damaged:  # a damaged rank may be overwritten like any other
                 return None
             raise
 
@@ -169,7 +180,10 @@ _TO_DO: Final = {
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """The operating system's errors as one line: what could not be done, and what to do."""
+    """Turns an OSError into a StoreError of one line: what failed, why, and what to do.
+
+    what: the task that failed, as the line begins: "cannot open run 'run1' in anchors".
+    """
     try:
         yield
     except AnchorError:
@@ -181,7 +195,7 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 0) -> None:
-    """Puts an empty rank in place, whole; one that stands there is removed."""
+    """Puts an empty rank in place by one rename; a rank of that name is removed."""
     tree.ensure(run, run_document(run, author))
     made = tree.fresh()
     made.mkdir()
@@ -199,9 +213,10 @@ def create_rank(run: Path, rank: int, tree: Tree, author: str = "", part: int = 
 
 @dataclass(slots=True)
 class Resumed:
-    """What the table says of the run so far.
+    """Where a resumed rank goes on.
 
-    pairs: histogram pairs stored. order: the first order that no row has. nbytes: of values.
+    pairs: histogram pairs stored. order: the first order that is above those of all rows.
+    nbytes: of the rows and values stored.
     """
 
     pairs: int = 0
@@ -209,8 +224,8 @@ class Resumed:
     nbytes: int = 0
 
 
-def take_up(reader: RankReader, place: Place) -> CatalogFile:
-    """Blanks what was written and never committed; returns the catalogue to go on with."""
+def take_up(reader: RankReader, place: RankPlace) -> CatalogFile:
+    """Blanks rows and catalogue bytes that were never committed; returns the catalogue's file."""
     erase_rows_after(place.path / "records", reader.committed)
     file = CatalogFile(place.path / "catalog", reader.catalogue_end, place.tree)
     file.erase_rest()
@@ -218,16 +233,16 @@ def take_up(reader: RankReader, place: Place) -> CatalogFile:
 
 
 def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
-    """Sets each form's counters behind its committed rows."""
-    found = Resumed(nbytes=reader.committed * ROW.itemsize)
+    """Sets each form's counters behind its committed rows; returns the rank's own counters."""
+    resumed = Resumed(nbytes=reader.committed * ROW.itemsize)
     rows = np.zeros(len(forms), np.int64)
     for start, stop in table_chunks(reader.committed):
         form_of = reader.span("form", start, stop)
         np.maximum.at(rows, form_of, reader.span("row", start, stop) + 1)
         lengths = np.maximum(reader.span("hist_length", start, stop), 0)
         ends = reader.span("hist_offset", start, stop) + lengths
-        found.pairs = max(found.pairs, int(ends.max()))
-        found.order = max(found.order, int(reader.span("order", start, stop).max()) + 1)
+        resumed.pairs = max(resumed.pairs, int(ends.max()))
+        resumed.order = max(resumed.order, int(reader.span("order", start, stop).max()) + 1)
         if start < reader.catalogue.published:
             tell_series(reader, forms, start, min(stop, reader.catalogue.published))
     for form, count in zip(forms, rows.tolist(), strict=True):
@@ -235,11 +250,11 @@ def resume_counters(reader: RankReader, forms: Sequence[OpenForm]) -> Resumed:
         if form.entry.flat:
             form.elements = reader.flat_elements(form.entry, count)
         if form.entry.array is not None:
-            found.nbytes += (form.elements if form.entry.flat else count) * form.nbytes
-    return found
+            resumed.nbytes += (form.elements if form.entry.flat else count) * form.nbytes
+    return resumed
 
 
 def table_chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """The table's rows in pieces of one chunk."""
+    """The first row and the end of each chunk of a table of so many rows."""
     for start in range(0, rows, ROWS_PER_CHUNK):
         yield start, min(start + ROWS_PER_CHUNK, rows)

@@ -1,4 +1,4 @@
-"""A block as rows of the table and additions to forms, before anything is written."""
+"""A block packed as rows of the table and additions to forms, before anything is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anchorlib.block import RowBlock
 from anchorlib.errors import StoreError
 from anchorlib.record import Flag
 from anchorlib.store.format import NOT_KEPT, ROW, flat_seed, row_check
-from anchorlib.store.write.forms import OpenForm, Part
+from anchorlib.store.write.forms import Addition, OpenForm
 from anchorlib.store.write.register import REFUSED, Register
 
 __all__ = ["Packed", "Packer", "without_values"]
@@ -28,14 +28,17 @@ _MOST_ORDER: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What one write puts down: packed rows with their checksums, histogram pairs, values."""
+    """One block ready to be written: packed rows, their checksums, histogram pairs, values.
+
+    exponents, counts: the stored histogram pairs. pairs: how many pairs there are.
+    """
 
     rows: bytes
     checks: list[int]
     exponents: bytes
     counts: bytes
     pairs: int
-    parts: list[Part]
+    additions: list[Addition]
 
 
 class Packer:
@@ -47,9 +50,9 @@ class Packer:
         self.order_base = 0
 
     def admit(self, block: RowBlock) -> RowBlock:
-        """The rows that have a place in the store; the others become misfits.
+        """The block without the rows that cannot be stored, which become its misfits.
 
-        Raises StoreError where an order is beyond what the table holds.
+        Raises StoreError where the order of a record is beyond the table's 64 bits.
         """
         if len(block) and int(block.columns["order"].max()) > _MOST_ORDER - self.order_base:
             raise StoreError("a record's order is out of range")
@@ -62,7 +65,7 @@ class Packer:
         return replace(block.only(fit), misfits=block.misfits + misfits)
 
     def _refused(self, block: RowBlock) -> dict[int, str]:
-        """The rows that speak of what cannot be stored, and why it cannot."""
+        """Rows whose series, phase or layout cannot be stored, each with the reason."""
         register, tables, columns = self._register, block.tables, block.columns
         series, phases = register.series_and_phases(block)
         layouts = register.sound_layouts(tables, columns["layout"])
@@ -77,7 +80,7 @@ class Packer:
         return refused
 
     def pack(self, block: RowBlock, pairs: int) -> Packed:
-        """Packs rows that were admitted; their histograms go behind `pairs`."""
+        """Packs an admitted block; its histograms go behind the `pairs` that are stored already."""
         register, columns = self._register, block.columns
         series, phases = register.series_and_phases(block)
         forms = register.forms_of(block)
@@ -90,41 +93,44 @@ class Packer:
         table["flags"] = columns["flags"] | np.where(block.kept, 0, NOT_KEPT).astype(np.uint32)
         table["digest_high"], table["digest_low"] = block.digest.T
         seeds = register.seeds(series, forms)
-        parts = [
-            _part(register.forms[int(forms[own[0]])], own, block, table, seeds)
+        additions = [
+            _addition(register.forms[int(forms[own[0]])], own, block, table, seeds)
             for own in _grouped(forms)
         ]
         ends, mask = _histograms(block, table, pairs)
         exponents, counts = block.exponents[mask].tobytes(), block.elements[mask].tobytes()
         rows = table.tobytes()
         checks = list(_checks(rows, exponents, counts, ends, seeds))
-        return Packed(rows, checks, exponents, counts, int(ends[-1]), parts)
+        return Packed(rows, checks, exponents, counts, int(ends[-1]), additions)
 
 
 def without_values(block: RowBlock, left_out: Array) -> RowBlock:
-    """The same rows, where those that are left out keep their summaries alone."""
+    """The block with the values of the rows in `left_out` dropped: their summaries stay."""
     flags = block.columns["flags"] | np.where(left_out, Flag.VALUE_DROPPED, 0).astype(np.uint32)
     columns = {**block.columns, "flags": flags}
     return replace(block, columns=columns, kept=block.kept & ~left_out)
 
 
 def _grouped(forms: Array) -> list[Array]:
-    """The rows of each form, in order."""
+    """The row numbers of each form, in the order of the rows."""
     if (forms == forms[0]).all():
         return [np.arange(len(forms))]
     order = np.argsort(forms, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(forms[order])) + 1)
 
 
-def _part(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Part:
-    """What these rows add to their form; says in `table` where it goes."""
+def _addition(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Array) -> Addition:
+    """The values that the rows `own` add to their form; enters their places into `table`.
+
+    A row of a flat form gets its place and shape into its seed too, for its checksum covers them.
+    """
     kept = block.kept[own]
     holding = own[kept]
     values = block.buffers(holding) if len(holding) else []
     if not form.entry.flat:
         table["row"][own] = -1
         table["row"][holding] = np.arange(form.rows, form.rows + len(holding))
-        return Part(form, values, len(holding))
+        return Addition(form, values, len(holding))
     table["row"][own] = np.arange(form.rows, form.rows + len(own))
     counts = block.sizes[own] // form.nbytes
     starts = np.where(kept, form.elements + np.cumsum(counts) - counts, -1)
@@ -135,13 +141,13 @@ def _part(form: OpenForm, own: Array, block: RowBlock, table: Array, seeds: Arra
         shapes[at, : len(shape)] = shape
     places = zip(seeds[own].tolist(), starts.tolist(), shapes.tolist(), strict=True)
     seeds[own] = [flat_seed(*place) for place in places]
-    return Part(form, values, len(own), int(counts.sum()), starts, shapes)
+    return Addition(form, values, len(own), int(counts.sum()), starts, shapes)
 
 
 def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array]:
-    """Says in `table` where histograms go: those that are smaller than the values.
+    """Enters into `table` where histograms go; one that is larger than its values is not stored.
 
-    Returns where each row's pairs end among those that are stored, and which pairs these are.
+    Returns where each row's pairs end among the stored pairs, and a mask of the stored pairs.
     """
     sizes, bins = block.sizes, block.columns["bins"].astype(np.int64)
     stored = (sizes == 0) | (PAIR_BYTES * bins < sizes)
@@ -155,6 +161,7 @@ def _histograms(block: RowBlock, table: Array, pairs: int) -> tuple[Array, Array
 def _checks(
     rows: bytes, exponents: bytes, counts: bytes, ends: Array, seeds: Array
 ) -> Iterator[int]:
+    """The checksum of each packed row together with its histogram pairs."""
     width, start = ROW.itemsize, 0
     for row, (end, seed) in enumerate(zip(ends.tolist(), seeds.tolist(), strict=True)):
         told = rows[row * width : (row + 1) * width]

@@ -1,6 +1,7 @@
-"""What foreign readers see: shapes in zarr.json, and the labels that stand beside the values.
+"""What zarr readers other than ours see: shapes in zarr.json, and labels beside the values.
 
-Our own readers need none of it. Data comes first, the shape that shows it after.
+Our own readers need neither. Data is written first and the shape that shows it afterwards, so a
+reader never sees rows that are not there.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ class Publisher:
         self._rank = rank
         self._tree = tree
         self._shown = b""
-        self._chunks: set[tuple[str, int]] = set()  # of labels, that are known to be there
+        self._chunks: set[tuple[str, int]] = set()  # label chunks that are known to have a file
         self._columns = {
             f"{rank}/records/{name}": (Growing(column_shape(dtype, name)), name in HIST_COLUMNS)
             for name, dtype in (COLUMNS | HIST_COLUMNS).items()
         }
 
     def publish_values(self, reader: RankReader, forms: Sequence[OpenForm], start: int) -> None:
-        """Labels and shapes of every form that has rows from table row `start` on."""
+        """Writes labels and shapes of every form that has rows from table row `start` on."""
         touched: dict[OpenForm, bool] = {}
         for first in range(start, reader.committed, ROWS_PER_CHUNK):
             stop = min(first + ROWS_PER_CHUNK, reader.committed)
@@ -71,15 +72,15 @@ class Publisher:
                 self._tree.replace(f"{form.path}/{name}", document)
 
     def publish_table(self, rows: int, pairs: int, catalogue_end: int) -> None:
-        """The shapes of the columns and of the catalogue."""
+        """Writes the shapes of the columns and of the catalogue."""
         for path, (document, of_pairs) in self._columns.items():
             self._tree.replace(path, document.at(pairs if of_pairs else rows))
         self._tree.replace(self._rank / "catalog", catalogue_json(catalogue_end))
 
     def publish_rank(self, catalogue: Catalogue) -> None:
-        """State and attempts, in the attributes of the rank's group."""
+        """Writes state and attempts into the attributes of the rank's group."""
         document = rank_json(catalogue)
-        if document != self._shown:  # it holds the run's header, which may be large
+        if document != self._shown:  # a header in it may be large: written only where it changed
             self._tree.replace(self._rank, document)
             self._shown = document
 
@@ -92,7 +93,7 @@ class Publisher:
                 start += len(part)
 
     def _is_there(self, array: SlotArray, chunk: int) -> bool:
-        """Whether a chunk has a file: one that is full of zeros needs none."""
+        """Whether a chunk has a file; zeros need none, because absent chunks read as zeros."""
         key = (array.path, chunk)
         if key not in self._chunks and Path(array.path, chunk_key(chunk, 0)).exists():
             self._chunks.add(key)
@@ -102,7 +103,10 @@ class Publisher:
 def _labels(
     reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int
 ) -> Iterator[tuple[OpenForm, tuple[int, dict[str, Array]]]]:
-    """For each form its first row among these, and the labels of all of them."""
+    """For each form with values in table rows start … stop - 1: its first row and all labels.
+
+    A form's rows among these are consecutive in its arrays, so the first one places them all.
+    """
     form_of, rows = reader.span("form", start, stop), reader.span("row", start, stop)
     labels = {name: reader.span(name, start, stop) for name in LABELS}
     with_row = np.flatnonzero(rows >= 0)
@@ -114,13 +118,13 @@ def _labels(
 
 
 def tell_series(reader: RankReader, forms: Sequence[OpenForm], start: int, stop: int) -> None:
-    """Takes up what the attributes of forms say of the series in rows that were published."""
+    """Restores which series the attributes of forms name, from rows that were published."""
     for form, (_, labels) in _labels(reader, forms, start, stop):
         _tell(form, labels["series"], reader.catalogue.series)
 
 
 def _tell(form: OpenForm, numbers: Array, series: Sequence[SeriesEntry]) -> bool:
-    """Adds series to what a form's attributes say; whether there were new ones."""
+    """Adds series to those that a form's attributes name; returns whether any was new."""
     fresh = [number for number in np.unique(numbers).tolist() if number not in form.series]
     for number in fresh:
         one = series[number]

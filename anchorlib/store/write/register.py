@@ -1,7 +1,8 @@
-"""What rows speak of by number: the series, phases and forms of one rank, made as they appear.
+"""The series, phases and forms of one rank, which rows name by number.
 
-What is new gets its node in the hierarchy first and its catalogue line second, and only then rows
-that speak of it; a node without a line, left by a crash, is made anew.
+They get their numbers as they appear. A new form gets its node in the hierarchy first, its
+catalogue line second, and only then rows that name it; so no committed row names a form that a
+crash has lost. A node without a line, left by a crash, is made anew.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ __all__ = ["REFUSED", "Register", "Workshop", "check_series"]
 
 Array = np.ndarray[Any, Any]
 MAX_MODE_BYTES: Final = 256
-FORM_FILES: Final = 16  # that a new form makes, about: its group, arrays, the first chunk
-LABEL_FILES: Final = 4  # that `publish` makes for it
+FORM_FILES: Final = 16  # about as many as a new form makes: its group, arrays, the first chunk
+LABEL_FILES: Final = 4  # that `publish` makes for a new form
 UNKNOWN: Final = -1
 REFUSED: Final = -2
-"""The number of what has no place in a store."""
+"""In place of the number of a series or phase that cannot be stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +52,21 @@ class Workshop:
 
 
 class Numbers:
-    """The rank's numbers of what the entries of one growing table stand for."""
+    """The rank's number for each entry of a table of blocks, which grows from block to block."""
 
     def __init__(self, number_of: Callable[[Any], int]) -> None:
         self._number_of = number_of
         self._known: Array = np.empty(0, np.int64)
 
     def of(self, codes: Array, entries: Sequence[Any]) -> Array:
-        """The number of each code's entry; those that are new get theirs as they come."""
+        """The rank's number of each code's entry; entries that are new are numbered now."""
         if len(self._known) < len(entries):
             more = np.full(len(entries) - len(self._known), UNKNOWN)
             self._known = np.concatenate([self._known, more])
-        found: Array = self._known[codes]
-        unknown = codes[found == UNKNOWN]
+        numbers: Array = self._known[codes]
+        unknown = codes[numbers == UNKNOWN]
         if not len(unknown):
-            return found
+            return numbers
         for code in dict.fromkeys(unknown.tolist()):
             self._known[code] = self._number_of(entries[code])
         return self._known[codes]
@@ -97,7 +98,7 @@ class Register:
             self._remember(form)
 
     def series_and_phases(self, block: RowBlock) -> tuple[Array, Array]:
-        """The number of each row's series and phase; REFUSED for those that cannot be."""
+        """The number of each row's series and of its phase; REFUSED where it cannot be stored."""
         tables = block.tables
         if tables is not self._tables:
             self._tables = tables
@@ -109,7 +110,7 @@ class Register:
         return series, phases
 
     def sound_layouts(self, tables: Tables, codes: Array) -> Array:
-        """Whether each row's dtype and shape can be a tensor's."""
+        """Whether each row's dtype and shape are those of a possible tensor."""
         sound = np.ones(len(tables.layouts), bool)
         for code in np.flatnonzero(np.bincount(codes, minlength=len(sound))).tolist():
             layout = tables.layouts[code]
@@ -123,22 +124,25 @@ class Register:
         return sound[codes]
 
     def forms_of(self, block: RowBlock) -> Array:
-        """The number of each row's form; one with values has an array to take them."""
+        """The number of each row's form; forms of rows with values have their arrays afterwards."""
         codes, kept = block.columns["layout"], block.kept
-        found = np.full(len(block.tables.layouts), UNKNOWN)
-        counts = np.bincount(codes, minlength=len(found))
-        holding = np.bincount(codes[kept], minlength=len(found))
-        # In order of appearance, which is what makes a form one of the first.
+        numbers = np.full(len(block.tables.layouts), UNKNOWN)
+        counts = np.bincount(codes, minlength=len(numbers))
+        holding = np.bincount(codes[kept], minlength=len(numbers))
+        # In order of appearance: the first FORMS_AT_ONCE layouts get an array of their own.
         for code in dict.fromkeys(codes.tolist()) if counts.max() < len(codes) else codes[:1]:
             number = self._form_number(block.tables.layouts[code], int(counts[code]))
-            found[code] = number
+            numbers[code] = number
             if holding[code] and self.forms[number].entry.array is None:
                 self._begin(self.forms[number])
         self._append()
-        return found[codes]
+        return numbers[codes]
 
     def seeds(self, series: Array, forms: Array) -> Array:
-        """What seeds the checksum of each row, but for the places of those of flat forms."""
+        """The seed of each row's checksum; rows of flat forms still need theirs hashed with place.
+
+        See `flat_seed`.
+        """
         of_form = np.array([form.entry.seed for form in self.forms], np.uint64)
         return np.array(self._series_seeds, np.uint64)[series] ^ of_form[forms]
 
@@ -223,7 +227,7 @@ class Register:
 
 
 def check_series(key: Series) -> None:
-    """Refuses a (name, kind, mode) that has no place in a store. Raises InvalidNameError."""
+    """Raises InvalidNameError for a (name, kind, mode) that cannot be stored."""
     name, kind, mode = key
     check_name(name)
     if not is_kind(kind) or not _fits(kind, MAX_NAME_BYTES):
@@ -235,7 +239,7 @@ def check_series(key: Series) -> None:
 
 
 def _fits(text: str, most: int) -> bool:
-    """Whether UTF-8 can write `text`, in that many bytes."""
+    """Whether `text` takes at most `most` bytes in UTF-8, and UTF-8 can write it at all."""
     try:
         return len(text.encode()) <= most
     except UnicodeEncodeError:

@@ -24,9 +24,10 @@ Buffer = bytes | memoryview
 
 @dataclass(slots=True, eq=False)
 class SlotArray:
-    """One array's rows on disk.
+    """The rows of one array on disk.
 
-    path: the array's directory. nbytes: of one row. rows: a chunk holds. dims: further dimensions.
+    path: the array's directory. nbytes: bytes of one row. rows: how many a chunk holds.
+    dims: dimensions of a row, which are those of the array behind the first.
     """
 
     files: ChunkFiles
@@ -36,7 +37,7 @@ class SlotArray:
     dims: int = 0
 
     def file(self, chunk: int) -> str:
-        """The path of one chunk."""
+        """The path of one chunk's file."""
         return f"{self.path}/{chunk_key(chunk, self.dims)}"
 
     def write_packed(self, start: int, packed: Buffer) -> None:
@@ -70,7 +71,7 @@ class SlotArray:
 
 
 def write_all(descriptor: int, buffers: Sequence[Buffer], offset: int, size: int) -> None:
-    """pwritev, continued where the system wrote less than `size` bytes (2 GiB is its most)."""
+    """Writes all `size` bytes of the buffers: pwritev writes at most 2 GiB, and may write less."""
     written = os.pwritev(descriptor, buffers, offset)
     if written == size:
         return

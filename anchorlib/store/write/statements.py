@@ -1,6 +1,7 @@
 """What an attempt states beside its records, as lines of the catalogue, within bounds.
 
-Gaps, lineage, entries of the header: see `ledgers` for what becomes of those beyond the bounds.
+Statements are gaps, lineage and entries of the header. `ledgers` says how statements beyond the
+bounds are counted.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from anchorlib.store.write.table import CatalogFile
 
 __all__ = ["Statements"]
 
-_BESIDE = ("edges", "header_of", "attempt")  # lines that one ledger counts
+_BESIDE = ("edges", "header_of", "attempt")  # first keys of the lines that BesideLedger counts
 
 
 class Statements:
     """Writes the statements of one attempt at a time; `begin` or `go_on` says of which.
 
-    Raises OSError (ENOSPC) where there is no room and the writer's caller waits for some: it tells
-    the same again. For others a full disk costs lineage; gaps are what a full disk is told by.
+    Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room: that
+    caller tells the same statements again. For other callers a full disk costs lineage, and gaps
+    are written all the same: they are how a reader learns that the disk was full.
     """
 
     def __init__(self, file: CatalogFile, budget: Budget, catalogue: Catalogue) -> None:
@@ -48,14 +50,17 @@ class Statements:
         self._attempt = 0
 
     def go_on(self, attempt: Attempt, stated: Iterable[Gap]) -> None:
-        """These are statements of an attempt that is there, and has stated these gaps."""
+        """The statements that follow belong to `attempt`, whose catalogue has these gaps."""
         self._attempt = attempt.number
         self._header = dict(attempt.header)
         self._gaps = GapLedger(stated, self._gap_bytes)
         self._beside = BesideLedger(self._beside.nbytes, attempt.header)
 
     def begin(self, attempt: Attempt) -> None:
-        """These are statements of a new attempt, which is stated first."""
+        """Writes the line of a new attempt; the statements that follow belong to it.
+
+        A header that is too large for the rank's bounds is left out, and counted.
+        """
         line = encode(attempt_line(attempt))
         self._budget.claim(len(line))
         if not self._beside.fitting(line):
@@ -66,18 +71,18 @@ class Statements:
         self._header = dict(attempt.header)
 
     def gaps(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """State totals; how many observations were not known of, by reason."""
+        """States totals; returns how many observations are new in them, by reason."""
         self._budget.claim(GAP_LINE_BYTES * len(gaps))
         fresh = self._gaps.tell(gaps)
         self.append_gaps(self._gaps.due(self._budget.used))
         return fresh
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """State lineage that was not stated before."""
+        """States lineage that was not stated before."""
         mine = [replace(one, attempt=self._attempt) for one in edges]
         fresh = {key: one for one in mine if (key := hash(edges_key(one))) not in self._edges}
         lines = {key: encode(edges_line(one)) for key, one in fresh.items()}
-        # What `max_bytes` leaves out is values.
+        # `max_bytes` leaves out values alone: lineage is still written beyond it.
         refused = self._budget.refusal(sum(map(len, lines.values()))) not in (None, "max_bytes")
         kept = {
             key: one for key, one in lines.items() if self._beside.fitting(one, refused=refused)
@@ -87,7 +92,7 @@ class Statements:
         self._count_beside(growth=2)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """State those entries that are new, or say something else than before."""
+        """States those header entries that are new or have another value than before."""
         known = self._header
         fresh = {k: v for k, v in entries.items() if k not in known or known[k] != v}
         if not fresh:
@@ -100,16 +105,16 @@ class Statements:
         self._count_beside(growth=2)
 
     def rest(self) -> None:
-        """State what was told and is not stated, and what was left out."""
+        """Writes all gaps that are not written yet, and how many statements were left out."""
         self.append_gaps(self._gaps.rest())
         self._count_beside(growth=1)
 
     def append_gaps(self, gaps: Iterable[Gap]) -> None:
-        """Write these totals as they are."""
+        """Writes gaps with these totals, past the ledger."""
         self.append(b"".join(encode(gap_line(self._attempt, gap)) for gap in gaps))
 
     def append(self, lines: bytes) -> None:
-        """Write whole lines of the catalogue, whatever they say."""
+        """Writes whole lines of the catalogue, of any kind."""
         if lines:
             self._file.append(lines)
             self._budget.spend(len(lines))

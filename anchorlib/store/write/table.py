@@ -1,7 +1,7 @@
 """The table of one rank on disk: one row a record, one file a column and 65,536 rows.
 
-`append` writes every column of a batch with one call each; `commit` writes `seq`, after which the
-rows exist. A row that was appended and not committed is overwritten by the next.
+`append` writes each column of a block with one call; `commit` writes `seq`, after which the rows
+exist. Rows that were appended and not committed are overwritten by the next block.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class RowTable:
         try:
             self._columns["seq"].write_packed(self.rows, seq.tobytes())
         except OSError:
-            # A sync that failed may not fail again, and what it was for is not on the disk: rows
-            # that were not committed come again, and are written anew.
+            # After a failed fsync the next one may succeed although the data never reached the
+            # disk. So `seq` is blanked: the rows stay uncommitted, and their caller sends them
+            # again.
             with contextlib.suppress(OSError):
                 self._columns["seq"].write_packed(self.rows, bytes(seq.nbytes))
             raise
@@ -81,28 +82,28 @@ class CatalogFile:
         self._bytes = SlotArray(self._files, str(path), 1, CATALOG_CHUNK)
 
     def append(self, lines: bytes) -> None:
-        """Writes whole lines; their end comes last, also where they reach into the next chunk."""
+        """Writes whole lines behind the last one, in order, also across the end of a chunk."""
         self._bytes.write_packed(self.end, lines)
         self.end += len(lines)
 
     def erase_rest(self) -> None:
-        """Blanks what a crash left behind the last whole line."""
+        """Blanks the bytes that a crash left behind the last whole line, up to the chunk's end."""
         size = CATALOG_CHUNK - self.end % CATALOG_CHUNK
         self._bytes.write_packed(self.end, bytes(size))
 
     def close(self) -> None:
-        """Closes its file; a further append opens it again."""
+        """Closes the catalogue's file; a further append opens it again."""
         self._files.close()
 
 
 def make_columns(records: Path, tree: Tree) -> None:
-    """The arrays of an empty table."""
+    """Makes the arrays of an empty table."""
     for name, dtype in (COLUMNS | HIST_COLUMNS).items():
         tree.make(records / name, array_json(column_shape(dtype, name)))
 
 
 def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
-    """A column without an entry."""
+    """The array of a column that has no entry yet."""
     dimension = "pair" if name in HIST_COLUMNS else "record"
     return ArrayShape(dtype, (0,), (ROWS_PER_CHUNK,), (dimension,))
 
@@ -110,8 +111,8 @@ def column_shape(dtype: np.dtype[Any], name: str) -> ArrayShape:
 def erase_rows_after(records: Path, rows: int) -> None:
     """Blanks `seq` behind the last committed row.
 
-    After a power loss a later page of `seq` may have survived an earlier one: when new rows reach
-    it, it would say committed of rows that are not written yet.
+    A power loss may keep a later page of `seq` and lose an earlier one. Once new rows reached the
+    page that was kept, it would mark rows as committed that are not written yet.
     """
     chunk, slot = divmod(rows, ROWS_PER_CHUNK)
     seq = records / "seq"
@@ -120,7 +121,7 @@ def erase_rows_after(records: Path, rows: int) -> None:
             path.unlink()
     path = seq / chunk_key(chunk, 0)
     if path.exists():
-        with path.open("r+b") as file:  # in place: a file that is written anew is empty first
+        with path.open("r+b") as file:  # in place: rewritten, the file would be empty for a moment
             file.seek(slot * COLUMNS["seq"].itemsize)
             rest = file.read()
             if any(rest):

@@ -1,4 +1,4 @@
-"""The writing hand of a rank's log of operations."""
+"""The writer of a rank's log of operations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from anchorlib.store.write.table import CatalogFile
 
 __all__ = ["OperationFile"]
 
-LOG_BYTES: Final = 256 << 20  # of one rank
+LOG_BYTES: Final = 256 << 20  # most bytes of one rank's log
 LEFT_OUT: Final = "operations for which there was no room"
 _LINE_BYTES: Final = 8 << 20
 
 
 class OperationFile:
-    """Adds entries to the log of the rank at `rank`; one that is there already is not added."""
+    """Adds entries to the log of the rank at `rank`; an entry that the log has is not added."""
 
     def __init__(self, rank: Path, tree: Tree, budget: Budget) -> None:
         self._rank = rank
@@ -35,7 +35,10 @@ class OperationFile:
         self._published = -1
 
     def add(self, entries: Sequence[Entry], attempt: int) -> None:
-        """Write those that are new, as of this attempt; raises OSError as the budget does."""
+        """Writes the entries that are new, as entries of this attempt.
+
+        Raises OSError (ENOSPC) where there is no room and the writer's caller waits for room.
+        """
         if not entries:
             return
         file = self._opened()
@@ -48,7 +51,7 @@ class OperationFile:
             self._budget.spend(len(fresh))
 
     def _gap(self, attempt: int) -> bytes:
-        """The line that counts what was left out, where it has not been written."""
+        """The line that counts entries left out; empty where the log has that count already."""
         if self._left_out == self._stated:
             return b""
         self._stated = self._left_out
@@ -61,7 +64,7 @@ class OperationFile:
             return b""
         line = encode(told)
         end = self._opened().end + len(line)
-        # What `max_bytes` leaves out is values.
+        # `max_bytes` leaves out values alone: operations are still written beyond it.
         refused = self._budget.refusal(len(line)) not in (None, "max_bytes")
         if refused or end > LOG_BYTES or len(line) > _LINE_BYTES:
             self._left_out += 1
@@ -82,7 +85,7 @@ class OperationFile:
         return self._file
 
     def publish(self) -> None:
-        """Show foreign readers all that was written."""
+        """Writes the count of entries left out, and the log's length for other zarr readers."""
         if self._file is not None:
             self._file.append(self._gap(self._attempt))
         if self._file is not None and self._file.end != self._published:
@@ -90,6 +93,6 @@ class OperationFile:
             self._published = self._file.end
 
     def close(self) -> None:
-        """Close its file."""
+        """Closes the log's file."""
         if self._file is not None:
             self._file.close()

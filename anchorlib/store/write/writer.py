@@ -1,4 +1,4 @@
-"""The one writing hand of a store, the same in a training process and in the collector.
+"""The writer of one rank of a store, the same in a training process and in the collector.
 
     with Writer.open(Path("anchors"), "run1", rank=0) as writer:
         writer.write_block(block_of(records))      # committed when it returns: survives kill -9
@@ -41,7 +41,7 @@ from anchorlib.store.disk import (
 from anchorlib.store.format import ANEW, ROW, Attempt, Begins, Part, encode, json_value
 from anchorlib.store.read import RankReader, stored_fingerprint
 from anchorlib.store.write.open_files import MOST_OPEN, ChunkFiles
-from anchorlib.store.write.opening import Place, resume_counters, store_errors, take_up
+from anchorlib.store.write.opening import RankPlace, resume_counters, store_errors, take_up
 from anchorlib.store.write.packing import Packer, without_values
 from anchorlib.store.write.publishing import Publisher
 from anchorlib.store.write.register import Register, Workshop
@@ -57,7 +57,7 @@ MAX_RANK = 1 << 31
 class Writer:
     """Writes one rank of one run; made by `Writer.open`.
 
-    replaced: whether it removed what the rank had recorded before.
+    replaced: whether opening it removed earlier records of the rank (`overwrite`).
     """
 
     replaced = False
@@ -82,25 +82,25 @@ class Writer:
         author: str = "",
         part: Part | None = None,
     ) -> Writer:
-        """Makes the rank, or takes it up again, and holds it until `close`.
+        """Makes the rank, or resumes it, and holds its lock until `close`.
 
         resume: go on with a rank that exists, as its next attempt.
         overwrite: remove what this rank recorded before (other ranks stay) and begin anew.
-        header: what to keep about this attempt, as JSON can hold it.
-        writer_id: a secret, of which the store keeps the claim. The same as that of the last
-            attempt: that attempt goes on, whatever else is asked, and `committed` says how far it
-            had come.
-        fsync: wait for the disk before each batch is committed, so that it survives power loss.
-        max_bytes: of this rank on disk, beyond which values are left out and summaries kept;
-            None leaves a twentieth of the file system free.
-        wait_for_room: a file system that is full is a StoreError, not a reason to leave values
-            out: for callers that keep what was not written, and come again.
-        acknowledged: records that this writer has delivered before: where they are not there any
-            more, nothing is made in their place.
-        run_room: what all ranks of the run may take together, as `max_bytes`.
-        lock: of this rank, held already; None takes it.
-        author: who makes the run, if this makes it.
-        part: the piece of the rank that is written here, where others have the rest.
+        header: facts to keep about this attempt, as JSON can hold them.
+        writer_id: a secret of the writer; the store keeps its claim, a hash of it. Where the last
+            attempt has this writer's claim, that attempt goes on, whatever else is asked, and
+            `committed` says how far it had come.
+        fsync: wait for the disk before each block is committed, so that it survives power loss.
+        max_bytes: of this rank on disk. Beyond them values are left out and summaries kept; None
+            leaves a twentieth of the file system free.
+        wait_for_room: raise StoreError where the file system is full, instead of leaving values
+            out: for callers that keep unwritten records and try again.
+        acknowledged: how many records this writer had delivered before. Where the store has lost
+            them, StoreError is raised and no new rank is made in their place.
+        run_room: the room of all ranks of the run together, beside `max_bytes`.
+        lock: the lock of this rank if the caller holds it; None takes it.
+        author: who makes the run, kept if the run is new.
+        part: the piece of the rank that this store holds, where other collectors hold the rest.
 
         Raises RunExistsError, RunBusyError, InvalidNameError, OptionError, StoreError.
         """
@@ -113,7 +113,7 @@ class Writer:
             make_store(store, fsync=fsync)
             lock = lock or RankLock.take(store, run, rank, part.number if part else 0)
             try:
-                place = Place(store, run, rank, Tree(store, fsync=fsync), author, part)
+                place = RankPlace(store, run, rank, Tree(store, fsync=fsync), author, part)
                 claim = claim_of(writer_id)
                 budget = Budget(store, Room(max_bytes, wait_for_room, run_room))
                 existed = place.path.exists()
@@ -132,7 +132,9 @@ class Writer:
                 raise
         return writer
 
-    def __init__(self, place: Place, lock: RankLock, reader: RankReader, budget: Budget) -> None:
+    def __init__(
+        self, place: RankPlace, lock: RankLock, reader: RankReader, budget: Budget
+    ) -> None:
         self._place = place
         self._lock = lock
         self._reader = reader
@@ -190,25 +192,27 @@ class Writer:
 
     @property
     def committed(self) -> int:
-        """The number of the next record of its stream: those before it are safe, here or, of a
-        part, elsewhere.
+        """The number of the next record of this attempt's stream.
+
+        All records before it are safe: here, or (of a part) at another collector.
         """
         return self._first + self._table.rows - self._first_row
 
     @property
     def first(self) -> int:
-        """The number of the first record that this attempt has here."""
+        """The number of the first record of this attempt that this store holds."""
         return self._first
 
     @property
     def left_out(self) -> LeftOut:
-        """What this writer kept without its values, for want of room."""
+        """Counts of records that were stored without their values, or could not be stored."""
         return self._left_out
 
     def fingerprint(self, attempt: int, first: int, end: int) -> bytes:
-        """What records first … end - 1 of an attempt are: to be compared before they are forgotten.
+        """The fingerprint of records first … end - 1 of an attempt.
 
-        Raises OptionError where there are no such records, StoreError for a damaged store.
+        A sender compares it with its own before it deletes its copy of the records. Raises
+        OptionError where there are no such records, StoreError for a damaged store.
         """
         self._check_ready()
         with store_errors(f"cannot read {self._place}"):
@@ -220,9 +224,9 @@ class Writer:
         """Writes a block; when it returns, all of it is committed, and if it raises, none is.
 
         The attempt is the writer's own, and `order` goes on where the last attempt ended. Values
-        for which there is no room are left out, and records that cannot be stored as they are:
-        both are counted in `left_out` and stated as gaps. Nothing is compared with its digest.
-        Raises StoreError where the file system fails.
+        for which there is no room are left out, and so are records that cannot be stored as they
+        are: both are counted in `left_out` and stated as gaps. Values are not compared with their
+        digests. Raises StoreError where the file system fails.
         """
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
@@ -247,12 +251,12 @@ class Writer:
         refused = self._budget.refusals(sizes)
         written = without_values(block, np.isin(np.arange(len(block)), list(refused)))
         packed = self._packer.pack(written if refused else block, self._table.pairs)
-        for part in packed.parts:
-            part.form.write(part)
+        for addition in packed.additions:
+            addition.form.write(addition)
         self._table.append(packed.rows, packed.checks, packed.exponents, packed.counts)
         self._table.commit(len(block), packed.pairs)
-        for part in packed.parts:
-            part.form.settle(part)
+        for addition in packed.additions:
+            addition.form.settle(addition)
         taken = int(sizes.sum()) - sum(int(sizes[row]) for row in refused)
         self._budget.spend(taken + ROW.itemsize * len(block))
         for row, reason in refused.items():
@@ -261,11 +265,11 @@ class Writer:
             self._left_out.add(key, np.array([one.step]), int(sizes[row]))
 
     def gap(self, gaps: Sequence[Gap]) -> Counter[str]:
-        """States what was not recorded: totals so far, of which the largest counts.
+        """States what was not recorded, as totals of this attempt, of which the largest counts.
 
         One total for each name, kind, mode and reason within this attempt; beyond a bound, one for
         all others together. A total that grows may be written as late as by `publish`. Returns how
-        many observations were not known of, by reason.
+        many observations are new in these totals, by reason.
         """
         if not self._stands():
             return Counter()
@@ -273,9 +277,9 @@ class Writer:
             return self._statements.gaps(gaps)
 
     def edges(self, edges: Sequence[Edges]) -> None:
-        """Keeps what values were computed from; what was stated before is not stated again.
+        """Writes lineage: what each value was computed from. Lineage stated before is skipped.
 
-        What there is no room for is left out, and counted in the header of this attempt.
+        Lineage for which there is no room is left out, and counted in the header of this attempt.
         """
         if not self._stands():
             return
@@ -283,9 +287,9 @@ class Writer:
             self._statements.edges(edges)
 
     def header(self, entries: Mapping[str, Any]) -> None:
-        """Adds entries to this attempt's header, or states them anew.
+        """Adds entries to this attempt's header, or gives them new values.
 
-        Raises OptionError for what JSON cannot hold, StoreError.
+        Raises OptionError for a value that JSON cannot hold, StoreError.
         """
         if not self._stands():
             return
@@ -294,9 +298,9 @@ class Writer:
             self._statements.header(told)
 
     def operations(self, entries: Sequence[Entry]) -> None:
-        """Adds entries to the log of operations; what was stated before is not stated again.
+        """Adds entries to the log of operations; entries that the log has are skipped.
 
-        What there is no room for is left out, and counted in the log as a gap.
+        Entries for which there is no room are left out, and counted in the log as a gap.
         """
         if not self._stands():
             return
@@ -304,7 +308,7 @@ class Writer:
             self._operations.add(entries, self.attempt)
 
     def publish(self) -> None:
-        """Shows foreign readers all that is committed; ours see it anyway."""
+        """Shows zarr readers other than ours all that is committed; ours see it anyway."""
         self._check_ready()
         with store_errors(f"cannot write {self._place}"):
             self._statements.append_gaps(self._left_out.statements())
@@ -313,7 +317,7 @@ class Writer:
             if self._published == (self._table.rows, self._catalog.end):
                 return
             self._reader.refresh()
-            self._ground.check()  # what was read a moment ago was this rank's
+            self._ground.check()  # the rank that was just read is still this writer's
             self._publisher.publish_values(self._reader, self._register.forms, self._published[0])
             self._statements.append(encode({"published": self._table.rows}))
             self._publisher.publish_table(self._table.rows, self._table.pairs, self._catalog.end)
@@ -322,16 +326,16 @@ class Writer:
             self._budget.published()
 
     def revoke(self) -> None:
-        """Any thread may call it: the operation on a file that is under way is the last one.
+        """Ends all writing after the file operation that is under way; any thread may call this.
 
-        What was committed stays whole. The owner then gives the rank back by `close`.
+        Committed records stay whole. The owner then gives the rank back by `close`.
         """
         self._owner.revoke()
 
     def close(self) -> None:
-        """Publishes, marks the rank closed and gives it back; a second call does nothing.
+        """Publishes, marks the rank closed and releases its lock; a second call does nothing.
 
-        Raises StoreError where the rank is not there any more, unless that was said before.
+        Raises StoreError where the rank was moved or removed, unless an earlier call raised that.
         """
         if not self._open:
             return
@@ -348,12 +352,12 @@ class Writer:
             self.abandon()
 
     def abandon(self) -> None:
-        """Gives the rank back as it is, still marked open, as if the process had died."""
+        """Releases the rank as it is, still marked open, as if the process had died."""
         if self._open:
             self.hand_over().release()
 
     def hand_over(self) -> RankLock:
-        """Writes nothing more, and leaves the rank locked for a writer with the same secret."""
+        """Closes all files and returns the rank's lock, still held, for the next writer of it."""
         self._open = False
         self._files.close()
         self._table.close()
@@ -377,7 +381,10 @@ class Writer:
         if not self._open:
             raise StoreError(f"{self._place} was closed: open it again to write more")
         if os.getpid() != self._pid:
-            raise StoreError(f"{self._place} is written by the process that forked this one")
+            raise StoreError(
+                f"{self._place} is written by the process that forked this one: record in the "
+                "parent process"
+            )
         self._owner.enter()
 
     def _check_ready(self) -> None:
@@ -385,7 +392,10 @@ class Writer:
         self._ground.check()
 
     def _stands(self) -> bool:
-        """Whether the rank is there; what is stated beside records is lost quietly with them."""
+        """Whether the rank is still in place.
+
+        Once its loss was raised, statements beside records are dropped without a further error.
+        """
         self._check_open()
         if self._ground.is_known_gone():
             return False
