@@ -3,10 +3,10 @@
     rounded         arithmetic that rounds after each operation, and the exact fused multiply-add
     elementary      exp, tanh and erf, as several libraries round them
     activations, normalisations, products, convolutions, attention, losses
-                    the ways to compute one function, by their roundings
-    fit             recorded bits held against all of them
+                    for each function, the formulas that differ in where they round
+    fit             compares recorded bits with the result of every formula
 
-numpy alone; torch is asked only for what its own kernels give on this machine.
+Everything needs numpy alone, but for `kernels`, which asks torch for its own results.
 """
 
 from anchorlib.formulas.activations import ACTIVATIONS

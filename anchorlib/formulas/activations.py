@@ -190,4 +190,4 @@ ACTIVATIONS: Final[dict[str, Function]] = {
         ),
     )
 }
-"""By name. Of `*_backward`, the inputs are the output's gradient and what the forward saved."""
+"""The functions by name. Inputs of `*_backward` are g and the tensor that the forward saved."""

@@ -1,8 +1,8 @@
-"""Attention: softmax(q·kᵀ/√d)·v, of all places or of those before each.
+"""Attention: softmax(q·kᵀ/√d)·v, over all places or over each place and those before it.
 
-Fused kernels add up in blocks, and keep a running maximum, in orders that depend on the machine:
-torch's own kernels are tried, and formulas with sums in a few orders. Where none fits it can not be
-told; how far either run is from the truth can.
+Fused kernels add up in blocks and keep a running maximum, in orders that depend on the machine.
+torch's own kernels are tried, and formulas with sums in a few orders. Where none of them fits, the
+formula of a run stays unknown, but its distance from the true value is still measured.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Product = Callable[[Rounded, Rounded], Rounded]
 
 
 def attention(*, causal: bool, order: tuple[int, int, int] = (0, 1, 2)) -> Function:
-    """Inputs: three arrays (…, places, d), of which `order` says which are q, k and v.
+    """The attention function; its inputs are three arrays (…, places, d).
 
-    causal: whether a place attends to those before it and itself alone.
+    causal: whether a place attends only to itself and to the places before it.
+    order: the numbers of the inputs that are q, k and v.
     """
 
     def form(times: Product, *, early: bool) -> Callable[..., Rounded]:

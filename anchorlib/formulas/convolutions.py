@@ -1,7 +1,8 @@
-"""Convolutions as products of matrices: patches of the input, and the weight of each channel.
+"""Convolutions as products of matrices: patches of the input times the weights of each channel.
 
-In which order a library adds the terms up depends on its blocks and on the machine. The orders of
-`products` are tried, channels first and channels last; where none fits it can not be told.
+The order in which a library adds the terms depends on its blocks and on the machine. The orders of
+`products` are tried, channels first and channels last; where none of them fits, the order of a run
+stays unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Strides(NamedTuple):
-    """How a convolution of one group goes over its input: a number for each axis of space."""
+    """How a convolution without groups moves over its input: a number for each axis of space."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -31,10 +32,10 @@ class Strides(NamedTuple):
 
 
 def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Array:
-    """What the output's elements at `places` are made of: (places, channels · taps).
+    """The inputs of some elements of the output, as a matrix (places, channels · taps).
 
-    x: (batch, channels, *space). size: of the weight in space. places: numbers of elements of
-    (batch, *space of the output).
+    x: (batch, channels, *space). size: the weight's size in space.
+    places: flat indices into (batch, *space of the output).
     """
     edges = [(0, 0), (0, 0), *((pad, pad) for pad in how.padding)]
     padded = np.pad(x, edges)
@@ -54,10 +55,11 @@ def patches(x: Array, size: tuple[int, ...], how: Strides, places: Array) -> Arr
 
 
 def convolution(places: Array, columns: Array, taps: int, how: Strides) -> Function:
-    """Some elements of a convolution with weight w and bias b.
+    """Some elements of a convolution of x with weight w and bias b.
 
-    inputs: patches (places, k), weights (k, channels), b (channels,) if there is one; then x and w
-    as they are, for torch's kernel. columns: the channels that are looked at.
+    Inputs of the function: patches (places, k), weights (k, channels), b (channels,) if there is a
+    bias; then x and w as they were recorded, for torch's kernel.
+    places, columns: the places and channels of the elements. taps: the weight's size in space.
     """
     part = Part(np.arange(len(places)), columns)
 
@@ -78,10 +80,10 @@ def convolution(places: Array, columns: Array, taps: int, how: Strides) -> Funct
 
     def library(inputs: Sequence[Array], precision: str) -> Array:
         *_, x, w = inputs
-        bias = inputs[2] if len(inputs) == 5 else None  # told above
+        bias = inputs[2] if len(inputs) == 5 else None  # patches, weights, bias, x, w
         zeros = [0] * len(how.stride)
-        found = kernel("convolution", [x, w, bias, *map(list, how), False, zeros, 1], precision)
-        flat = np.moveaxis(found, 1, -1).reshape(-1, found.shape[1])
+        output = kernel("convolution", [x, w, bias, *map(list, how), False, zeros, 1], precision)
+        flat = np.moveaxis(output, 1, -1).reshape(-1, output.shape[1])
         chosen: Array = flat[np.ix_(places, columns)]
         return chosen
 

@@ -1,7 +1,7 @@
 """exp, log, tanh, erf, sigmoid and roots, which libraries round differently in the last bit.
 
-A formula that holds one of them is tried with each library, and the library is named: what agrees
-with one alone says which one a run called, and what agrees with none may call another still.
+A formula that calls such a function is tried with each library. If the bits agree with one library
+alone, the run called that library; if they agree with none, the run may have called yet another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Map = Callable[[Rounded], Rounded]
 
 
 class Library(NamedTuple):
-    """One library's elementary functions. name: for people; the others are torch's names."""
+    """One library's elementary functions, under torch's names. name: the library's, for people."""
 
     name: str
     exp: Map
@@ -34,7 +34,10 @@ class Library(NamedTuple):
 
 
 def _correct(function: Callable[[Array], Array]) -> Map:
-    """Computed in float64 or wider and rounded once: all but always the nearest number."""
+    """A function computed in float64 or wider and rounded once.
+
+    The result is the correctly rounded one, but for rare values close to a tie.
+    """
 
     def rounded(x: Rounded) -> Rounded:
         wide = x.values if x.precision == EXACT else x.values.astype(np.float64)
@@ -44,17 +47,17 @@ def _correct(function: Callable[[Array], Array]) -> Map:
 
 
 def _sigmoid(x: Array) -> Array:
-    found: Array = 1 / (1 + np.exp(-x))
-    return found
+    values: Array = 1 / (1 + np.exp(-x))
+    return values
 
 
 def _rsqrt(x: Array) -> Array:
-    found: Array = 1 / np.sqrt(x)
-    return found
+    values: Array = 1 / np.sqrt(x)
+    return values
 
 
 def _torch(name: str) -> Map:
-    """torch's function of values of that element type."""
+    """torch's function of this name, computed in the element type of its input."""
 
     def computed(x: Rounded) -> Rounded:
         return x.of(kernel(name, [x.values], x.precision))
@@ -75,4 +78,4 @@ CORRECT: Final = Library(
 TORCH: Final = Library("torch's", *(_torch(name) for name in Library._fields[1:]))
 
 LIBRARIES: Final = (CORRECT, TORCH)
-"""Those that formulas are tried with. The first one also stands for the truth."""
+"""The libraries that formulas are tried with. The first also computes the true values."""

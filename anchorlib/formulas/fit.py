@@ -2,8 +2,8 @@
 
     fit([tanh_backward], [g, y], recorded, "float32")
 
-Nothing but arithmetic is needed: each run's own inputs, its output, and the formulas. What agrees
-in every element is named; where several agree they all are, since the data do not tell them apart.
+Only a run's own inputs, its output and the formulas are needed. Every formula that agrees in all
+elements is named, since the data do not tell them apart.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ __all__ = ["ENOUGH", "Fit", "fit"]
 
 Array = np.ndarray[Any, Any]
 ENOUGH: Final = 256
-"""Elements from which agreement of all of them is taken for more than chance."""
+"""From this many elements on, agreement in all of them is taken for more than chance."""
 _EPS: Final = {"float32": 2.0**-23, "float64": 2.0**-52, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What one run's recorded output says of how it was made.
+    """How well a run's recorded output agrees with formulas.
 
-    function: the mathematical function that it is nearest to.
-    formulas: those that reproduce every element.
-    nearest, share: the formula that reproduces most, and of how many elements (0 to 1).
-    error: ‖output − truth‖₂ / (‖truth‖₂ · eps), the truth being that of `function` in the widest
-        arithmetic there is; nan where the truth is all zero or not finite.
-    elements: how many were looked at.
+    function: the name of the mathematical function that the output is nearest to.
+    formulas: the names of the formulas that reproduce every element.
+    nearest, share: the formula that reproduces the most elements, and their share (0 to 1).
+    error: ‖output − truth‖₂ / (‖truth‖₂ · eps), where the truth is `function` in the widest
+        arithmetic of this machine; nan where the truth is all zero or not finite.
+    elements: how many elements were compared.
     """
 
     function: str
@@ -54,10 +54,10 @@ def fit(
     *,
     part: Callable[[Array], Array] | None = None,
 ) -> Fit:
-    """The formulas of the nearest of some functions, held against an output.
+    """Compare an output with every formula of that function, out of some, which it is nearest to.
 
     inputs, output: values of `precision` (float32, float64, bfloat16 or float16), decoded.
-    part: takes the elements that functions give out of an output; None: all of it.
+    part: takes from the output the elements that the functions compute; None takes all of them.
     """
     told = nearest(output if part is None else part(output), precision)
     with np.errstate(all="ignore"):
@@ -89,20 +89,20 @@ def _error(output: Array, truth: Array, precision: str) -> float:
 def _shares(
     function: Function, inputs: Sequence[Array], output: Array, precision: str
 ) -> Iterator[tuple[str, float]]:
-    """The share of elements whose bits each way of computing gives, by its name."""
+    """(name, share of the elements whose bits it gives) for each formula, precision and library."""
     for formula in function.formulas:
         for computed_in, told in _roundings(precision):
             arguments = [Rounded(one, computed_in) for one in inputs]
             for library, suffix in _libraries(formula):
-                found = nearest(formula.compute(library, *arguments).values, precision)
-                yield f"{formula.name}{told}{suffix}", _equal(found, output)
+                values = nearest(formula.compute(library, *arguments).values, precision)
+                yield f"{formula.name}{told}{suffix}", _equal(values, output)
     for kernel in function.kernels:
-        found = nearest(kernel.compute(inputs, precision), precision)
-        yield kernel.name, _equal(found, output)
+        values = nearest(kernel.compute(inputs, precision), precision)
+        yield kernel.name, _equal(values, output)
 
 
 def _roundings(precision: str) -> list[tuple[str, str]]:
-    """In what a formula is computed, and what is said of it.
+    """The precisions in which a formula is computed, each with the suffix of the formula's name.
 
     Kernels for 16-bit types compute in float32 and round once; code written by hand rounds after
     each operation.
@@ -118,9 +118,9 @@ def _libraries(formula: Formula) -> list[tuple[Library, str]]:
     return [(one, f" ({one.name} functions)") for one in LIBRARIES]
 
 
-def _equal(found: Array, output: Array) -> float:
+def _equal(values: Array, output: Array) -> float:
     """The share of elements that have the same bits; a NaN equals any NaN."""
-    kind = f"u{found.dtype.itemsize}"
-    same = np.ascontiguousarray(found).view(kind) == np.ascontiguousarray(output).view(kind)
-    same |= np.isnan(found) & np.isnan(output)
+    kind = f"u{values.dtype.itemsize}"
+    same = np.ascontiguousarray(values).view(kind) == np.ascontiguousarray(output).view(kind)
+    same |= np.isnan(values) & np.isnan(output)
     return float(same.mean()) if same.size else 0.0

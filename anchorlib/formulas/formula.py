@@ -1,4 +1,4 @@
-"""What a formula is, and a mathematical function that several formulas compute."""
+"""A mathematical function, the formulas that compute it, and torch's kernels for it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Formula(NamedTuple):
-    """One way to compute a function, with each rounding where the way has one.
+    """One way to compute a function, which rounds after each of its operations.
 
-    name: as people write it, "g*(1 - y*y)".
-    compute: (library, *inputs) -> output. elementary: whether it calls the library at all.
+    name: the formula as people write it, "g*(1 - y*y)".
+    compute: (library, *inputs) -> output.
+    elementary: whether it calls a function of the library (exp, tanh, …), so that each is tried.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Formula(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """torch's kernel for a function. compute: (inputs, precision) -> values."""
+    """torch's own kernel for a function. compute: (inputs, precision) -> values."""
 
     name: str
     compute: Callable[[Sequence[Array], str], Array]
@@ -36,7 +37,8 @@ class Kernel(NamedTuple):
 class Function(NamedTuple):
     """A mathematical function and the ways to compute it.
 
-    name: "gelu(approximate='tanh')". The first formula, computed exactly, is the truth.
+    name: as "gelu(approximate='tanh')".
+    formulas: the first, evaluated in the widest arithmetic, is taken for the true value.
     """
 
     name: str

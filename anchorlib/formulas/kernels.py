@@ -1,6 +1,6 @@
-"""torch's own kernels on this machine: what its build computes of the same inputs.
+"""Runs torch's own kernels on recorded inputs; the result depends on its build and this machine.
 
-The only place of this room that needs torch, and only when it is asked.
+This is the only module of the room that needs torch, which it imports when it is called.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def kernel(name: str, inputs: Sequence[Any], precision: str, **options: Any) -> 
 def kernel_outputs(
     name: str, inputs: Sequence[Any], precision: str, **options: Any
 ) -> tuple[Array, ...]:
-    """What `torch.ops.aten.NAME` gives, as float32 or wider values.
+    """The outputs of `torch.ops.aten.NAME` as float32 or float64 values.
 
-    inputs: arrays of `precision`'s values, and whatever else the operation takes as it stands.
-    precision: the element type to compute in; what is wider than float64 is given as float64.
-    options: keyword arguments of the operation.
+    inputs: arrays, which become tensors of `precision`; other arguments are passed unchanged.
+    precision: the element type to compute in; `EXACT` is computed in float64.
+    options: keyword arguments of the operation; a dtype is given by its name.
     """
     import torch
 
@@ -36,14 +36,14 @@ def kernel_outputs(
     def tensor(one: Any) -> Any:
         if not isinstance(one, np.ndarray):
             return one
-        # The order in memory stays: a kernel for a transposed matrix adds up in another order.
+        # order="K" keeps strides: a kernel for a transposed matrix adds up in another order.
         wide = one.astype(np.float64 if kind == torch.float64 else np.float32, order="K")
         return torch.from_numpy(wide).to(kind)
 
     options = {k: getattr(torch, v) if k.endswith("dtype") else v for k, v in options.items()}
     with torch.no_grad():
-        found = getattr(torch.ops.aten, name)(*map(tensor, inputs), **options)
-    outputs = found if isinstance(found, tuple) else (found,)
+        result = getattr(torch.ops.aten, name)(*map(tensor, inputs), **options)
+    outputs = result if isinstance(result, tuple) else (result,)
     return tuple(_values(one, torch) for one in outputs if one is not None)
 
 

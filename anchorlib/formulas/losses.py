@@ -1,8 +1,8 @@
 """Losses and their gradients: mean squared error, log-softmax, cross entropy.
 
-g is the gradient of the output, x the input, t the target, n the number of terms of a mean. How a
-sum is added up is part of a formula. A library adds a whole loss up in an order of its own, which
-no formula here has: what a loss itself was made by can mostly not be told, its error can.
+g is the gradient of the output, x the input, t the target, n the number of terms of a mean. The
+order of a sum is part of a formula. A library adds up a whole loss in an order of its own, which no
+formula here has: which formula made a loss mostly stays unknown, but its error is measured.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def mse_loss(reduction: str) -> Function:
 
     def form(total: Sum) -> Callable[..., Rounded]:
         def compute(_: Library, x: Rounded, t: Rounded) -> Rounded:
-            found = total((x - t) * (x - t))
-            return found / float(x.values.size) if reduction == "mean" else found
+            squares = total((x - t) * (x - t))
+            return squares / float(x.values.size) if reduction == "mean" else squares
 
         return compute
 
@@ -110,7 +110,8 @@ def cross_entropy() -> Function:
 
     def form(total: Sum) -> Callable[[Library, Rounded, Rounded], Rounded]:
         def compute(lib: Library, x: Rounded, t: Rounded) -> Rounded:
-            taken = (_log_softmax(lib, x, total) * t).values.sum(-1)  # all but one are zeros
+            # The sum is exact: all terms but one are zero.
+            taken = (_log_softmax(lib, x, total) * t).values.sum(-1)
             return -(total(x.of(taken)) / float(t.values.sum()))
 
         return compute
@@ -127,7 +128,8 @@ def cross_entropy_backward() -> Function:
     def by_logarithm(total: Sum) -> Callable[..., Rounded]:
         def compute(lib: Library, g: Rounded, x: Rounded, t: Rounded) -> Rounded:
             each = -(g / float(t.values.sum())) * t
-            sums = each.of(each.values.sum(-1, keepdims=True))  # of one that is not zero
+            # The sum is exact: all terms but one are zero.
+            sums = each.of(each.values.sum(-1, keepdims=True))
             return each - lib.exp(_log_softmax(lib, x, total)) * sums
 
         return compute
@@ -170,7 +172,7 @@ def _log_softmax(lib: Library, x: Rounded, total: Sum) -> Rounded:
 
 
 def _code(reduction: str) -> int:
-    """torch's number for a reduction."""
+    """The number by which torch's kernels name a reduction."""
     return {"mean": 1, "sum": 2}[reduction]
 
 
@@ -178,7 +180,7 @@ def _function(
     name: str, forms: Sequence[Formula], call: Callable[..., tuple[str, list[Any]]]
 ) -> Function:
     def compute(inputs: Sequence[Array], precision: str) -> Array:
-        found = kernel(*call(*inputs), precision)
-        return found.reshape(1) if found.ndim == 0 else found
+        output = kernel(*call(*inputs), precision)
+        return output.reshape(1) if output.ndim == 0 else output
 
     return Function(name, tuple(forms), (Kernel("torch's kernel", compute),))

@@ -1,7 +1,7 @@
 """Softmax, layer norm and RMS norm over the last axis, and their gradients.
 
-g is the gradient of the output, y the output, x the input, w a weight and b a bias. How a sum is
-added up is part of a formula: numpy's pairwise order, one term after another, or exactly.
+g is the gradient of the output, y the output, x the input, w a weight and b a bias. The order of a
+sum is part of a formula: numpy's pairwise order, one term after another, in float64, or torch's.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def _bind(
 
 
 def _scaled(x: Rounded, parameters: Sequence[Rounded]) -> Rounded:
-    """Times the weight, plus the bias, as far as there are any."""
+    """x times the weight plus the bias; `parameters` holds none, the weight alone, or both."""
     scaled = x * parameters[0] if parameters else x
     return scaled + parameters[1] if len(parameters) > 1 else scaled
 
 
 def layer_norm(eps: float) -> Function:
-    """(x - mean)/sqrt(var + eps)*w + b; inputs: x, and w, and b."""
+    """(x - mean)/sqrt(var + eps)*w + b; inputs: x, then w, then b where there are any."""
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
@@ -122,7 +122,7 @@ def layer_norm(eps: float) -> Function:
 
 
 def rms_norm(eps: float) -> Function:
-    """x/sqrt(mean(x*x) + eps)*w; inputs: x, and w."""
+    """x/sqrt(mean(x*x) + eps)*w; inputs: x, then w where there is a weight."""
 
     def arguments(inputs: Sequence[Array]) -> list[Any]:
         x, *parameters = inputs
@@ -137,7 +137,11 @@ def rms_norm(eps: float) -> Function:
 
 
 def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tuple[Formula, ...]:
-    """A norm by a division by the root and by a product with its inverse, in each order of sums."""
+    """The formulas of a normalisation, in each order of sums.
+
+    root: the name of the formula that divides by the root; inverse: of that which multiplies by the
+    root's inverse. centred: whether the mean is subtracted first.
+    """
 
     def form(total: Callable[[Rounded], Rounded], *, divides: bool) -> Callable[..., Rounded]:
         def compute(lib: Library, x: Rounded, *parameters: Rounded) -> Rounded:
@@ -160,18 +164,18 @@ def _forms(root: str, inverse: str, eps: float, *, centred: bool = True) -> tupl
 
 
 def _once(compute: Callable[..., Rounded]) -> Callable[..., Rounded]:
-    """The same with one rounding, at the end."""
+    """`compute` in float64 (or wider, for float64 inputs), with a single rounding at the end."""
 
     def rounded(lib: Library, *inputs: Rounded) -> Rounded:
         wide = EXACT if inputs[0].precision in ("float64", EXACT) else "float64"
-        found = compute(lib, *(Rounded(one.values, wide) for one in inputs))
-        return inputs[0].of(found.values)
+        result = compute(lib, *(Rounded(one.values, wide) for one in inputs))
+        return inputs[0].of(result.values)
 
     return rounded
 
 
 def layer_norm_backward(eps: float) -> Function:
-    """The gradient of x; inputs: g, x, and w."""
+    """The gradient of x; inputs: g, x, then w where there is a weight."""
 
     def form(total: Callable[[Rounded], Rounded]) -> Callable[..., Rounded]:
         def compute(lib: Library, g: Rounded, x: Rounded, *parameters: Rounded) -> Rounded:
@@ -191,7 +195,7 @@ def layer_norm_backward(eps: float) -> Function:
     def library(inputs: Sequence[Array], precision: str) -> Array:
         g, x, *parameters = inputs
         size, weight = [x.shape[-1]], parameters[0] if parameters else None
-        # The forward saves mean and deviation, which no record holds: torch makes them again.
+        # The backward takes mean and rstd, which no record holds: torch computes them again.
         forward = [x, size, weight, None, eps]
         _, mean, rstd = kernel_outputs("native_layer_norm", forward, precision)
         whole = [g, x, size, mean, rstd, weight, None, [True, False, False]]

@@ -1,11 +1,11 @@
 """Matrix products: in which order the terms of each element are added up.
 
     sequential   ((p1 + p2) + p3) + …, each product rounded before it is added
-    fma          the same, products not rounded
-    pairwise     halves, and halves of halves
+    fma          like sequential, but products are not rounded before they are added
+    pairwise     the sum of one half plus the sum of the other half, and so on within the halves
     n sums, fma  n sums side by side, as vector units keep them, added up at the end
 
-A product is looked at in some rows and columns: each of its elements is made alone.
+Only some rows and columns of a product are computed: each of its elements is made by itself.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _LANES = (2, 4, 8, 16, 32)
 
 
 class Part(NamedTuple):
-    """The rows and columns of a product that are looked at."""
+    """The rows and columns of a product that are computed and compared."""
 
     rows: Array
     columns: Array
 
     def of(self, output: Array) -> Array:
-        """These elements of a product."""
+        """The elements of an output in these rows and columns."""
         part: Array = output[np.ix_(self.rows, self.columns)]
         return part
 
 
 def product(part: Part) -> Function:
-    """a·b (+ c); inputs: a (m, k), b (k, n), and c (n,). Outputs are those of `part`."""
+    """a·b (+ c), in the rows and columns of `part`; inputs: a (m, k), b (k, n), perhaps c (n,)."""
     orders: list[tuple[str, Callable[[Rounded, Rounded], Rounded]]] = [
         ("sequential", _sequential),
         ("fma", lambda a, b: _lanes(a, b, 1)),

@@ -2,7 +2,7 @@
 
     g, y = Rounded(g, "float32"), Rounded(y, "float32")
     g * (1 - y * y)             three roundings to float32
-    g * fma(-y, y, 1)           two: the product inside `fma` is not rounded
+    g * fma(-y, y, 1)           two roundings: the product inside `fma` is not rounded
 
 A formula is written once and evaluated in several precisions: in an element type, to see whether it
 reproduces recorded bits, and in `EXACT`, to see how far each run is from the truth.
@@ -51,14 +51,14 @@ PRECISIONS: Final[dict[str, tuple[Any, Callable[[Array], Array]]]] = {
     "float16": (np.float32, _float16),
     EXACT: (np.longdouble, _same),
 }
-"""By name: the numpy type that values are computed in, and what rounds them to the precision."""
+"""By precision: the numpy type to compute in, and the function that rounds its values."""
 
 
 class Rounded:
     """An array of one precision, whose every operation is rounded to that precision.
 
-    values: of any shape. precision: a key of `PRECISIONS`.
-    A Python number beside it is a constant in the type that is computed in.
+    values: an array of any shape. precision: a key of `PRECISIONS`.
+    A Python number in an operation is a constant of the type that is computed in.
     """
 
     __slots__ = ("precision", "values")
@@ -69,17 +69,18 @@ class Rounded:
         self.precision = precision
 
     def of(self, values: Any) -> Rounded:
-        """Other values in the same precision, rounded to it."""
+        """Other values, rounded to the precision of this array."""
         return Rounded(values, self.precision)
 
     def map(self, function: Callable[[Array], Array]) -> Rounded:
-        """`function` of the values, rounded."""
+        """The result of `function` on the values, rounded to the precision of this array."""
         return self.of(function(self.values))
 
     def sum(self, *, order: str = "pairwise") -> Rounded:
         """The sum over the last axis, kept as an axis of size 1.
 
-        order: "pairwise" as numpy adds, or "sequential", each partial sum rounded.
+        order: "pairwise" adds as numpy does; "sequential" adds one term after another and rounds
+            each partial sum.
         """
         if order == "pairwise":
             return self.map(lambda one: one.sum(-1, keepdims=True))
@@ -122,11 +123,12 @@ class Rounded:
 
 
 def fma(a: Rounded, b: Rounded, c: Rounded | float) -> Rounded:
-    """a·b + c with one rounding, in float32 and float64; `EXACT` computes it as it stands.
+    """a·b + c with a single rounding in float32 and float64; in `EXACT` an ordinary a·b + c.
 
-    Both sums are rounded to odd before the last rounding, which then cannot fall on a tie that the
-    one before made (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved
-    algorithms using rounding to odd", 2008). 16-bit types round the float32 result once more.
+    The intermediate sum is rounded to odd, so that the last rounding cannot meet a tie that the
+    rounding before it made (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums:
+    proved algorithms using rounding to odd", 2008). 16-bit types round the float32 result once
+    more.
     """
     third = c.values if isinstance(c, Rounded) else a.values.dtype.type(c)
     if a.precision == EXACT:
@@ -163,24 +165,24 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def _odd_sum(x: Array, y: Array) -> Array:
-    """x + y in float64, rounded to odd: what is not exact gets an odd last bit."""
+    """x + y in float64, rounded to odd: a sum that is not exact gets an odd last bit."""
     total, error = _two_sum(x, y)
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
-    # Towards the exact sum: away from zero where the error has the sum's sign.
+    # The odd neighbour on the side of the exact sum: away from zero if the error has its sign.
     toward = np.where((error > 0) == (total > 0), 1, -1)
     odd: Array = np.where(inexact, bits + toward, bits).view(np.float64)
     return odd
 
 
 def nearest(values: Array, precision: str) -> Array:
-    """`values` rounded to a precision, from whatever they were computed in."""
+    """`values`, of any floating-point type, rounded to a precision."""
     kind, nearest_of = PRECISIONS[precision]
     with np.errstate(all="ignore"):
         return nearest_of(np.asarray(values).astype(kind))
 
 
 def erf(values: Array) -> Array:
-    """The error function, in float64."""
+    """The error function of each value, computed in float64."""
     flat = np.asarray(values, np.float64).reshape(-1)
     return np.array([math.erf(one) for one in flat.tolist()]).reshape(np.shape(values))

@@ -1,4 +1,4 @@
-"""The few operations around one: what it was made from, nearest first, and what takes from it."""
+"""The few operations around a given one: the nearest makers of its inputs, and its first takers."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ __all__ = ["around"]
 
 _BEFORE: Final = 9
 _AFTER: Final = 3
-_FAR: Final = 3  # operations between what differs and the last of its makers that is shown
+_FAR: Final = 3  # edges from an operation that differs back to the farthest maker that is shown
 
 
 def around(ops: Sequence[Op], end: Op, parting: Container[Place] = ()) -> list[Op]:
-    """At most a dozen operations of a step, in order: `end`, makers before it, takers after it.
+    """At most a dozen operations of a step, in order: makers, `end`, takers.
 
-    ops: those of the step of `end`, of its rank. parting: those that differ from another run; what
-    made them counts as near, so that two runs show the same operations before they part.
+    ops: the operations of the step and rank of `end`.
+    parting: the operations that differ from another run. Their makers count as near to `end`, so
+        that the graphs of two runs show the same operations before the runs part.
     """
     drawn = {op.index: op for op in ops if op.outputs and not op.view}
-    found = {end.index: end}
+    near = {end.index: end}
     for op in _makers(drawn, end, parting):
-        found[op.index] = op
-        if len(found) == _BEFORE:
+        near[op.index] = op
+        if len(near) == _BEFORE:
             break
     takers = (op for op in drawn.values() if op.index > end.index and end.index in op.producers)
     for op in list(takers)[:_AFTER]:
-        found[op.index] = op
-    return [found[index] for index in sorted(found)]
+        near[op.index] = op
+    return [near[index] for index in sorted(near)]
 
 
 def _makers(drawn: dict[int, Op], end: Op, parting: Container[Place]) -> Iterator[Op]:
-    """What made an operation's inputs, what made theirs, and so on, each once."""
+    """The makers of an operation's inputs, then the makers of theirs, and so on, each once."""
     seen, todo = {end.index}, deque([(end, 0)])
     while todo:
         op, far = todo.popleft()
@@ -43,7 +44,7 @@ def _makers(drawn: dict[int, Op], end: Op, parting: Container[Place]) -> Iterato
         if far == _FAR:
             continue
         for index in op.producers:
-            # A log that somebody else wrote may name a maker that came later.
+            # A log from elsewhere may name a maker that ran later than its taker.
             if index is None or index in seen or index >= op.index or index not in drawn:
                 continue
             seen.add(index)

@@ -23,19 +23,20 @@ _STAGES: Final = {
 _OTHER: Final = "#f1f5f9"
 _MARKED: Final = ' color="#c62828" fillcolor="#ffb3b3" penwidth=2'
 _ELSEWHERE: Final = ' style=dashed color="#cbd5e1"'
-"""Of an edge into another stage, which goes past much that ran between: text in the middle of the
-line would stand beside other nodes."""
+"""The look of an edge into another stage. It has no label: such an edge is long, and a label in its
+middle would stand beside other nodes."""
 
 _SAVED: Final = " constraint=false"
-"""Of what forward saved for backward: the two stand beside each other, not one below the other."""
+"""Added to an edge for a tensor that forward saved for backward, so that the two stages are placed
+beside each other, not one below the other."""
 
-_BESIDE: Final = 60  # letters of a mark that stand beside its node
+_BESIDE: Final = 60  # the most letters of a mark that are written beside its node
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "&": "&amp;", '"': "&quot;"})
-_MOST: Final = 6  # what is told of an operation in its tooltip
+_MOST: Final = 6  # the most facts about an operation in its tooltip
 
 
 def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """A digraph that holds these graphs beside each other."""
+    """A DOT digraph that holds these graphs beside each other; `remark` is a comment before it."""
     lines = [f"// {remark}"] if remark else []
     lines += [
         "digraph anchorlib {",
@@ -51,7 +52,7 @@ def dot_text(graphs: Sequence[Graph], remark: str = "") -> str:
 
 
 class _Clusters:
-    """Nodes by scope, each scope within the one above it."""
+    """The nodes of a graph as nested clusters, one for each scope."""
 
     def __init__(self, graph: Graph, numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -77,7 +78,7 @@ class _Clusters:
 
 
 def _shown(node: Node, *, told_before: bool) -> str:
-    """The look of a node. told_before: whether the same mark is written beside another already."""
+    """The attributes of a node. told_before: whether another node already shows the same mark."""
     told = [f"{key}: {text}" for key, text in node.told.items()][:_MOST]
     color = f' fillcolor="{_STAGES.get(node.stage, _OTHER)}"'
     look = _MARKED if node.mark else color
@@ -97,16 +98,16 @@ def _edges(graph: Graph) -> Iterator[str]:
 
 
 def _drawn(start: str, end: str, text: str) -> str:
-    """The look of an edge from one stage into another or the same."""
+    """The attributes of an edge between two stages, which may be the same; text: its tensor."""
     if start == end:
         return f"label={_quoted(text)}"
     return f"tooltip={_quoted(text)}{_ELSEWHERE}{_SAVED if start == 'forward' else ''}"
 
 
 def _quoted(text: str) -> str:
-    r"""A string of DOT that stands for itself: backslashes are its escapes (\n, \l, \N).
+    r"""A quoted string of DOT that shows `text` unchanged: backslashes, its escapes, are doubled.
 
-    Quotes are entities, which Graphviz shows as what they are: netron's reader ends a string at
+    Quotes are written as entities, which Graphviz shows as quotes: netron's reader ends a string at
     any quote, an escaped one too.
     """
     return f'"{text.translate(_ESCAPES)}"'

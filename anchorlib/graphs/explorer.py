@@ -1,7 +1,7 @@
 """Graphs as a graph collection in JSON, which Google's Model Explorer opens.
 
 Each run is a graph of its own, so that both can be shown side by side; groups are stages and
-modules. What differs is red.
+modules. Operations that differ from the other run are red.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RED: Final = {"backgroundColor": "#ffb3b3", "borderColor": "#c62828", "textColo
 
 
 def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
-    """A collection of these graphs."""
+    """The JSON of a graph collection; `remark` becomes part of its label."""
     label = " and ".join(graph.name for graph in graphs)
     return json.dumps(
         {"label": f"{label}: {remark}" if remark else label, "graphs": list(map(_graph, graphs))},
@@ -28,12 +28,12 @@ def explorer_text(graphs: Sequence[Graph], remark: str = "") -> str:
 
 def _graph(graph: Graph) -> dict[str, Any]:
     nodes = [_written(place, node) for place, node in enumerate(graph.nodes)]
-    # In scope and name of a graph of two runs the run's name stands already.
+    # Where a file holds two runs, each node's scope begins with the run's name already.
     return {"id": graph.name, "nodes": nodes}
 
 
 def _written(place: int, node: Node) -> dict[str, Any]:
-    found = {
+    written = {
         "id": str(place),
         "label": node.label,
         "namespace": "/".join(node.scope),
@@ -50,7 +50,7 @@ def _written(place: int, node: Node) -> dict[str, Any]:
         "inputsMetadata": _tensors([one.tensor for one in node.inputs]),
         "outputsMetadata": _tensors(node.outputs),
     }
-    return {**found, "style": _RED} if node.mark else found
+    return {**written, "style": _RED} if node.mark else written
 
 
 def _tensors(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:

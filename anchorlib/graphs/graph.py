@@ -1,7 +1,7 @@
-"""Traced operations as nodes and edges, whichever format they are written in.
+"""Traced operations as nodes and edges, before they are written in any format.
 
-Views are left out: the log of operations knows who wrote the memory that an operation reads, so no
-edge leads through a view.
+Views are left out: the log of operations names the operation that wrote the memory which another
+reads, so no edge leads through a view.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from anchorlib.operations import Op, Operand
 __all__ = ["MOST_NODES", "Graph", "Node", "Place", "Source", "Tensor", "graph_of", "place_of"]
 
 Place: TypeAlias = tuple[int, int, int]
-"""Rank, step and index of an operation: what tells it from the others of its run."""
+"""Rank, step and index of an operation, which identify it in its run."""
 
 MOST_NODES: Final = 20_000
-"""Operations that a graph holds; viewers stop answering long before."""
+"""The most operations that a graph holds; viewers hang with far fewer."""
 
 _MOST_TOLD: Final = 8  # tensors of one operation that its attributes list
 
@@ -40,12 +40,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an operation takes.
+    """An input of an operation.
 
-    maker: the place in `Graph.nodes` of the operation that made it; None where that is not in the
-        graph: parameters, batches, what was made by an operation that was not chosen.
-    output: which of the maker's outputs it is. free: the number of what no operation of the graph
-        made; equal numbers are one tensor. None where there is a maker.
+    maker: the place in `Graph.nodes` of the operation that made the tensor; None where no operation
+        of the graph made it: a parameter, a batch, the output of an operation that was not chosen.
+    output: which of the maker's outputs the tensor is.
+    free: where there is no maker, a number for the tensor; equal numbers are one tensor.
     """
 
     tensor: Tensor
@@ -59,9 +59,9 @@ class Node:
     """One operation.
 
     name: its path, unique among all graphs of a file: "backward/fc1/mm_28".
-    scope: the parts of that path before the last. label: "mm". domain: "aten".
-    told: what else is known, by name, printable and short.
-    mark: how the other run differs here; "" where it does not, or where there is no other.
+    scope: the parts of that path before the last. label: as "mm". domain: as "aten".
+    told: further facts, by name, as printable and short texts.
+    mark: how the other run differs here; "" where it does not differ or there is no other run.
     """
 
     name: str
@@ -79,10 +79,11 @@ class Node:
 class Graph:
     """The operations of one run.
 
-    name: of the run, printable.
-    nodes: in the order in which they ran, so that makers stand before those who take.
+    name: the run's name, printable.
+    nodes: the operations in the order in which they ran, so that makers stand before takers.
     views: how many operations were left out because they make no tensor of their own.
-    left_out: how many more because a graph holds MOST_NODES. against: whether marks were asked for.
+    left_out: how many more were left out because a graph holds MOST_NODES at most.
+    against: whether the run was compared with another one.
     """
 
     name: str
@@ -93,7 +94,7 @@ class Graph:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """(maker, taker) for each input that an operation of the graph made."""
+        """(maker, taker), as places in `nodes`, for each input that an operation here made."""
         return [
             (one.maker, place)
             for place, node in enumerate(self.nodes)
@@ -117,13 +118,14 @@ def graph_of(
 ) -> Graph:
     """The operations of one rank of a run as a graph.
 
-    ops: by step and place, as `Run.ops` has them. marks: what is said of those that differ from
-    another run; None where there is no other. scope: what stands before every path, as the run's
-    name where a file holds two.
+    ops: sorted by step and place, as `Run.ops` gives them.
+    marks: how operations differ from another run, by place; None where there is no other run.
+    scope: put before every path, as the run's name where a file holds two runs.
+    most: how many operations the graph may hold.
     """
     drawn = [op for op in ops if op.outputs and not op.view]
     several = len({op.step for op in drawn}) > 1
-    # By place: a log that somebody else wrote may state one twice.
+    # Keyed by place: a log from elsewhere may state an operation twice.
     kept = list(islice({place_of(op): op for op in drawn}.values(), most))
     sources = _Sources(kept)
     told = marks if marks is not None else MappingProxyType({})
@@ -136,12 +138,12 @@ def graph_of(
 
 
 def place_of(op: Op) -> Place:
-    """What tells an operation from the others of its run."""
+    """The place that identifies an operation in its run."""
     return op.rank, op.step, op.index
 
 
 class _Sources:
-    """Who made what; the operations that are drawn, by place."""
+    """Finds the makers of inputs among the operations that are drawn."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = ops
@@ -158,17 +160,17 @@ class _Sources:
     def _source(self, op: Op, number: int, operand: Operand, maker: int | None) -> Source:
         tensor = _tensor(operand)
         at = None if maker is None else self._at.get((op.rank, op.step, maker))
-        # A log that somebody else wrote may name an operation that comes later.
+        # A log from elsewhere may name a maker that ran later than its taker.
         if at is not None and at < self._at[place_of(op)]:
             return Source(tensor, at, _output(self._ops[at], operand))
-        # Equal bits under one module are one tensor, as a weight that forward and optimizer read.
+        # Equal bits in one module are one tensor, as a weight that forward and the optimizer read.
         own = (op.index, number) if operand.digest is None else (operand.digest,)
         key = (op.step, op.module, operand.dtype, operand.shape, *own)
         return Source(tensor, None, free=self._free.setdefault(key, len(self._free)))
 
 
 def _output(maker: Op, taken: Operand) -> int:
-    """Which output was taken: the one of these bits, else of this shape, else the first."""
+    """The output that was taken: of these bits, else of this dtype and shape, else the first."""
     for alike in (
         lambda one: taken.digest is not None and one.digest == taken.digest,
         lambda one: (one.dtype, one.shape) == (taken.dtype, taken.shape),

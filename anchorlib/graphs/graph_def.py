@@ -1,7 +1,8 @@
 """Graphs as text of TensorFlow's GraphDef, which TensorBoard and netron open.
 
-Node names are those that TensorFlow allows; what is not a letter, digit, "_", "." or "-" is written
-as an escape. TensorBoard colours by device: the device says whether an operation differs.
+TensorFlow allows few characters in node names; any other than a letter, a digit, "_", ".", "-", "/"
+and the backslash is written as an escape. TensorBoard colours nodes by device, so the device says
+whether an operation differs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from anchorlib.graphs.messages import message
 __all__ = ["graph_def_text"]
 
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_./\\-]")
-_PRODUCER: Final = 22  # the version of GraphDef from which on shapes are inferred by its readers
+_PRODUCER: Final = 22  # from this version of GraphDef on, readers infer shapes
 
 
 def graph_def_text(graphs: Sequence[Graph], remark: str = "") -> str:
@@ -33,7 +34,7 @@ def graph_def_text(graphs: Sequence[Graph], remark: str = "") -> str:
 
 def _name(node: Node) -> str:
     name = _OTHER.sub(lambda found: _escaped(found[0]), node.name)
-    # The first letter may be no "_", "-" or "/", and no "^", which would make an input a control.
+    # A name may not begin with "_", "-" or "/", nor with "^", which marks a control input.
     return name if name[:1].isalnum() or name.startswith(".") else f".{name}"
 
 

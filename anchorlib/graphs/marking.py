@@ -1,4 +1,4 @@
-"""What is said on a node of another run: that it ran something else there, or told it otherwise."""
+"""Marks on the nodes that differ: that the other run ran other operations, or other arguments."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ Marks: TypeAlias = Mapping[Place, str]
 
 
 def marks_of(alignment: OpAlignment, a: str, b: str) -> tuple[Marks, Marks]:
-    """Of the runs that are called `a` and `b`, the operations that differ and how."""
+    """For each of the two runs a text about every operation that differs from the other run.
+
+    a, b: the names of the runs, which the texts mention.
+    """
     marks: tuple[dict[Place, str], dict[Place, str]] = ({}, {})
     for one in alignment.every:
-        for found, own, others, other in (
+        for own_marks, own, others, other in (
             (marks[0], one.a, one.only_b, b),
             (marks[1], one.b, one.only_a, a),
         ):
             said = _said(one, others, other)
-            found.update((place_of(op), said) for op in own)
+            own_marks.update((place_of(op), said) for op in own)
     return marks
 
 

@@ -1,8 +1,8 @@
-"""The messages of ONNX and of TensorFlow's graphs, as far as they are written here.
+"""The protobuf messages of ONNX and of TensorFlow's graphs, with the fields that we write.
 
-protobuf, which is installed for the collector's line, encodes them. Names, numbers and types of
-fields are those of onnx.proto (of onnx) and graph.proto (of tensorflow), so that their readers
-read what is written here; fields that are not written are left out.
+Neither onnx nor tensorflow is needed: protobuf, which is installed for the collector's line,
+encodes the messages. Names, numbers and types of the fields are those of onnx.proto and of
+TensorFlow's graph.proto, so that their readers read the result.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def _class(name: str) -> Any:
 
 @cache
 def _pool() -> Any:
-    """A pool of our own: onnx and tensorboard, loaded beside us, have theirs in the common one."""
+    """The message types, in a pool of our own.
+
+    protobuf's common pool would refuse them where onnx or tensorboard is loaded too: these register
+    their own descriptors there.
+    """
     pool = descriptor_pool.DescriptorPool()
     for package in ("onnx", "graph"):
         file = descriptor_pb2.FileDescriptorProto(

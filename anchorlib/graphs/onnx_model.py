@@ -1,7 +1,7 @@
 """Graphs as one ONNX model, which netron opens.
 
-Operations keep their own names, in the domain they come from ("aten"): the model is a drawing and
-runs nowhere. Whatever else is known of an operation is an attribute, a text.
+Operations keep their own names, in the domain of their library ("aten"): the model is a drawing
+that nothing can run. Every further fact about an operation is an attribute, as text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anchorlib.graphs.messages import message
 
 __all__ = ["onnx_bytes"]
 
-_IR_VERSION: Final = 10  # of onnx 1.16: what every reader of today knows
+_IR_VERSION: Final = 10  # of onnx 1.16, which today's readers know
 _OPSET: Final = 18
 _STRING: Final = 3
 _UNDEFINED: Final = 0
@@ -29,7 +29,7 @@ _ELEMENTS: Final = {
 
 
 def onnx_bytes(graphs: Sequence[Graph], remark: str = "") -> bytes:
-    """An ONNX model that holds these graphs beside each other."""
+    """A serialised ONNX model that holds these graphs beside each other, described by `remark`."""
     name = " and ".join(graph.name for graph in graphs)
     whole = message("onnx.Graph", name=name, doc_string=remark)
     for graph in graphs:

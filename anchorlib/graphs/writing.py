@@ -1,4 +1,4 @@
-"""Which format a file's suffix asks for."""
+"""Writes graphs in the format that a file's suffix names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FORMATS: Final[Mapping[str, Callable[[Sequence[Graph], str], bytes | str]]] = {
 }
 
 SUFFIXES: Final = tuple(_FORMATS)
-"""Of files: ONNX, Model Explorer's JSON, TensorFlow's GraphDef, Graphviz."""
+"""The suffixes of files: ONNX, Model Explorer's JSON, TensorFlow's GraphDef, Graphviz."""
 
 
 def write_graphs(graphs: Sequence[Graph], suffix: str, file: IO[bytes], remark: str = "") -> None:
-    """Write the graphs into one file, in the format of a suffix out of `SUFFIXES`.
+    """Write the graphs into one file, in the format of `suffix`, which is one of `SUFFIXES`.
 
-    remark: one line about the whole, which the file holds too.
+    remark: a line about all graphs, which the file holds too.
     """
     written = _FORMATS[suffix](graphs, remark)
     file.write(written if isinstance(written, bytes) else written.encode())

@@ -1,11 +1,11 @@
-"""Recording from inside the frameworks that run a training loop: one line each.
+"""Recording from inside the frameworks that run a training loop, with one line of the user's code.
 
     lightning      AnchorCallback, for Trainer(callbacks=[...]) of lightning or pytorch_lightning
     transformers   AnchorCallback, for Trainer(callbacks=[...])
-    accelerate     watch, for what accelerator.prepare gave back
-    training       the session that they open, and close again
+    accelerate     watch, for the model and optimizer that accelerator.prepare returned
+    training       the session that these three open and close
 
-A framework is imported by its own module alone, and nothing here by `anchorlib`.
+Each module imports its own framework only, and `anchorlib` imports none of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Accelerate: `with watch(accelerator, model, optimizer, run="run1") as session: ...`.
 
-step        an optimizer step, where `accumulate()` lets one happen
-pass_index  a batch that is accumulated
+step        an optimizer step that `accumulate()` lets happen
+pass_index  a batch that is accumulated into the step
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def watch(  # what prepare gave back, then as `start` and `watch`
     prefix: str = "",
     **options: Any,
 ) -> Session:
-    """Open a session on this process's rank and watch what `accelerator.prepare` gave back.
+    """Open a session on this process's rank and watch a prepared model and its optimizer.
 
-    optimizer: one, or a list in the order in which they step, of which the last counts the steps.
+    model, optimizer: as `accelerator.prepare` returned them. Several optimizers are given as a list
+        in the order in which they step; the last of them counts the steps.
     run, options: as for `anchorlib.start`. tensors, prefix: as for `Session.watch`.
 
-    The caller closes it, as with `anchorlib.start`. Raises what `start` and `watch` raise (no
-    session is open then), and TypeError for an unknown option.
+    The caller closes the session, as one of `anchorlib.start`. Raises what `start` and `watch`
+    raise, and TypeError for an unknown option; then no session is open.
     """
     training = ObservedTraining(run, tensors, prefix, options)
     return training.begin(model, optimizer, rank=accelerator.process_index)

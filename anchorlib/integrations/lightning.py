@@ -2,7 +2,7 @@
 
     step        an optimizer step; with several optimizers, which means manual optimisation, a
                 batch in which any of them stepped
-    pass_index  a batch that is accumulated; in manual optimisation each forward+backward
+    pass_index  a batch that is accumulated into the step; in manual optimisation a forward+backward
     phase       "train"; "eval" in validation; "sanity" in the check before training
 
 Works with `lightning` and with `pytorch_lightning`, whose trainers know callbacks by their methods.
@@ -39,10 +39,11 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
 
     run, options: as for `anchorlib.start`; the rank is the trainer's unless it is given. A fit from
         a checkpoint continues the run as its next attempt.
-    tensors, prefix: as for `Session.watch`; what the module itself anchors is recorded too.
+    tensors, prefix: as for `Session.watch`; tensors that the module itself anchors are recorded
+        too.
 
-    The run is closed when the fit ends, with an exception or without. Raises TypeError for an
-    unknown option; as a fit begins, what `start` and `watch` raise.
+    The run is closed when the fit ends, with an exception or without one. An unknown option raises
+    TypeError here; errors of `start` and `watch` are raised when a fit begins.
     """
 
     def __init__(
@@ -58,21 +59,21 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
         self._phase = ExitStack()
         self._by_batch = False
         self._optimizer_steps = 0
-        self._step = 0  # where the last fit, or the one in a checkpoint, had come to
+        self._step = 0  # the step that the last fit, or the fit of a loaded checkpoint, reached
 
     @property
     def session(self) -> Session | None:
-        """The session, while a fit is on."""
+        """The session during a fit; None outside."""
         return self._training.session
 
-    # -- a fit begins and ends; checkpoints are not yet loaded in on_fit_start
+    # -- a fit begins and ends. on_fit_start would be too early: no checkpoint is loaded by then
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
-        """Open the session."""
+        """Open the session, so that the sanity check is recorded."""
         self._begin(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Open the session, if no sanity check did."""
+        """Open the session, unless a sanity check has opened it."""
         if self.session is None:
             self._begin(trainer, pl_module)
 
@@ -83,7 +84,8 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
         named = training.run is not None or trainer.world_size == 1
         if named or rank == 0:
             training.begin(module, optimizers, rank=rank, first_step=first)
-        if not named:  # a time stamp, perhaps, which each rank would read for itself
+        # A run without a name is named after the time, which each rank would read for itself.
+        if not named:
             training.run = trainer.strategy.broadcast(self.session and self.session.run)
             if rank != 0:
                 training.begin(module, optimizers, rank=rank, first_step=first)
@@ -92,14 +94,15 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
         self._optimizer_steps = steps
         self._by_batch = not module.automatic_optimization and len(optimizers) > 1
         if self._by_batch:
-            self.session.step(self.session.current_step)  # from now on a step ends here alone
+            # An explicit step makes the session count no optimizer steps: several end one step.
+            self.session.step(self.session.current_step)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
         """Close the run."""
         self._end(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's
-        """Close the run; the exception goes on."""
+        """Close the run; Lightning then raises the exception further."""
         self._end(exception)
 
     def _end(self, fault: BaseException | None) -> None:
@@ -111,45 +114,46 @@ class AnchorCallback(Callback):  # type: ignore[misc]  # the frameworks are not 
     # -- steps, passes and phases
 
     def on_train_batch_start(self, *_arguments: Any) -> None:
-        """A pass begins."""
+        """Begin a pass."""
         self._batch()
 
     def on_train_batch_end(self, trainer: Any, *_arguments: Any) -> None:
-        """A step ends, where optimizers do not end it themselves."""
+        """End the step if an optimizer stepped, where optimizers do not end steps themselves."""
         if self._by_batch and self.session and trainer.global_step > self._optimizer_steps:
             self._optimizer_steps = trainer.global_step
             self.session.step()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
-        """Another phase begins."""
+        """Enter the phase "eval", or "sanity" during the check before training."""
         if self.session is not None:
             name = "sanity" if trainer.sanity_checking else "eval"
             self._phase.enter_context(self.session.phase(name))
 
     def on_validation_batch_start(self, *_arguments: Any) -> None:
-        """A pass of that phase begins."""
+        """Begin a pass of the phase."""
         self._batch()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
-        """Back to training."""
+        """Leave the phase, back to "train"."""
         self._phase.close()
 
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The step that is open, for the checkpoint."""
+        """The present step, which goes into the checkpoint."""
         return {"step": self._step if self.session is None else self.session.current_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The step at which the checkpoint was made."""
+        """Take over the step at which the checkpoint was made."""
         self._step = state_dict["step"]
 
 
 class _Batch(nn.Module):
-    """Watched, and called for each batch: the forward of a watched module begins a pass.
+    """A module that is watched and called once for each batch, so that its forward begins a pass.
 
-    Lightning calls `training_step`, in which the module's own forward need not be called.
+    The user's module cannot serve for that: Lightning calls its `training_step`, which need not
+    call its forward.
     """
 
     def forward(self) -> None:
-        """Nothing to compute."""
+        """Compute nothing; only the call matters."""

@@ -1,4 +1,4 @@
-"""The session of a training that a framework runs: opened where it begins, closed where it ends."""
+"""The session of a training that a framework runs: it is opened and closed with the training."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["ObservedTraining"]
 
 
 class ObservedTraining:
-    """What an integration was asked to record, and the session while a training runs.
+    """The arguments of an integration, and the session while a training runs.
 
-    run, options: for `anchorlib.start`, but its `tensors`. tensors, prefix: for `Session.watch`.
+    run, options: the arguments for `anchorlib.start`, without its `tensors`.
+    tensors, prefix: the arguments for `Session.watch`.
 
     Raises TypeError for a keyword that `start` does not take.
     """
@@ -24,7 +25,8 @@ class ObservedTraining:
     def __init__(
         self, run: str | None, tensors: Sequence[str] | str | None, prefix: str, options: Any
     ) -> None:
-        inspect.signature(start).bind(run, **options)  # told here, not when training begins
+        # A wrong keyword shall raise where the user wrote it, not when training begins.
+        inspect.signature(start).bind(run, **options)
         self.run = run
         self.session: Session | None = None
         self._tensors = tensors
@@ -36,12 +38,12 @@ class ObservedTraining:
     ) -> Session:
         """Open the session and watch `model` with its optimizer, or a list of them.
 
-        rank, first_step: unless the options say otherwise. A training that does not begin at step
-        0 comes from a checkpoint: it is the run's next attempt, not another run.
+        rank, first_step: used unless the user's options name them. A training that does not begin
+        at step 0 comes from a checkpoint: it is the run's next attempt, not another run.
 
-        Raises what `start` and `Session.watch` raise; no session is open then.
+        Raises what `start` and `Session.watch` raise; then no session is open.
         """
-        self.end()  # a training before this one may have been left by an exception
+        self.end()  # an exception may have ended the training before without closing its session
         options = {"rank": rank, "first_step": first_step, **self._options}
         if first_step and "resume" not in self._options:
             options |= {"resume": True, "overwrite": False}
@@ -56,7 +58,10 @@ class ObservedTraining:
         return session
 
     def end(self, fault: BaseException | None = None) -> None:
-        """Close the session, if one is open; beside `fault` nothing of ours is raised."""
+        """Close the session, if one is open.
+
+        fault: the exception that ended the training; then closing raises none of its own.
+        """
         session, self.session = self.session, None
         if session is not None:
             session.__exit__(None if fault is None else type(fault), fault, None)

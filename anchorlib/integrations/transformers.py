@@ -1,7 +1,7 @@
 """Transformers: `Trainer(..., callbacks=[AnchorCallback("run1", tensors=["*@grad"])])`.
 
 step        an optimizer step: the trainer's `global_step`
-pass_index  a batch that is accumulated
+pass_index  a batch that is accumulated into the step
 phase       "train"; "eval" in evaluation during training
 attempt     one more for each `resume_from_checkpoint`
 """
@@ -31,12 +31,12 @@ class AnchorCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     run, options: as for `anchorlib.start`; the rank is the trainer's unless it is given. A training
         from a checkpoint continues the run as its next attempt.
-    tensors, prefix: as for `Session.watch`; what the model itself anchors is recorded too.
+    tensors, prefix: as for `Session.watch`; tensors that the model itself anchors are recorded too.
 
-    The run is closed when training ends. The trainer tells callbacks nothing of an exception: a run
-    that one has left is closed when the process ends, when this callback's next training begins, or
-    by `callback.session.close()`. Raises TypeError for an unknown option; as training begins, what
-    `start` and `watch` raise.
+    The run is closed when training ends. The trainer does not report exceptions to callbacks: after
+    an exception the run is closed when the process ends, when this callback's next training begins,
+    or by `callback.session.close()`. An unknown option raises TypeError here; errors of `start` and
+    `watch` are raised when training begins.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class AnchorCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     @property
     def session(self) -> Session | None:
-        """The session, while training is on."""
+        """The session during training; None outside."""
         return self._training.session
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:  # noqa: ARG002  # the trainer's

@@ -1,13 +1,13 @@
-"""The operations of a traced step: what each ran on, what it made, and the log they are kept in.
+"""The operations of a traced step: what each took, what it made, and the log that keeps them.
 
-Op, Operand      one operation, and one tensor that it took or made
-OpLog            turns a step's operations into entries: each structure once, then a row a block
+Op, Operand      an operation, and a tensor that it took or made
+OpLog            turns a step's operations into entries: each structure once, then a row per block
 read_entries     turns entries into operations again
-Joined, segment  the operation that made a record, and those between it and others
-align_ops        the operations of two runs side by side, and what differs between them
-base_name        an operation as people call it; computes: whether it makes bits of its own
+Joined, segment  the operation that made a record, and the operations between it and others
+align_ops        aligns the operations of two runs and says which of them differ
+base_name        an operation's name as people write it; computes: whether it makes bits of its own
 traced_steps     the steps that ANCHOR_TRACE asks for
-entry_key        what tells two entries apart, so that an entry which comes twice is kept once
+entry_key        the identity of an entry, by which an entry that arrives twice is kept once
 
 Nothing here imports torch: `anchorlib.capture.tracing` sees the operations while they run.
 """

@@ -1,12 +1,13 @@
-"""The operations of two runs side by side: which ran in one of them alone, or was told otherwise.
+"""The operations of two runs side by side: those of one run alone, and those with other arguments.
 
     backward tanh2    A tanh_backward | B mul sub mul    equal bits go in, other bits come out
     forward gelu      A gelu | B gelu                    approximate none | tanh
 
-Operations that make no bits of their own are left out, and so is what activation checkpointing
-repeats. The others are grouped by step, pass, stage and module, for a module is where people look,
-and aligned by their names inside each group. An operation that one run has in a module and the
-other in a module inside it has moved; it differs in nothing.
+Operations that make no bits of their own are left out, and so are the forwards that activation
+checkpointing repeats. The other operations are grouped by step, pass, stage and module, since a
+module is where people look for a difference, and aligned by their names inside each group. An
+operation that one run has in a module and the other run in a module inside it has moved; that is no
+difference.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = ["align_ops"]
 _EAGER: Final = "eager"
 _REPEATED: Final = "recompute"
 _ONCE: Final = "optimizer"
-"""The stage that belongs to a step, not to a pass."""
+"""The stage that runs once a step, not once a pass."""
 
 
 def align_ops(
@@ -40,15 +41,16 @@ def align_ops(
     step_offset: int = 0,
     partial: bool = False,
 ) -> OpAlignment | None:
-    """The operations of both runs in the steps that both traced; None where there are none.
+    """The alignment of the operations in the steps that both runs traced; None without such a step.
 
-    Of a step that one run divides into more passes than the other, the passes that both have.
+    If one run divides a step into more passes than the other, only the passes of both are aligned.
 
     names: B's name of a module -> A's, where they differ.
     step_offset: step n of A is step n + step_offset of B.
-    partial: whether operations of some modules were not traced; then a module, all of whose
-        operations one run lacks, says nothing. Nor does it in a step of which a run has none of
-        compiled code, where it has some of another step: graphs are read as they are compiled.
+    partial: whether operations of some modules were not traced. Then a module of which one run has
+        no operation is no difference. The same holds for a step in which a run has no operation of
+        compiled code although it has some in another step: a graph is read in the step in which it
+        is compiled.
     """
     every = list(a), list(b)
     one, two = _Grouped(every[0], {}, 0), _Grouped(every[1], names, step_offset)
@@ -61,15 +63,15 @@ def align_ops(
     for group in dict.fromkeys([*one.groups, *two.groups]):
         x, y = one.groups.get(group, []), two.groups.get(group, [])
         passes = one.passes.get(group[:2], set()) & two.passes.get(group[:2], set())
-        told = group.stage == _ONCE or group.pass_index in passes
+        in_both = group.stage == _ONCE or group.pass_index in passes
         whole = not (partial or one.lacks(group) or two.lacks(group))
-        if group[:2] in shared and told and ((x and y) or whole):
+        if group[:2] in shared and in_both and ((x and y) or whole):
             parts += [(group, block) for block in blocks(x, y, signatures)]
     return _answer(without_moved(parts), flows, step_offset)
 
 
 class _Grouped:
-    """The operations of one run that make bits, by where they are aligned."""
+    """The operations of one run that make bits of their own, by the group they are aligned in."""
 
     def __init__(self, ops: Iterable[Op], names: Mapping[str, str], ahead: int) -> None:
         self.groups: dict[Group, list[Op]] = {}
@@ -87,7 +89,7 @@ class _Grouped:
             self.groups.setdefault(group, []).append(op)
 
     def lacks(self, group: Group) -> bool:
-        """Whether compiled code that this run has elsewhere is not told of this step."""
+        """Whether this run has operations of compiled code in other steps, but none in this one."""
         return bool(self._compiled) and group[:2] not in self._compiled
 
 
@@ -134,9 +136,10 @@ def _difference(
 
 
 def _told_otherwise(one: Op, two: Op) -> str:
-    """What two operations of one name were told otherwise, "" where that is nothing."""
+    """The arguments and output dtypes in which two operations of one name differ; "" for none."""
     if one.op != two.op:
-        # Of two overloads the arguments are others: mul by a tensor, mul by a number.
+        # Two overloads (mul by a tensor, mul by a number) have other arguments, which are not
+        # compared; only the direction of a subtraction is.
         sides = subtraction(one), subtraction(two)
         return (
             " | ".join(sides) if all(sides) and (sides[0][0] == "x") != (sides[1][0] == "x") else ""

@@ -1,4 +1,4 @@
-"""Which steps are traced, as the environment says it: ANCHOR_TRACE=0:2."""
+"""The steps that the environment asks to trace: ANCHOR_TRACE=0:2 traces steps 0 and 1."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TRACE: Final = "ANCHOR_TRACE"
 
 
 def traced_steps(environ: Mapping[str, str]) -> range | None:
-    """The steps in ANCHOR_TRACE; None where it is not set.
+    """The steps that ANCHOR_TRACE names; None where it is not set or empty.
 
-    Raises OptionError for what is no range with steps in it.
+    Raises OptionError for a text that is no range of steps, or that holds no step.
     """
     text = environ.get(TRACE, "").strip()
     if not text:
         return None
-    found = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
-    if found is None or int(found[1]) >= int(found[2]):
+    ends = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
+    if ends is None or int(ends[1]) >= int(ends[2]):
         raise OptionError(
             f"{TRACE} (--trace of anchor run) is a range of steps as '0:2', not {quoted(text)}"
         )
-    return range(int(found[1]), int(found[2]))
+    return range(int(ends[1]), int(ends[2]))

@@ -1,4 +1,4 @@
-"""Two lists of operations as blocks: runs of operations that both have, and what stands between."""
+"""Two lists of operations as blocks: stretches of equal operations, and the differences between."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["Block", "Group", "Part", "Signature", "blocks"]
 
 Signature: TypeAlias = Callable[[Op], tuple[str, ...]]
 Span: TypeAlias = tuple[bool, int, int, int, int]
-"""Whether it is equal, A's start and stop, B's start and stop."""
+"""Whether a stretch is equal, its start and stop in A, its start and stop in B."""
 
 _GAP: Final = 2
-"""Equal operations between two differences that are one difference all the same."""
+"""The most equal operations that may lie between two differences which are counted as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Operations of A, and those of B that stand for them.
+    """A stretch of A's operations, and the stretch of B's operations in its place.
 
-    equal: whether they have the same names, one after the other.
+    equal: whether each operation of `a` has the name of the operation at its place in `b`.
     """
 
     a: tuple[Op, ...]
@@ -34,7 +34,7 @@ class Block:
 
 
 class Group(NamedTuple):
-    """Where operations are aligned, as A counts steps and calls modules."""
+    """Operations that are aligned with each other; steps are counted and modules named as in A."""
 
     rank: int
     step: int
@@ -49,10 +49,11 @@ Part: TypeAlias = tuple[Group, Block]
 def blocks(
     a: Sequence[Op], b: Sequence[Op], signatures: tuple[Signature, Signature]
 ) -> Iterator[Block]:
-    """All of `a` and of `b`, in order.
+    """All operations of `a` and of `b`, in order, as blocks.
 
-    signatures: an operation's name and what it works on, of A's and of B's. Where two stretches
-        have the same ones in another order, a compiler scheduled them otherwise: they are equal.
+    signatures: for A and for B the function that gives an operation's name and the names of its
+        inputs' makers. Two stretches whose signatures differ only in their order are equal, for a
+        compiler only scheduled them otherwise; B's operations are then put in A's order.
     """
     for equal, i, j, k, m in _merged(_spans(a, b)):
         one, two = tuple(a[i:j]), tuple(b[k:m])
@@ -68,28 +69,32 @@ def _names(ops: Sequence[Op]) -> list[str]:
 
 
 def _spans(a: Sequence[Op], b: Sequence[Op]) -> list[Span]:
-    """All of both, in order: stretches of the same names, and what stands between them."""
-    found: list[Span] = []
+    """All operations of both, in order: stretches of equal names, and the stretches between."""
+    spans: list[Span] = []
     i = k = 0
     every = matches(_names(a), _names(b), (_bits(a), _bits(b)))
     for one in (*every, Match(len(a), len(b), 0)):
         if i < one.a or k < one.b:
-            found.append((False, i, one.a, k, one.b))
+            spans.append((False, i, one.a, k, one.b))
         i, k = one.a + one.size, one.b + one.size
-        if one.size and found and found[-1][0]:
-            found[-1] = (True, found[-1][1], i, found[-1][3], k)
+        if one.size and spans and spans[-1][0]:
+            spans[-1] = (True, spans[-1][1], i, spans[-1][3], k)
         elif one.size:
-            found.append((True, one.a, i, one.b, k))
-    return found
+            spans.append((True, one.a, i, one.b, k))
+    return spans
 
 
 def _bits(ops: Sequence[Op]) -> list[str | None]:
-    """The digest of what each made last, or nothing."""
+    """The digest of each operation's last output; None for an operation without a digest."""
     return [op.outputs[-1].digest if op.outputs else None for op in ops]
 
 
 def _merged(spans: Sequence[Span]) -> Iterator[Span]:
-    """Differences that few equal operations part become one: mul sub mul for tanh_backward."""
+    """The spans, with differences between which few equal operations lie merged into one.
+
+    So `mul sub mul` in place of `tanh_backward` is one difference, even where one of these
+    operations happens to have a partner.
+    """
     held: list[Span] = []
     for at, span in enumerate(spans):
         inside = 0 < at < len(spans) - 1 and span[2] - span[1] <= _GAP
@@ -112,7 +117,10 @@ def _joined(held: Sequence[Span]) -> Span:
 def _ordered(
     ops: Sequence[Op], own: Sequence[tuple[str, ...]], wanted: Sequence[tuple[str, ...]]
 ) -> tuple[Op, ...]:
-    """Operations of these signatures in the order of other ones, which are the same in number."""
+    """The operations, put in the order in which `wanted` names their signatures.
+
+    own: the signature of each operation; `wanted` holds the same signatures in another order.
+    """
     waiting: defaultdict[tuple[str, ...], list[Op]] = defaultdict(list)
     for op, signature in zip(reversed(ops), reversed(own), strict=True):
         waiting[signature].append(op)

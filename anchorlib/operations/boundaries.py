@@ -1,4 +1,4 @@
-"""Whether equal bits went into a difference of operations, and whether equal bits came out."""
+"""Whether equal bits went into the operations that differ, and whether equal bits came out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Boundaries", "Side"]
 
 
 class Side(NamedTuple):
-    """One run as the other sees it.
+    """One run, with its partners in the other run.
 
-    partners: its operations' places -> the operations of the other run that stand for them.
-    ahead: by how many steps the other run counts further.
+    partners: the place of an operation -> its partner in the other run.
+    ahead: what is added to a step of this run to get the step of the other run.
     """
 
     flow: Flow
@@ -24,23 +24,25 @@ class Side(NamedTuple):
 
 
 class Boundaries:
-    """What goes in and out of blocks of operations of two runs."""
+    """Compares the tensors that enter and leave blocks of operations of two runs."""
 
     def __init__(self, a: Side, b: Side) -> None:
         self._a, self._b = a, b
 
     def inputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether all that both are known to have been given is equal; None if nothing is known.
+        """Whether all inputs of both blocks whose bits are known are equal; None if none is known.
 
-        What was made by operations without a partner says nothing: it differs as these do.
+        An input that was made by an operation without a partner is not compared: it has no
+        counterpart in the other run.
         """
         known = [*_given(a, self._a, self._b), *_given(b, self._b, self._a)]
         return all(known) if known else None
 
     def outputs_equal(self, a: Sequence[Op], b: Sequence[Op]) -> bool | None:
-        """Whether the last tensor that one of them made is made by the other too.
+        """Whether the last tensor that one block made is made by the other too; None if not known.
 
-        Where one run has no operation there, whether what came out is what went in.
+        Where one of the blocks is empty: whether the other block's output is one of its inputs, so
+        that it changed no bits.
         """
         if not (a and b):
             side = self._a if a else self._b
@@ -55,7 +57,11 @@ class Boundaries:
 
 
 def _given(block: Sequence[Op], own: Side, other: Side) -> list[bool]:
-    """Of each tensor that went into a block whether the other run has its bits there."""
+    """For each input of a block whose bits are known, whether the other run has these bits there.
+
+    "There" is among the outputs of the maker's partner; for an input from before the step, among
+    all tensors of the other run's step.
+    """
     known = []
     for maker, digest in own.flow.into(block):
         if digest is None:

@@ -1,4 +1,4 @@
-"""What differs between the operations of two runs: small frozen values."""
+"""The differences between the operations of two runs, as frozen values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["OpAlignment", "OpDifference"]
 
 @dataclass(frozen=True, slots=True)
 class OpDifference:
-    """Operations that stand in one run alone, or that both ran with other arguments.
+    """Operations that one run has alone, or an operation that the runs called with other arguments.
 
-    stage, module: where; the module as A calls it.
-    a, b: the operations of each run. Of other arguments one each.
-    arguments: what the operation was told otherwise, as "approximate none | tanh"; else "".
-    inputs_equal, outputs_equal: whether equal bits went in, and came out; None where that is not
-        known.
-    like_it: the other modules in which the same differs.
+    stage, module: where they ran; the module has its name in A.
+    a, b: the operations of each run; one each where only arguments differ.
+    arguments: the arguments that differ, as "approximate none | tanh"; "" for other operations.
+    inputs_equal, outputs_equal: whether equal bits went in, and whether equal bits came out; None
+        where that is not known.
+    like_it: the other modules that have the same difference.
     """
 
     stage: str
@@ -45,7 +45,7 @@ class OpDifference:
 
     @property
     def decomposed_from(self) -> str:
-        """What a compiler made some of them of, "" where no compiler tells."""
+        """The operations that a compiler decomposed into some of these; "" where none is known."""
         made = {
             base_name(op.origin): None
             for op in (*self.a, *self.b)
@@ -54,7 +54,7 @@ class OpDifference:
         return " ".join(made)
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract's JSON."""
+        """The difference as the contract's JSON has it."""
         return {
             "stage": self.stage,
             "module": self.module,
@@ -70,7 +70,7 @@ class OpDifference:
 
     @property
     def where(self) -> tuple[str, str]:
-        """The lines of A and of B; "" where a run has none there."""
+        """The source lines "PATH:LINE" of A and of B; "" where no operation of the run has one."""
         return _line(self.a), _line(self.b)
 
 
@@ -78,9 +78,9 @@ class OpDifference:
 class OpAlignment:
     """The operations of two runs in the steps that both traced.
 
-    matched: how many of A's have a partner of their name in B.
-    only_a, only_b: how many have none.
-    every: each difference where it stands, in A's order.
+    matched: how many operations of A have a partner of the same name in B.
+    only_a, only_b: how many operations of A, and of B, have no partner.
+    every: all differences, each at its place in A's order.
     """
 
     matched: int
@@ -90,7 +90,7 @@ class OpAlignment:
 
     @property
     def differences(self) -> tuple[OpDifference, ...]:
-        """One for each kind of difference, which names the other modules that have it."""
+        """One difference of each kind; its `like_it` names the other modules that have it."""
         kinds: dict[tuple[object, ...], list[OpDifference]] = {}
         for one in self.every:
             kind = (one.stage, one.arguments, one.only_a, one.only_b)
@@ -98,7 +98,7 @@ class OpAlignment:
         return tuple(map(_folded, kinds.values()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract's JSON."""
+        """The alignment as the contract's JSON has it."""
         return {
             "matched": self.matched,
             "only_a": self.only_a,
@@ -108,7 +108,10 @@ class OpAlignment:
 
 
 def _folded(alike: Sequence[OpDifference]) -> OpDifference:
-    """The one that is most telling, where equal bits go in and others come out, for all."""
+    """The most telling of some alike differences, with the modules of the others in `like_it`.
+
+    The most telling is the first where equal bits go in and other bits come out.
+    """
     telling = [one for one in alike if one.inputs_equal and one.outputs_equal is False]
     first = (telling or alike)[0]
     modules = dict.fromkeys(one.module for one in alike)

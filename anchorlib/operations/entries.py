@@ -5,9 +5,9 @@
              "digests": "base64", "floats": ["0.1"]}, "attempt": 0}
     {"gap": {"reason": "…", "count": 1, "first_step": 0, "last_step": 0}, "attempt": 0}
 
-A structure is what some operations that follow each other are, whatever their values: it is stated
-once, under its hash, however often they run. A row says that they ran, with their digests and with
-the numbers among their arguments. Whatever else an entry has is left alone.
+A structure describes some consecutive operations without their values. It is stated once, under its
+hash, however often the operations run. A row says that they ran, and holds their digests and the
+numbers among their arguments. Fields of an entry that are not named here are ignored.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _MOST: Final = (1 << 63) - 1
 
 
 def entry_key(entry: Entry) -> Key:
-    """What an entry states something about; of two with one key the first counts, of gaps the last.
+    """The identity of an entry. Of several entries with one key the first counts.
 
-    Raises ValueError, KeyError or TypeError for what is no entry.
+    A gap's count is part of its key, for a later gap of the same reason states a new total.
+    Raises ValueError, KeyError or TypeError for a mapping that is no entry.
     """
     if "structure" in entry:
         return ("structure", _hash(entry["structure"]))
@@ -41,28 +42,31 @@ def entry_key(entry: Entry) -> Key:
 
 
 def check_entry(entry: Any) -> Entry:
-    """`entry` itself. Raises ValueError for what no writer of a log states."""
+    """`entry` itself, if it is well formed. Raises ValueError if no writer of a log states it."""
     try:
         if not isinstance(entry, dict):
-            raise TypeError("it is no JSON object")
+            raise TypeError("the entry is no JSON object")
         kind = entry_key(entry)[0]
         if kind == "structure" and not isinstance(entry["ops"], list):
             raise TypeError("its operations are no list")
         if kind == "row":
             _hash(entry["row"]["structure"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"an entry of the operations' log is none: {error!r}") from error
+        raise ValueError(f"an entry of the operations' log is malformed: {error!r}") from error
     return entry
 
 
 def gap_entry(reason: str, count: int, first_step: int, last_step: int) -> Entry:
-    """The entry of operations that could not be traced: the total so far of one reason."""
+    """The entry that says how many operations could not be traced so far for one reason."""
     told = {"reason": reason, "count": count, "first_step": first_step, "last_step": last_step}
     return {"gap": told}
 
 
 def whole(value: Any, least: int = 0) -> int:
-    """`value`, a whole number. Raises TypeError, ValueError."""
+    """`value`, if it is a whole number from `least` on that fits in 64 bits.
+
+    Raises TypeError, ValueError.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is no whole number")
     if not least <= value <= _MOST:
@@ -72,7 +76,7 @@ def whole(value: Any, least: int = 0) -> int:
 
 def _hash(value: Any) -> str:
     if not isinstance(value, str) or not _HASH.fullmatch(value):
-        raise ValueError("its hash is none")
+        raise ValueError("the structure's hash is not 32 hex digits")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What flows between the operations of a run, past those that only move bits."""
+"""The tensors that flow between the operations of a run, past operations that only move bits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Place: TypeAlias = tuple[int, int, int]
 class Entering(NamedTuple):
     """A tensor that an operation took.
 
-    maker: the operation that computed it; None of what was there before the step.
-    digest: its bits, as the maker left them; None where they are not known.
+    maker: the operation that computed it; None for a tensor from before the step, or where the
+        maker is not known.
+    digest: the digest of its bits, as the maker left them; None where it is not known.
     """
 
     maker: Op | None
@@ -31,7 +32,7 @@ def place_of(op: Op) -> Place:
 
 
 class Flow:
-    """The operations of one run, to be followed backwards."""
+    """The operations of one run, each of which can be followed back to what made its inputs."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._ops = {place_of(op): op for op in ops}
@@ -41,16 +42,19 @@ class Flow:
             known |= {one.digest for one in (*op.inputs, *op.outputs) if one.digest}
 
     def knows(self, digest: str, rank: int, step: int) -> bool:
-        """Whether any operation of a step took or made such bits."""
+        """Whether any operation of a step took or made a tensor of this digest."""
         return digest in self._digests.get((rank, step), ())
 
     def signature(self, op: Op) -> tuple[str, ...]:
-        """Its name, and the names of what made what it works on."""
+        """An operation's name, and the sorted names of the operations that made its inputs."""
         makers = [one.maker for one in self.entering(op)]
         return (base_name(op.op), *sorted(base_name(one.op) if one else "" for one in makers))
 
     def entering(self, op: Op) -> Iterator[Entering]:
-        """What an operation took, in the order of its arguments; constants are left out."""
+        """The tensors that an operation took, in the order of its arguments, without constants.
+
+        Views and copies are followed back to the operation that computed the bits.
+        """
         for number, operand in enumerate(op.inputs):
             maker = self._maker(op, number)
             digest = operand.digest
@@ -65,7 +69,7 @@ class Flow:
             yield Entering(maker, digest)
 
     def into(self, block: Sequence[Op]) -> Iterator[Entering]:
-        """What a block of operations took from outside it."""
+        """The tensors that a block of operations took from outside the block."""
         inside: Collection[Place] = {place_of(op) for op in block}
         for op in block:
             for one in self.entering(op):

@@ -12,7 +12,10 @@ __all__ = ["OpGap", "gaps_of"]
 
 @dataclass(frozen=True, slots=True)
 class OpGap:
-    """Steps of which operations were not traced, or not all, and why."""
+    """Steps in which some or all operations were not traced, and why.
+
+    count: how many operations were not traced for this reason.
+    """
 
     reason: str
     count: int
@@ -21,17 +24,17 @@ class OpGap:
 
 
 def gaps_of(entries: Iterable[Entry]) -> list[OpGap]:
-    """What could not be traced; of each attempt and reason the last total counts.
+    """The gaps that a log states; for each attempt and reason the last total counts.
 
-    Raises ValueError, KeyError, TypeError for what no writer states.
+    Raises ValueError, KeyError or TypeError for an entry that no writer states.
     """
-    found: dict[tuple[int, str], OpGap] = {}
+    gaps: dict[tuple[int, str], OpGap] = {}
     for entry in entries:
         if "gap" in entry:
             gap = entry["gap"]
             reason = str(gap["reason"])
             steps = whole(gap["first_step"]), whole(gap["last_step"])
-            found[whole(entry.get("attempt", 0)), reason] = OpGap(
+            gaps[whole(entry.get("attempt", 0)), reason] = OpGap(
                 reason, whole(gap["count"]), *steps
             )
-    return list(found.values())
+    return list(gaps.values())

@@ -1,9 +1,10 @@
 """Which operation made a record: the one whose output has the record's digest.
 
-No names are guessed. Where several outputs have the same bits (views, constants), the operation
-counts that computes, in the record's own pass, in the stage that makes records of its kind, in the
-module that the record is named after; and of those the first, but of gradients that an optimizer
-consumes the last, since they are summed, scaled and clipped in place.
+No name is guessed. Several outputs may have the same bits (views, constants). Then the operation is
+preferred, in this order, that belongs to the stage which makes records of this kind, that is no
+view, that ran in the record's pass, and whose module the record is named after. Among equals the
+first counts; of a gradient that was accumulated or that an optimizer consumed the last, since such
+gradients are summed, scaled and clipped in place.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OPTIMIZER: Final = ("optimizer",)
 
 
 class Joined:
-    """The operations of one rank, to be found by what they made."""
+    """The operations of one rank, each of which can be found by a record of its output."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self._made: defaultdict[tuple[str, tuple[int, ...]], list[Op]] = defaultdict(list)
@@ -47,16 +48,16 @@ class Joined:
         step: int,
         pass_index: int = 0,
     ) -> Op | None:
-        """The operation that made such a record; None where none was traced.
+        """The operation that made a record of this name, kind and digest; None if it is not known.
 
-        A parameter's value was made where an optimizer wrote it, in a step before.
+        A parameter's value was made by the optimizer's operation that wrote it in an earlier step.
         """
         if step not in self._steps:
             return None
-        found = self._made.get((digest, shape), [])
-        here = [op for op in found if op.step == step]
+        makers = self._made.get((digest, shape), [])
+        here = [op for op in makers if op.step == step]
         if kind == "value" and not here:
-            here = [op for op in found if op.step < step][-1:]
+            here = [op for op in makers if op.step < step][-1:]
         stages = _MAKING.get(kind, _OPTIMIZER)
         last = kind == "grad" and any(op.stage in ("accumulate", "optimizer") for op in here)
 
@@ -72,11 +73,12 @@ class Joined:
 
 
 def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
-    """The operations between `stops` and `end` by producers, `end` with them, views left out.
+    """The operations on the way from `stops` to `end`, in order, with `end` but without `stops`.
 
-    ops: those of one step and rank.
+    The way is followed from `end` back over the producers of inputs; views are left out.
+    ops: the operations of one step and rank.
     """
-    known = {op.index: op for op in ops}  # a log that lost some of them has places without any
+    known = {op.index: op for op in ops}  # a log that lost operations has indices without any
     stopping = {op.index for op in stops} - {end.index}
     seen: set[int] = set()
     todo = [end.index]
@@ -90,5 +92,5 @@ def segment(ops: Iterable[Op], end: Op, stops: Iterable[Op]) -> list[Op]:
 
 
 def _computes(op: Op) -> bool:
-    """Whether an operation makes bits of its own; detaching and viewing do not."""
+    """Whether an operation makes bits of its own; views and operations without an output do not."""
     return bool(op.outputs) and not op.view

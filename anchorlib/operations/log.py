@@ -1,8 +1,8 @@
-"""A step's operations as entries of the log: each structure once, then a row a block.
+"""Turns a step's operations into entries of the log: each structure once, then a row per block.
 
-A block is some operations that follow each other in forward, backward or optimizer. It ends where
-that changes, and where it is large enough, which depends on the structure alone: the blocks of two
-steps that run the same operations are the same.
+A block is some consecutive operations of forward, of backward or of the optimizer. It ends where
+that changes, or when it is large enough. Only the structure of the operations decides where it
+ends, so two steps that run the same operations have the same blocks and share their structures.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from anchorlib.operations.entries import Entry
 __all__ = ["FLOAT", "OpForm", "OpLog", "OperandForm", "TracedOp"]
 
 OperandForm: TypeAlias = tuple[str, str, tuple[int, ...], tuple[int, ...], bool]
-"""An operand without its values: argument, dtype, shape, stride, whether it has a digest."""
+"""A tensor of an operation without its values: argument, dtype, shape, stride, has a digest."""
 
 FLOAT: Final = "\0"
-"""Stands in the text of the arguments where a number comes from the row."""
+"""Stands in the text of the arguments in place of a number, which the row holds."""
 
-_OPS: Final = 256  # in a block
-_OPERANDS: Final = 1024  # in a block, unless one operation alone has more
+_OPS: Final = 256  # operations of one block at most
+_OPERANDS: Final = 1024  # operands of one block at most, unless a single operation has more
 
 
 class OpForm(NamedTuple):
     """An operation without its values.
 
-    producers: how many operations before this one each input was made; None where not known.
+    producers: for each input how many places before this operation its maker ran; None where the
+        maker is not known.
     """
 
     op: str
@@ -54,8 +55,8 @@ class OpForm(NamedTuple):
 class TracedOp(NamedTuple):
     """An operation as it was traced.
 
-    digests: 16 bytes for each input that has a digest, then for each such output.
-    floats: the numbers among its arguments.
+    digests: 16 bytes for each input that has a digest, then 16 for each output that has one.
+    floats: the floating-point numbers among its arguments.
     """
 
     form: OpForm
@@ -65,7 +66,7 @@ class TracedOp(NamedTuple):
 
 
 class OpLog:
-    """Makes entries of steps; states no structure twice."""
+    """Makes the entries of a rank's steps; it states no structure twice."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[OpForm, ...], str] = {}
@@ -103,7 +104,11 @@ def _blocks(ops: Sequence[TracedOp]) -> Iterator[list[TracedOp]]:
 
 
 def _group(form: OpForm) -> str:
-    """What is mixed within backward belongs together: sums of gradients, forwards repeated."""
+    """The part of the step that a block may not exceed: "forward", "optimizer" or "backward".
+
+    Accumulations and repeated forwards alternate with backward operations and belong to "backward";
+    otherwise each of them would end a block.
+    """
     return form.stage if form.stage in ("forward", "optimizer") else "backward"
 
 
@@ -120,7 +125,7 @@ def _row(step: int, first: int, key: str, block: Iterable[TracedOp]) -> dict[str
 
 
 def _told(form: OpForm) -> dict[str, Any]:
-    """A form as JSON; what is empty is left out."""
+    """A form as JSON, without its empty fields."""
     told = zip(OpForm._fields, form, strict=True)
     return {name: value for name, value in told if value not in ((), "", None)}
 

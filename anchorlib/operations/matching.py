@@ -1,9 +1,9 @@
-"""Which entries of two long lists stand for each other, in order, in nearly linear time.
+"""Aligns two long lists: which of their entries are equal, in order, in nearly linear time.
 
-Equal ends are cut off first. What is left is divided where both lists have the same mark, and have
-it once (patience diff, with digests for marks), then searched for the fewest edits (E. Myers, An
-O(ND) difference algorithm, 1986), which takes as long as there are edits. Small pieces are given to
-difflib, which takes the square, and so are those that are too different for the others, in halves.
+Equal ends are cut off first. The rest is divided at marks that each list has exactly once (patience
+diff, with digests as marks). Pieces without such marks are searched for the fewest edits (E. Myers,
+An O(ND) difference algorithm, 1986), in time proportional to the number of edits. Small pieces go
+to difflib, whose time is quadratic. A piece with too many edits is cut in half, until it is small.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 __all__ = ["Match", "matches"]
 
 SMALL: Final = 1 << 14
-"""Entries of one list times those of the other that are compared each with each."""
+"""The largest piece (entries of one list times entries of the other) that goes to difflib."""
 EDITS: Final = 200
-"""How many edits are searched for."""
+"""The most edits that are searched for in one piece."""
 
 
 class Match(NamedTuple):
-    """`size` entries from `a` on in one list are those from `b` on in the other."""
+    """The `size` entries from `a` on in one list equal those from `b` on in the other."""
 
     a: int
     b: int
@@ -31,7 +31,7 @@ class Match(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Start and stop in either list."""
+    """A stretch of each list: from i to j of the first, from k to m of the second."""
 
     i: int
     j: int
@@ -44,10 +44,10 @@ def matches(
     b: Sequence[Hashable],
     marks: tuple[Sequence[Hashable], Sequence[Hashable]] | None = None,
 ) -> list[Match]:
-    """What both lists have, in order; no entry twice.
+    """The stretches that both lists have, in order; they do not overlap.
 
-    marks: of each entry what tells it apart from others that are equal to it; None where nothing
-        does.
+    marks: for each entry of either list what tells it apart from entries that are equal to it; None
+        for an entry without a mark.
     """
     found: list[Match] = []
     waiting = [Piece(0, len(a), 0, len(b))]
@@ -69,7 +69,7 @@ def matches(
 def _trimmed(
     a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece, found: list[Match]
 ) -> Piece:
-    """A piece without what is equal at both of its ends, which is added to `found`."""
+    """The piece without its equal ends; the matches of the ends are appended to `found`."""
     i, j, k, m = piece
     while i < j and k < m and a[i] == b[k]:
         i, k = i + 1, k + 1
@@ -94,7 +94,10 @@ def _common_marks(
     piece: Piece,
     marks: tuple[Sequence[Hashable], Sequence[Hashable]] | None,
 ) -> list[Match]:
-    """Equal entries of a mark that either piece has once; the most of them that are in order."""
+    """Matches of equal entries whose mark each list has once in this piece.
+
+    Where they are not all in the same order, the longest series of them that is.
+    """
     if marks is None:
         return []
     ours = _single(marks[0], piece.i, piece.j)
@@ -108,14 +111,17 @@ def _common_marks(
 
 
 def _single(marks: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, int]:
-    """Where those marks are that stand once in this stretch."""
+    """The places of the marks that occur exactly once in this stretch, by mark."""
     counted = Counter(marks[start:stop])
     places = range(start, stop)
     return {marks[at]: at for at in places if marks[at] is not None and counted[marks[at]] == 1}
 
 
 def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of these, which rise in the first number, that rises in the second too."""
+    """The longest subsequence of `places` in which the second numbers rise.
+
+    places: sorted by the first numbers.
+    """
     lowest: list[int] = []
     ends: list[int] = []
     before: list[int] = []
@@ -124,16 +130,16 @@ def _rising(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         before.append(ends[length - 1] if length else -1)
         lowest[length : length + 1] = [value]
         ends[length : length + 1] = [at]
-    found: list[tuple[int, int]] = []
+    rising: list[tuple[int, int]] = []
     at = ends[-1] if ends else -1
     while at >= 0:
-        found.append(places[at])
+        rising.append(places[at])
         at = before[at]
-    return found[::-1]
+    return rising[::-1]
 
 
 def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
-    """The pieces between these matches; each match begins the piece behind it."""
+    """The pieces into which matches divide a piece; each match is the start of the next piece."""
     i, k = piece.i, piece.k
     for one in common:
         yield Piece(i, one.a, k, one.b)
@@ -142,7 +148,7 @@ def _divided(piece: Piece, common: Sequence[Match]) -> Iterator[Piece]:
 
 
 def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> list[Match] | None:
-    """The matches that the fewest edits leave; None where there are more than `EDITS`."""
+    """The matches that remain after the fewest edits; None if these are more than `EDITS`."""
     rows, columns = piece.j - piece.i, piece.m - piece.k
     reached = {1: 0}
     history: list[dict[int, int]] = []
@@ -160,7 +166,7 @@ def _few_edits(a: Sequence[Hashable], b: Sequence[Hashable], piece: Piece) -> li
 
 
 def _start(reached: dict[int, int], diagonal: int, edits: int) -> int:
-    """Where the further of the two neighbours gets to `diagonal` by one more edit."""
+    """Where one more edit reaches `diagonal` from the neighbouring diagonal that got further."""
     left, right = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
     if diagonal == -edits or (diagonal != edits and left < right):
         return right

@@ -1,4 +1,4 @@
-"""Operations that one run has in a module and the other in a module inside it: they have moved."""
+"""Pairs operations that have moved: one run has them in a module, the other in one inside it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,43 @@ Key: TypeAlias = tuple[object, ...]
 
 
 def without_moved(parts: Sequence[Part]) -> list[Part]:
-    """The parts, where what A has in one module and B in another are partners of each other."""
+    """The parts, in which moved operations are partners of each other.
+
+    A part of A alone and a part of B alone become one equal part where they hold operations of the
+    same names in the same step, pass and stage, and share their bits or have one module inside the
+    other's.
+    """
     waiting = _Waiting([part for part in parts if not part[1].equal and not part[1].a])
-    found = list[Part]()
+    joined = list[Part]()
     for group, block in parts:
         if block.equal or (block.a and block.b):
-            found.append((group, block))
+            joined.append((group, block))
         elif block.a:
             there = waiting.take((group, block))
             moved = block if there is None else Block(block.a, there.b, equal=True)
-            found.append((group, moved))
-    return found + waiting.left()
+            joined.append((group, moved))
+    return joined + waiting.left()
 
 
 class _Waiting:
-    """What B alone ran, by what finds it: a model that is called otherwise has thousands of it."""
+    """The parts that B alone has, by the keys that find them.
+
+    A search through a list would take too long: a model whose modules are named otherwise has
+    thousands of such parts.
+    """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = dict(enumerate(parts))
-        self._found: defaultdict[Key, deque[int]] = defaultdict(deque)
+        self._numbers: defaultdict[Key, deque[int]] = defaultdict(deque)
         for number, part in self._parts.items():
             for key in _keys(part):
-                self._found[_kind(part, part[1].b), key].append(number)
+                self._numbers[_kind(part, part[1].b), key].append(number)
 
     def take(self, part: Part) -> Block | None:
-        """The first that has what A has in `part`: its bits, or in a module around or inside."""
+        """Take out the first of B's parts that has the operations of A's `part`; None if none has.
+
+        It has the same bits, or lies in the same module, in one around it or in one inside it.
+        """
         kind, group = _kind(part, part[1].a), part[0]
         keys = [*_bits(part[1].a), ("inside", group.module)]
         keys += [("at", outer) for outer in _around(group.module)]
@@ -48,23 +60,23 @@ class _Waiting:
         return self._parts.pop(min(first))[1] if first else None
 
     def left(self) -> list[Part]:
-        """Those that nobody took."""
+        """The parts that were not taken."""
         return list(self._parts.values())
 
     def _first(self, key: Key) -> int | None:
-        numbers = self._found.get(key, deque())
+        numbers = self._numbers.get(key, deque())
         while numbers and numbers[0] not in self._parts:
             numbers.popleft()
         return numbers[0] if numbers else None
 
 
 def _kind(part: Part, ops: Sequence[Op]) -> Key:
-    """What must be the same of both: all but the module, and the names of the operations."""
+    """The facts that must agree: rank, step, pass, stage, and the names of the operations."""
     return (*part[0][:4], *(base_name(op.op) for op in ops))
 
 
 def _keys(part: Part) -> Iterator[Key]:
-    """What finds operations of B: their bits, their module, and the modules around it."""
+    """The keys by which a part of B is found: its bits, its module, and the modules around that."""
     yield from _bits(part[1].b)
     yield "at", part[0].module
     yield from (("inside", outer) for outer in _around(part[0].module))

@@ -1,4 +1,4 @@
-"""One operation as it ran, and the tensors that it took and made."""
+"""An operation as it ran, and the tensors that it took and made."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Op", "Operand"]
 class Operand:
     """A tensor that an operation took or made.
 
-    argument: the operation's name for it ("self", "mat2", "tensors[3]"), "out" for what it
-        returned.
-    digest: xxh3-128 of its values as 32 hex digits, over the bytes that a record of it would keep;
-        None where no digest was asked for, or where it has no values.
+    argument: the operation's name for the tensor ("self", "mat2", "tensors[3]"); "out" for a
+        tensor that it returned.
+    digest: xxh3-128 of the tensor's values as 32 hex digits, over the bytes that a record of the
+        tensor would keep; None where no digest was asked for, or where the tensor has no values.
     """
 
     argument: str
@@ -29,30 +29,31 @@ class Operand:
 class Op:
     """One ATen operation of a traced step.
 
-    index: its place in the step, from 0.
-    op: its name, as "aten.addmm.default".
+    index: the operation's place in the step, from 0.
+    op: its full name, as "aten.addmm.default".
     stage: "forward", "backward", "accumulate" (gradients that are summed), "optimizer", or
         "recompute" (a forward that activation checkpointing repeats inside backward).
-    module: the path of the module whose forward ran it; of a backward operation that of its
-        forward operation; of an accumulation, or of an optimizer's operation on one parameter,
-        that of the module which holds the parameter. Empty where none is known.
-    seq: what an operation and its backward have in common, numbered from 0 within the step.
-    node: the autograd node that ran it; empty outside backward.
-    where: "PATH:LINE" of the first line outside torch that led to it; a backward operation has
-        that of its forward operation.
-    inputs, outputs: its tensors. What it wrote into an input and did not return is an output too,
-        under that argument's name.
+    module: the path of the module whose forward ran the operation. A backward operation has the
+        module of its forward operation; an accumulation, or an optimizer's operation on one
+        parameter, has the module that holds the parameter. Empty where no module is known.
+    seq: a number that an operation and its backward share, from 0 within the step; None without.
+    node: the autograd node that ran the operation; empty outside backward.
+    where: "PATH:LINE" of the first line outside torch that led to the operation. A backward
+        operation has the line of its forward operation.
+    inputs, outputs: its tensors. An input that it wrote and did not return is an output too, under
+        that argument's name.
     args: its other arguments, as text.
-    producers: for each input the index of the operation that made or last wrote its memory; None
-        where that was before this step, or is not known.
-    mutates: the places among the inputs that it wrote.
-    view: whether what it made shares memory with an input.
-    origin: of compiled code: the operation before decomposition, where it is another. group: the
-        number of its kernel in its graph, which fused operations share. Empty and None elsewhere.
-    source: where it was read: "eager", as torch ran it; "graph", the same of a compiler's graph
-        that was run operation by operation; "inductor", of the graph that Inductor made kernels
-        of, which ran; "aot", of a graph that a backend runs out of sight, in the step in which it
-        was compiled, after all that ran.
+    producers: for each input the index of the operation that made or last wrote the input's memory;
+        None where that happened before this step, or is not known.
+    mutates: the places, among the inputs, of those that the operation wrote.
+    view: whether an output shares memory with an input.
+    origin: in compiled code, the operation before decomposition, where it is another; else empty.
+    group: in compiled code, the number of the kernel in its graph, which fused operations share;
+        else None.
+    source: where the operation was read. "eager": as torch ran it. "graph": from a compiler's graph
+        that was run operation by operation. "inductor": from the graph of which Inductor made the
+        kernels that ran. "aot": from a graph that a backend runs out of sight; such operations
+        stand in the step in which the graph was compiled, after all that ran.
     """
 
     index: int

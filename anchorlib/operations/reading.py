@@ -1,4 +1,4 @@
-"""Entries of the log as operations again."""
+"""Turns entries of the log into operations again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _DIGEST_BYTES: Final = 16
 
 
 def read_entries(entries: Iterable[Entry], rank: int = 0) -> list[Op]:
-    """The operations that these entries state, by step and place; of a step its last attempt.
+    """The operations that these entries state, sorted by step and place in the step.
 
-    Raises ValueError, KeyError, TypeError or IndexError for what no writer states.
+    Of a step that several attempts ran, only the operations of the last attempt are returned.
+    Raises ValueError, KeyError, TypeError or IndexError for entries that no writer states.
     """
     structures: dict[str, list[Any]] = {}
     rows: dict[tuple[Any, ...], tuple[int, Mapping[str, Any]]] = {}
@@ -61,7 +62,7 @@ def _ops(forms: list[Any], row: Mapping[str, Any], rank: int, attempt: int) -> I
             inputs=_operands(form.get("inputs", ()), digests),
             outputs=_operands(form.get("outputs", ()), digests),
             args=_filled(_text(form.get("args", "")), floats),
-            # One that took what itself had made would be followed without end.
+            # An operation that is its own producer would be followed without end: at least 1 back.
             producers=tuple(None if n is None else index - whole(n, least=1) for n in back),
             mutates=tuple(map(whole, form.get("mutates", ()))),
             view=bool(form.get("view", False)),

@@ -1,4 +1,4 @@
-"""Which operations of a run somebody asked for."""
+"""Selects operations of a run by stage, module and step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def select_ops(
     module: str | None = None,
     step: int | range | None = None,
 ) -> list[Op]:
-    """Those of one stage, of modules (a path, or a glob), of a step or a range of steps.
+    """The operations of a stage, of modules and of steps; None selects every one.
 
-    Raises OptionError for a stage that there is not.
+    module: a module's path or a glob. step: one step or a range of steps.
+    Raises OptionError for a stage that is not in STAGES.
     """
     if stage is not None and stage not in STAGES:
         raise OptionError(f"stage is one of {', '.join(STAGES)}, not {stage!r}")

@@ -1,4 +1,4 @@
-"""What an operation is called where people read of it, and whether it makes bits at all."""
+"""Names of operations as people write them, and whether an operation makes bits of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIKE: Final = {
     "_native_batch_norm_legit": "native_batch_norm",
     "_native_batch_norm_legit_functional": "native_batch_norm",
 }
-"""Spellings of one operation: `1 - y` runs as rsub in eager code and as sub in a graph."""
+"""Names under which one operation runs: `1 - y` is rsub in eager code and sub in a graph."""
 
 _MOVING: Final = frozenset(
     (
@@ -26,7 +26,7 @@ _MOVING: Final = frozenset(
         *("unsafe_split", "unsqueeze", "view", "_reshape_alias"),
     )
 )
-"""What gives its input's bits another shape, place or owner."""
+"""Operations that give their input's bits another shape, place or owner."""
 
 _MAKING: Final = frozenset(
     (
@@ -35,23 +35,23 @@ _MAKING: Final = frozenset(
         *("ones_like", "resize_", "scalar_tensor", "set_", "zero_", "zeros", "zeros_like"),
     )
 )
-"""What makes room or a constant."""
+"""Operations that allocate memory or make a constant."""
 
 _ASKING: Final = frozenset(("_local_scalar_dense", "equal", "is_same_size", "item"))
-"""What answers the program with a number."""
+"""Operations that return a Python number or bool to the program."""
 
 _SILENT: Final = _MOVING | _MAKING | _ASKING
 _COPYING: Final = frozenset(("_to_copy", "copy_", "copy", "to", "convert_element_type"))
 _PLACING: Final = frozenset(
     ("device", "layout", "memory_format", "non_blocking", "pin_memory", "generator", "copy")
 )
-"""Arguments that say where a tensor lies, or how a copy is made."""
+"""Arguments that say where a tensor lies or how it is copied, but not what bits it has."""
 
 
 def base_name(op: str) -> str:
-    """An operation without overload: "tanh_backward" of "aten.tanh_backward.default".
+    """The name without its overload: "tanh_backward" for "aten.tanh_backward.default".
 
-    What is not ATen's keeps its namespace: "mylib.scan".
+    An operation of another library than ATen or prims keeps its namespace: "mylib.scan".
     """
     namespace, dot, rest = op.partition(".")
     if not dot:
@@ -63,7 +63,10 @@ def base_name(op: str) -> str:
 
 
 def computes(op: Op) -> bool:
-    """Whether an operation makes bits of its own: views, copies and room for results do not."""
+    """Whether an operation makes bits of its own.
+
+    Views, copies within a dtype, constants and allocations do not.
+    """
     if op.view or not op.outputs:
         return False
     name = base_name(op.op)
@@ -73,9 +76,9 @@ def computes(op: Op) -> bool:
 
 
 def moved(op: Op) -> int | None:
-    """Which input an operation that computes nothing takes its bits from; None of a constant.
+    """The place of the input from which an operation that computes nothing takes its bits.
 
-    What is copied into a tensor comes after that tensor: `copy_(here, there)`.
+    None for a constant. `copy_(here, there)` names its source last.
     """
     name = base_name(op.op)
     if not op.inputs or name in _MAKING:
@@ -84,13 +87,13 @@ def moved(op: Op) -> int | None:
 
 
 def settings_of(op: Op) -> dict[str, str]:
-    """What an operation was told beside its tensors, by name; not where its tensors lie."""
+    """The values of an operation's other arguments, by name, without those that place tensors."""
     told = (part.partition("=") for part in _parts(op.args))
     return {name: value for name, _, value in told if name not in _PLACING}
 
 
 def is_alike(a: str | None, b: str | None) -> bool:
-    """Whether two settings are one: 1 and 1.0, of which either may stand for a number, are."""
+    """Whether two settings are equal; 1 and 1.0 are, since either may stand for a number."""
     if a is None or b is None or a == b:
         return a == b
     try:
@@ -100,9 +103,9 @@ def is_alike(a: str | None, b: str | None) -> bool:
 
 
 def subtraction(op: Op) -> str:
-    """A number less a tensor, or the reverse: "1 - x" or "x - 1"; "" of any other operation.
+    """A subtraction of a number and a tensor as text, "1 - x" or "x - 1"; "" for another operation.
 
-    Eager code runs `1 - x` as rsub, a graph as sub, whose first argument is the number.
+    Eager code runs `1 - x` as rsub; a graph runs it as sub with the number as the first argument.
     """
     if base_name(op.op) != "sub" or len(op.inputs) != 1:
         return ""
@@ -114,7 +117,7 @@ def subtraction(op: Op) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The arguments in a text, which commas divide, but for those inside brackets."""
+    """The arguments in a text, divided at commas that are not inside brackets."""
     depth, start = 0, 0
     for at, char in enumerate(text):
         depth += (char in "[(") - (char in "])")

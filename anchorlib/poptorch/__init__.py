@@ -14,11 +14,11 @@ data       DataLoader                          ops        ipu_print_tensor, iden
 optim      optimizers                          enums      OutputMode, …
 errors     Error, …
 
-Anchors are recorded by anchorlib's session: in the run that `anchorlib.start` (or ANCHOR_RUN) has
-opened, else in memory. What differs from PopTorch: anchors have modes of their own, which act;
-`EveryN` counts micro-batches; sums are taken in a wide dtype; a tensor that is made once in a
-weight update (`Accum___`, `UpdatedVar___`, `Accl___`, a weight) comes once an update, where
-PopTorch repeats it for each micro-batch; replicas are not run.
+Anchors are recorded by anchorlib's session: into the run that `anchorlib.start` (or ANCHOR_RUN) has
+opened, else into memory. Differences from PopTorch: an anchor's own mode takes effect; `EveryN`
+counts micro-batches; sums are taken in a wide dtype; a tensor that is made once in a weight update
+(`Accum___`, `UpdatedVar___`, `Accl___`, a weight) is returned once per update, where PopTorch
+repeats it for each micro-batch; replicas are not run.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ __all__ = ["LOSS", "Anchor", "Anchors", "Wanted", "names_its_loss", "resolve"]
 _log = logging.getLogger("anchorlib")
 
 LOSS = "loss"
-"""What a training model's loss is called, where no module has that name."""
+"""The name of a training model's loss, where no module has that name."""
 
 _STATE_KINDS = ("opt.exp_avg", "opt.exp_avg_sq", "opt.momentum_buffer")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `Options.anchorTensor` was told; mode None: that of the model's outputs."""
+    """The arguments of one `Options.anchorTensor`; mode None stands for the mode of the outputs."""
 
     long_name: str
     mode: OutputMode | None
@@ -45,12 +45,12 @@ class Anchor:
 
     @property
     def selector(self) -> str:
-        """As `Session.watch` takes it."""
+        """The anchor's selector, as `Session.watch` takes it."""
         return join(self.name, self.kind)
 
 
 def names_its_loss(model: nn.Module) -> bool:
-    """Whether `model` has a tensor of its own that is called `loss`."""
+    """Whether `model` has a tensor of its own named `loss`."""
     return any(split(text)[0] == LOSS for text in tensor_names(model))
 
 
@@ -63,10 +63,10 @@ def resolve(
 ) -> dict[str, Anchor]:
     """The anchors of `model`, by their short names.
 
-    default: mode and return period of those that were given none.
+    default: the mode and return period of anchors without a mode of their own.
 
-    Raises UnknownAnchorError for a name that no tensor has, MisuseError for one that several have
-    and for a return period that does not fit into a call.
+    Raises UnknownAnchorError for a name that no tensor has, MisuseError for a name that several
+    tensors have and for a return period that does not fit into a call.
     """
     known = [split(text) for text in tensor_names(model, optimizer)]
     pairs = [(name, kind) for name, kind in known if kind]
@@ -87,11 +87,11 @@ def resolve(
 
 
 class Anchors:
-    """The anchors of one model. The options that it was built from may be given more at any time.
+    """The anchors of one model. Its options may be given further anchors at any time.
 
-    wanted: those of the options, which may grow. default: as `resolve` takes it.
+    wanted: the anchors of the options, a mapping that may grow. default: as `resolve` takes it.
 
-    Raises what `resolve` raises for those that are there.
+    Raises what `resolve` raises for the anchors that `wanted` already holds.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Anchors:
         self.known = resolve(self._seen, model, optimizer, window, default)
 
     def look(self, optimizer: object) -> list[Anchor]:
-        """Those that came since the last look, and are known now.
+        """The anchors that the options were given since the last look, resolved.
 
-        One that cannot be an anchor of this model is told in a warning: the options may be those
-        of another model too, and a training goes on.
+        An anchor that this model cannot have is logged as a warning, not raised: the options may
+        belong to another model too, and the training goes on.
         """
         came = {short: one for short, one in self._wanted.items() if self._seen.get(short) != one}
         self._seen.update(came)
@@ -133,9 +133,9 @@ class Anchors:
         return new
 
     def get(self, short: str) -> Anchor:
-        """The anchor of that short name.
+        """The anchor of this short name.
 
-        Raises MisuseError where there is none, or what it was refused for.
+        Raises MisuseError where no anchor has the name, or the error with which it was refused.
         """
         if short in self._refused:
             raise type(self._refused[short])(str(self._refused[short]))
@@ -162,7 +162,10 @@ def _meant(
 
 
 def _to_come(text: str, parameters: Collection[str]) -> list[tuple[str, str]]:
-    """What only the first step can show: optimizer state, and further outputs of a module."""
+    """Tensors of this name that only the first step makes: optimizer state, or a module's outputs.
+
+    A name with ":" is taken for a further output of a module.
+    """
     selector = parse(text)
     name, kind = split(text)
     if kind:

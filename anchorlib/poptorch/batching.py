@@ -1,7 +1,7 @@
 """A call's inputs cut into micro-batches, and its outputs put together again.
 
-PopTorch gives a call all its micro-batches at once, one after the other along dimension 0, and
-takes what the output mode selects of their outputs back in the same way:
+A call is given all its micro-batches at once, one after the other along dimension 0, and returns
+the outputs that the output mode selects in the same layout:
 
     mode      dimension 0 of an output whose micro-batch has T0
     All       micro-batches · T0
@@ -9,7 +9,7 @@ takes what the output mode selects of their outputs back in the same way:
     Final     T0, of the last micro-batch
     Sum       T0, added over all micro-batches
 
-A 0-d output becomes 1-d where there is more than one.
+A 0-d output becomes 1-d where more than one is returned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anchorlib.torch_private import TreeSpec, tree_flatten, tree_map, tree_unfla
 __all__ = ["MicroBatch", "Outputs", "flattened", "micro_batches"]
 
 MicroBatch: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments."""
+"""The positional and keyword arguments of one forward."""
 
 
 def micro_batches(
@@ -36,8 +36,8 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """The arguments of each micro-batch, in order, on `device`.
 
-    Tensors are cut along dimension 0, wherever they are in lists, tuples and dicts; anything else
-    goes to each micro-batch as it is.
+    Tensors are cut along dimension 0, also inside lists, tuples and dicts; any other argument is
+    passed to each micro-batch unchanged.
     Raises MisuseError for a tensor that cannot be cut into equal parts.
     """
     count = window.batches
@@ -79,9 +79,9 @@ class Outputs:
         self._others: list[Any] = []
 
     def take(self, output: Any) -> None:
-        """The output of the next micro-batch.
+        """Add the output of the next micro-batch.
 
-        Raises Error where it is put together otherwise than the one before.
+        Raises Error if its structure (of lists, tuples and dicts) differs from the first output's.
         """
         leaves, spec = tree_flatten(output)
         if self._spec is None:
@@ -95,7 +95,7 @@ class Outputs:
                 stream.take(leaf.detach())
 
     def result(self) -> Any:
-        """All of them, structured as the model structured one; tensors on the CPU."""
+        """The outputs of all micro-batches, in the structure of one of them; tensors on the CPU."""
         assert self._spec is not None
         leaves = [
             stream.result() if isinstance(leaf, torch.Tensor) else leaf
@@ -105,7 +105,7 @@ class Outputs:
 
 
 class _Stream:
-    """One output."""
+    """One tensor of the outputs, over the micro-batches of a call."""
 
     def __init__(self, mode: Mode, arithmetic: TorchArithmetic) -> None:
         self._fold = Fold(mode, arithmetic)

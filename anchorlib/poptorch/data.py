@@ -1,4 +1,4 @@
-"""`DataLoader`: torch's, which knows how many samples one call of a model takes."""
+"""`DataLoader`: torch's, with batches of as many samples as one call of a model takes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _log = logging.getLogger("anchorlib")
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """Loads batches of batch_size × deviceIterations × gradientAccumulation samples.
 
-    batch_size: of one micro-batch; None: the data set gives whole calls.
-    drop_last: the last, smaller batch is left out; a model could not take it.
-    mode, async_options, rebatched_worker_size: accepted; `num_workers` is what loads ahead here.
+    batch_size: the samples of one micro-batch; None if the data set itself gives whole calls.
+    drop_last: whether a last, smaller batch is left out; a model could not take it.
+    mode, async_options, rebatched_worker_size: accepted without effect; here `num_workers` decides
+        whether batches are loaded ahead.
     """
 
     def __init__(  # noqa: PLR0913  # PopTorch's arguments

@@ -19,7 +19,7 @@ __all__ = [
 
 
 class OutputMode(Enum):
-    """Which micro-batches of a call are given back."""
+    """Which micro-batches' outputs a call returns."""
 
     Final = 0
     EveryN = 1
@@ -32,7 +32,7 @@ AnchorMode = OutputMode  # its name until PopTorch 2.3
 
 
 class ReductionType(Enum):
-    """How the gradients of accumulated micro-batches are put together."""
+    """How the gradients of accumulated micro-batches are combined."""
 
     Sum = 0
     Mean = 1
@@ -40,14 +40,14 @@ class ReductionType(Enum):
 
 
 class MeanReductionStrategy(Enum):
-    """When a mean is divided; all give the same here, but for rounding."""
+    """When the mean of gradients is divided; here without effect: always at the end."""
 
     Running = 0
     Post = 1
 
 
 class ConnectionType(Enum):
-    """When to attach to a device."""
+    """When a model attaches to a device; here without effect."""
 
     Always = 0
     OnDemand = 1
@@ -55,7 +55,7 @@ class ConnectionType(Enum):
 
 
 class SyncPattern(Enum):
-    """How devices wait for each other."""
+    """How devices wait for each other; here without effect."""
 
     Full = 0
     SinglePipeline = 1
@@ -63,7 +63,7 @@ class SyncPattern(Enum):
 
 
 class HalfFloatCastingBehavior(Enum):
-    """What operations on a half and a float do."""
+    """The dtype of an operation on a half and a float; here torch's rules apply."""
 
     FloatDowncastToHalf = 0
     HalfUpcastToFloat = 1
@@ -71,7 +71,7 @@ class HalfFloatCastingBehavior(Enum):
 
 
 class DataLoaderMode(Enum):
-    """How a DataLoader fetches."""
+    """How a DataLoader fetches batches; here its `num_workers` decides that."""
 
     Sync = 0
     Async = 1
@@ -79,7 +79,7 @@ class DataLoaderMode(Enum):
 
 
 class SharingStrategy(Enum):
-    """How a DataLoader's workers hand data over."""
+    """How a DataLoader's workers hand batches over; here torch decides that."""
 
     SharedMemory = "shared_memory"
     FileSystem = "file_system"
@@ -88,7 +88,7 @@ class SharingStrategy(Enum):
 
 
 class OverlapMode(IntEnum):
-    """When inputs and outputs are copied."""
+    """When inputs and outputs are copied to and from a device; here without effect."""
 
     NoOverlap = 0
     OverlapAccumulationLoop = 1

@@ -1,8 +1,8 @@
-"""What PopTorch's names raise here.
+"""The errors that this package raises.
 
 Error                   (RuntimeError)                 as `poptorch.Error` is
-├── MisuseError         (AssertionError)               where PopTorch asserts
-├── FrozenOptionsError  (AttributeError)               options that a model was built from
+├── MisuseError         (AssertionError)               a call that PopTorch refuses by an assertion
+├── FrozenOptionsError  (AttributeError)               a change of a built model's options
 └── UnknownAnchorError  (UnknownTensorError, KeyError) a name that no tensor of the model has
 """
 

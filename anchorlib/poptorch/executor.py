@@ -1,10 +1,10 @@
 # ruff: noqa: N802 - PopTorch's own names
-"""`trainingModel` and `inferenceModel`: a torch model that is called as PopTorch calls one.
+"""`trainingModel` and `inferenceModel`: wrap a torch model so that it is called as in PopTorch.
 
     call ─▶ micro-batches ─▶ forward, backward ─▶ mean gradient ─▶ update    (deviceIterations ×)
                                   └── outputs and anchors, as their modes select ──▶ the caller
 
-It runs where the model's parameters are. Anchors are recorded by anchorlib's session.
+The model runs on the device of its parameters. Anchors are recorded by anchorlib's session.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def trainingModel(
     options: Options | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> PoplarExecutor:
-    """`model`, to be trained by calling it.
+    """Wrap `model` so that calling it trains it.
 
-    A call runs deviceIterations weight updates, each of the averaged gradients of
-    gradientAccumulation micro-batches; the loss is the one that `identity_loss` marked, else the
+    A call runs deviceIterations weight updates, each with the averaged gradients of
+    gradientAccumulation micro-batches. The loss is the tensor that `identity_loss` marked, else the
     last scalar among the model's outputs that has a graph.
     optimizer: None for torch.optim.SGD with a learning rate of 0.01.
 
-    Raises Error for options that cannot be, UnknownAnchorError for an anchor of no tensor.
+    Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
     """
     if optimizer is None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -56,9 +56,9 @@ def trainingModel(
 
 
 def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarExecutor:
-    """`model`, to be called without gradients on deviceIterations micro-batches at once.
+    """Wrap `model` so that a call runs it without gradients on deviceIterations micro-batches.
 
-    Raises Error for options that cannot be, UnknownAnchorError for an anchor of no tensor.
+    Raises Error for impossible options, UnknownAnchorError for an anchor that names no tensor.
     """
     options = options or Options()
     if options.Training.gradient_accumulation != 1:
@@ -67,7 +67,7 @@ def inferenceModel(model: nn.Module, options: Options | None = None) -> PoplarEx
 
 
 class PoplarExecutor:
-    """A model as PopTorch calls it; whatever is not found here is looked up on the model."""
+    """A model that is called as in PopTorch; attributes it lacks are looked up on the model."""
 
     def __init__(
         self, model: nn.Module, options: Options, optimizer: torch.optim.Optimizer | None
@@ -89,27 +89,27 @@ class PoplarExecutor:
         self._flags: dict[nn.Module, bool] = {}
         self._called = False
 
-    # -- what it is
+    # -- the model and its state
 
     @property
     def model(self) -> nn.Module:
-        """The model itself."""
+        """The torch model that was wrapped."""
         return self._model
 
     @property
     def options(self) -> Options:
-        """The options it was built from; they take further anchors, nothing else."""
+        """The model's copy of its options; it takes further anchors but no other change."""
         return self._options
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_model"], name)
 
     def isCompiled(self) -> bool:
-        """Whether it was called or compiled, and not destroyed since."""
+        """Whether the model was called or compiled, and not destroyed since."""
         return self._traced is not None
 
     def isAttachedToDevice(self) -> bool:
-        """Always: there is nothing to attach to."""
+        """Always True: here no device has to be attached."""
         return True
 
     # -- running
@@ -117,7 +117,8 @@ class PoplarExecutor:
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Learn the names of the model's tensors from one micro-batch of these arguments.
 
-        It is run on a copy: weights, buffers and random numbers stay as they are.
+        The micro-batch runs on a copy of the model: weights, buffers and the state of the random
+        number generators stay unchanged.
         """
         if self._traced is not None:
             _log.warning("anchorlib: compile() is ignored: the model is compiled already")
@@ -132,11 +133,11 @@ class PoplarExecutor:
             self._traced = trace.traced(self._optimizer)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on a call's worth of arguments, and train it if it is for training.
+        """Run the model on the micro-batches of one call; a training model is trained on them.
 
-        Gives back what the output mode selects of the outputs, on the CPU.
-        Raises MisuseError for arguments that cannot be cut into micro-batches, Error for a model
-        that gives no loss.
+        Returns the outputs that the output mode selects, on the CPU.
+        Raises MisuseError for arguments that cannot be cut into micro-batches, Error for a training
+        model without a loss.
         """
         batches = micro_batches(self._window, args, kwargs, self._device)
         first = next(batches)
@@ -144,7 +145,8 @@ class PoplarExecutor:
         self._recording.add(self._anchors.look(self._optimizer))
         self._recording.begin(self._optimizer)
         if self._optimizer is not None:
-            self._optimizer.zero_grad()  # of a call that was broken off, or of other code
+            # A call that an exception ended, or other code, may have left gradients.
+            self._optimizer.zero_grad()
         outputs = Outputs(self._output_mode)
         with self._as_compiled():
             trace = Trace(self._model) if self._traced is None else None
@@ -168,9 +170,9 @@ class PoplarExecutor:
         self._traced = trace.traced(self._optimizer)
 
     def _forward(self, model: nn.Module, batch: MicroBatch, trace: Trace | None) -> Any:
-        """One micro-batch forward, and backward where there is something to train."""
+        """Run one micro-batch forward, and backward if the model is for training."""
         args, kwargs = batch
-        marked_losses()  # of a forward that was broken off
+        marked_losses()  # drop the losses that an interrupted forward has marked
         if self._optimizer is None:
             with torch.no_grad():
                 return model(*args, **kwargs)
@@ -185,7 +187,7 @@ class PoplarExecutor:
         return output
 
     def _end_update(self, batches: int) -> None:
-        """So many micro-batches are done: update the weights where that is due."""
+        """Update the weights, if that is due after so many micro-batches of the call."""
         optimizer, passes = self._optimizer, self._window.passes
         if optimizer is None or batches % passes:
             return
@@ -207,7 +209,7 @@ class PoplarExecutor:
         return torch.device("cpu") if first is None else first.device
 
     def _keep_flags(self) -> None:
-        # PopTorch's model keeps the mode it was compiled in, whatever `eval` says later.
+        # A PopTorch model stays in the mode in which it was compiled; a later `eval` has no effect.
         if not self._flags:
             self._flags = {module: module.training for module in self._model.modules()}
 
@@ -228,7 +230,7 @@ class PoplarExecutor:
             raise MisuseError("an inference model has no optimizer")
         self._optimizer = optimizer
 
-    # -- looking
+    # -- anchors
 
     def getTensorNames(self) -> list[str]:
         """The names that `anchorTensor` takes, in the order in which a micro-batch computes them.
@@ -240,14 +242,14 @@ class PoplarExecutor:
         return list(self._traced.names)
 
     def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
-        """What the last call recorded under an anchor; your own copy.
+        """A copy of the tensor that the last call recorded under an anchor.
 
         The micro-batches that its mode selects stand one after the other along dimension 0, as in
-        outputs; what is made once in a weight update has one entry an update.
+        outputs; a tensor that is made once in a weight update has one entry per update.
 
-        Raises MisuseError before the first call, for a name that is no anchor's and for an anchor
-        that this model cannot have, UnknownAnchorError for one of no tensor that it has, Error
-        where nothing was recorded.
+        Raises MisuseError before the first call, for a name without an anchor and for an anchor
+        that this model cannot have, UnknownAnchorError for an anchor that names no tensor of the
+        model, Error where nothing was recorded.
         """
         if not self._called:
             raise MisuseError(f"No tensor with name {quoted(short_name)} found; call the model")
@@ -261,18 +263,18 @@ class PoplarExecutor:
         return flattened(rows, self._dtype_of(anchor, rows))
 
     def _dtype_of(self, anchor: Anchor, rows: Sequence[torch.Tensor]) -> torch.dtype:
-        # Sums are taken in a wide dtype, but given back in the tensor's own, as PopTorch does.
+        # Sums are taken in a wide dtype, but returned in the tensor's own, as PopTorch does.
         known = {} if self._traced is None else self._traced.dtypes
         return known.get(anchor.name, rows[0].dtype)
 
     # -- weights and hardware
 
     def copyWeightsToHost(self) -> None:
-        """Nothing to do: the weights are the model's own. Raises Error before the first call."""
+        """Do nothing: the model trains its own weights. Raises Error before the first call."""
         self._must_be_compiled()
 
     def copyWeightsToDevice(self) -> None:
-        """Nothing to do: the weights are the model's own. Raises Error before the first call."""
+        """Do nothing: the model trains its own weights. Raises Error before the first call."""
         self._must_be_compiled()
 
     def _must_be_compiled(self) -> None:
@@ -280,16 +282,16 @@ class PoplarExecutor:
             raise Error("Model has not been compiled or has been destroyed.")
 
     def attachToDevice(self) -> None:
-        """Nothing to do."""
+        """Do nothing: here no device has to be attached."""
 
     def detachFromDevice(self) -> None:
-        """Nothing to do."""
+        """Do nothing: here no device has to be attached."""
 
     def destroy(self) -> None:
-        """Forget what was compiled and recorded; a further call begins anew.
+        """Forget the names and records of earlier calls; a further call compiles the model anew.
 
-        The session in memory is closed when no model uses it any more: `anchorlib.start` may open
-        another then.
+        The session in memory is closed when no model uses it any more; then `anchorlib.start` may
+        open another session.
         """
         self._recording.release()
         self._traced = None

@@ -1,8 +1,8 @@
 # ruff: noqa: N802 - PopTorch's own names
-"""The parts of `Options`, and what they do with what does not act here.
+"""The parts of `Options`, and how they treat options that have no effect here.
 
-What only speaks of hardware is accepted and noted in the debug log, so that a program that says it
-runs; what would change numbers, and cannot be had, is told in a warning, or refused.
+An option that concerns hardware alone is accepted and noted in the debug log, so that programs with
+it run. An option that would change numbers and is not available is logged as a warning, or refused.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _log = logging.getLogger("anchorlib")
 
 
 class Group:
-    """A part of the options; `owner` is what its methods are called on in a message."""
+    """A part of the options; `owner` is its name in messages."""
 
     owner: ClassVar[str] = "Options"
 
-    # Methods that say something about hardware, compilation or logs alone.
+    # Options that concern hardware, compilation or logs alone.
     ignored: ClassVar[frozenset[str]] = frozenset()
 
-    # Methods that change numbers, in ways that torch's devices do not have.
+    # Options that would change numbers, in ways that torch's devices do not offer.
     missed: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self) -> None:
         self._frozen = False
-        self._built = 0  # models
+        self._built = 0  # how many models were built from these options
 
     def set_all(self, **values: Any) -> Self:
-        """Set options; raises FrozenOptionsError for those of a model."""
+        """Set options by name. Raises FrozenOptionsError if they belong to a built model."""
         if self._frozen:
             raise FrozenOptionsError(
                 f"Can't modify frozen Options: {self.owner} is the copy of a model that was built"
@@ -57,7 +57,7 @@ class Group:
         return self
 
     def warn_built(self, what: str) -> None:
-        """`what` is changed: say so if it comes too late for a model."""
+        """Log a warning if models were built already, which a change of `what` does not reach."""
         if self._built:
             _log.warning(
                 "anchorlib: %s of %s comes after a model was built from it: that model keeps what "
@@ -67,15 +67,15 @@ class Group:
             )
 
     def freeze(self) -> None:
-        """Nobody can change it any more."""
+        """Refuse every further change."""
         self._frozen = True
 
     def thaw(self) -> None:
-        """It is nobody's yet."""
+        """Allow changes again, as for options from which no model was built."""
         self._frozen, self._built = False, 0
 
     def note_model(self) -> None:
-        """A model was built from it."""
+        """Count a model that was built from these options."""
         self._built += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -125,12 +125,12 @@ class Training(Group):
         self.reduction = ReductionType.Mean
 
     def gradientAccumulation(self, gradient_accumulation: int) -> Self:
-        """Micro-batches whose gradients are put together for one weight update."""
+        """Set how many micro-batches' gradients are combined for one weight update."""
         count = from_one("gradientAccumulation", gradient_accumulation)
         return self.set_all(gradient_accumulation=count)
 
     def accumulationAndReplicationReductionType(self, reduction_type: ReductionType) -> Self:
-        """How they are put together: their Mean (the default), or their Sum."""
+        """Set how gradients of micro-batches are combined: Mean (the default) or Sum."""
         if reduction_type not in (ReductionType.Mean, ReductionType.Sum):
             raise MisuseError(
                 "accumulationAndReplicationReductionType takes ReductionType.Mean or "
@@ -162,7 +162,7 @@ class Distributed(Group):
     ignored = frozenset({"disable", "IPUoFConfigFiles", "setEnvVarNames"})
 
     def configureProcessId(self, process_id: int, num_processes: int) -> Self:
-        """One process is what there is: several are torch.distributed's."""
+        """Accept a single process. Raises Error for several: torch.distributed runs those."""
         if (process_id, num_processes) != (0, 1):
             raise Error(
                 "Options.Distributed: several processes are not run here; use torch.distributed, "
@@ -201,7 +201,7 @@ class Popart(Group):
 
 
 def from_one(what: str, value: object) -> int:
-    """`value`, checked; raises MisuseError naming `what`."""
+    """`value`, if it is a whole number from 1 on. Raises MisuseError, which names `what`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise MisuseError(f"{what} is a whole number from 1, not {value!r}")
     return value

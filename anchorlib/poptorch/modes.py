@@ -1,15 +1,16 @@
 """PopTorch's output modes in terms of anchorlib's.
 
 PopTorch's window is one call of the model: `deviceIterations` weight updates, each of
-`gradientAccumulation` micro-batches. anchorlib's is a number of steps, one a weight update.
+`gradientAccumulation` micro-batches. anchorlib's window is a number of steps, and a step is one
+weight update.
 
-    OutputMode      here, with W updates a call
+    OutputMode      anchorlib's mode, with W updates in a call
     All             All()
     Sum             Sum(window=W)
     Final           Final(window=W)
     EveryN, n       EveryN(n, window=W): the n-th, 2n-th, … micro-batch, counted anew in each call
 
-What PopART checks when it compiles is checked here when a model is built.
+Periods that PopART checks when it compiles a model are checked here when a model is built.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ __all__ = ["Window", "check_mode", "mode_for"]
 class Window:
     """One call of a model.
 
-    updates: weight updates (of an inference model: 1, its call is one step).
-    passes: micro-batches in each of them.
+    updates: weight updates in a call; 1 for an inference model, whose call is one step.
+    passes: micro-batches in each update.
     """
 
     updates: int
@@ -36,14 +37,14 @@ class Window:
 
     @property
     def batches(self) -> int:
-        """Micro-batches in a call."""
+        """The number of micro-batches in a call."""
         return self.updates * self.passes
 
 
 def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int:
-    """The checked return period of `mode` (1 where it has none).
+    """The return period of `mode`, checked; 1 for a mode without a period.
 
-    Raises MisuseError for what is no mode, and for EveryN without a whole number from 1.
+    Raises MisuseError for a value that is no mode, and for EveryN without a whole number from 1.
     """
     if mode is not None and not isinstance(mode, OutputMode):
         raise MisuseError(f"{what}: {mode!r} is no poptorch.OutputMode")
@@ -59,10 +60,10 @@ def check_mode(mode: OutputMode | None, period: int | None, *, what: str) -> int
 def mode_for(
     mode: OutputMode, period: int, window: Window, *, what: str, per_update: bool = False
 ) -> Mode:
-    """The mode that records what PopTorch gives back of one tensor.
+    """anchorlib's mode that records what PopTorch would return for one tensor.
 
-    per_update: it is made once in each weight update, not in each micro-batch: an EveryN that
-        comes due in the middle of updates cannot be had.
+    per_update: the tensor is made once in each weight update, not in each micro-batch. Then a
+        period that would be due in the middle of an update is refused.
 
     Raises MisuseError for a period that is longer than a call, or does not divide it.
     """

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - PopTorch's own names
-"""Functions that models written for PopTorch call: printing, losses, annotations of hardware."""
+"""Functions that models written for PopTorch call: printing, losses, annotations for hardware."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ipu_print_tensor(  # noqa: PLR0913  # PopTorch's arguments
 
 
 class _Marked(threading.local):
-    """The losses that this thread's forward has marked."""
+    """The losses that `identity_loss` has marked in this thread."""
 
     def __init__(self) -> None:
         self.losses: list[torch.Tensor] = []
@@ -85,9 +85,9 @@ def identity_loss(x: torch.Tensor, reduction: str | int) -> torch.Tensor:
 
 
 def loss_of(output: Any) -> torch.Tensor:
-    """The tensor that a model's training calls backward on: the marked one, else its last scalar.
+    """The tensor to call backward on: the loss marked last, else the last scalar of the output.
 
-    Raises Error where there is none.
+    Raises Error where the model has no loss, or where its loss is no scalar.
     """
     marked = marked_losses()
     scalars = [
@@ -107,23 +107,23 @@ def loss_of(output: Any) -> torch.Tensor:
 
 
 def marked_losses() -> list[torch.Tensor]:
-    """The losses marked since the last question."""
+    """The losses that were marked since the last call of this function."""
     losses, _marked.losses = _marked.losses, []
     return losses
 
 
 def isRunningOnIpu() -> bool:
-    """Never."""
+    """Always False: nothing runs on an IPU here."""
     return False
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:  # noqa: ARG001
-    """There is none."""
+    """Always False: anchorlib uses no IPU."""
     return False
 
 
 class Block:
-    """Says on which device a part of a model runs; here a context that does nothing."""
+    """In PopTorch, places a part of a model on a device; here a context that does nothing."""
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
         self.user_id = user_id
@@ -142,7 +142,7 @@ class Block:
 
 
 class NameScope(Block):
-    """Puts a prefix before names of operations; tensors are named by module paths here."""
+    """In PopTorch, a prefix of operations' names; here a context that does nothing."""
 
 
 def BeginBlock(
@@ -150,20 +150,20 @@ def BeginBlock(
     user_id: str | None = None,  # noqa: ARG001
     ipu_id: int | None = None,  # noqa: ARG001
 ) -> torch.nn.Module:
-    """The module itself."""
+    """`layer_to_call` unchanged; in PopTorch it would begin a block on a device."""
     return layer_to_call
 
 
 def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:  # noqa: ARG001
-    """The tensor itself."""
+    """`tensor` unchanged; in PopTorch it would limit the memory of the operation that made it."""
     return tensor
 
 
 def recomputationCheckpoint(*tensors: Any) -> Any:
-    """The tensors themselves, one by itself."""
+    """The tensors unchanged, a single tensor not in a tuple."""
     return tensors[0] if len(tensors) == 1 else tensors
 
 
 def nop(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself."""
+    """`tensor` unchanged."""
     return tensor

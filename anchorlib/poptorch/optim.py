@@ -1,8 +1,9 @@
 """PopTorch's optimizers: torch's, which accept the arguments that PopTorch adds.
 
-`max_grad_norm` acts: a model clips gradients to it before each update. The others (loss scaling,
-types of accumulators, …) are for half-precision hardware; they are kept in `poptorch_arguments` and
-noted in the debug log.
+`max_grad_norm` takes effect: a model clips gradients to it before each update; so do LAMB's
+`max_weight_norm` and `bias_correction`. The other arguments (loss scaling, types of accumulators,
+…) are for half-precision hardware; they are kept in `poptorch_arguments` and noted in the debug
+log.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _EXTRA = frozenset(
 
 
 class _Extended(torch.optim.Optimizer):
-    """Takes PopTorch's arguments off before torch's class sees them."""
+    """Removes PopTorch's arguments before torch's class sees the others."""
 
-    # Values that would make other updates than torch's class makes.
+    # Arguments with values for which torch's class would make other updates than PopTorch.
     unavailable: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -82,7 +83,7 @@ class RMSprop(_Extended, torch.optim.RMSprop):
 
 
 class _Lamb(torch.optim.Optimizer):
-    """Layer-wise adaptive moments (You et al., 2020): Adam's step, as long as the weights' norm."""
+    """Layer-wise adaptive moments (You et al., 2020): Adam's step, scaled to the weights' norm."""
 
     max_weight_norm = float("inf")
 
@@ -106,7 +107,7 @@ class _Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -138,7 +139,7 @@ class _Lamb(torch.optim.Optimizer):
 
 
 class LAMB(_Extended, _Lamb):
-    """Layer-wise adaptive moments; `max_weight_norm` bounds the norm that a step follows."""
+    """Layer-wise adaptive moments; `max_weight_norm` bounds the norm to which a step is scaled."""
 
     def __init__(self, params: Any, *args: Any, **kwargs: Any) -> None:
         correct = kwargs.get("bias_correction")

@@ -1,7 +1,7 @@
 # ruff: noqa: N802 - PopTorch's own names
-"""`Options`: what PopTorch's programs say of how a model runs.
+"""`Options`: how a model written for PopTorch runs.
 
-What changes which tensors come back, and when weights are updated, acts here as it does there.
+Options that decide which tensors a call returns and when weights are updated act as in PopTorch.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class Options(Group):
         self._Popart = Popart()
 
     def deviceIterations(self, device_iterations: int) -> Self:
-        """Weight updates (of an inference model: micro-batches) in one call."""
+        """Set how many weight updates (for an inference model: micro-batches) a call runs."""
         return self.set_all(device_iterations=from_one("deviceIterations", device_iterations))
 
     def replicationFactor(self, replication_factor: int) -> Self:
-        """Copies of the model that share a call: 1, nothing else. Raises Error."""
+        """Accept a single copy of the model. Raises Error for more: replicas are not run here."""
         if from_one("replicationFactor", replication_factor) != 1:
             raise Error(
                 f"replicationFactor({replication_factor}): a model is not replicated here; use "
@@ -97,7 +97,7 @@ class Options(Group):
         return self
 
     def randomSeed(self, random_seed: int) -> Self:
-        """Seeds torch's generators, now."""
+        """Seed torch's random number generators at once."""
         if not isinstance(random_seed, int):
             raise MisuseError(f"a random seed is a whole number, not {random_seed!r}")
         torch.manual_seed(random_seed)
@@ -109,7 +109,7 @@ class Options(Group):
         output_return_period: int | None = None,
         **renamed: Any,
     ) -> Self:
-        """Which micro-batches' outputs a call gives back; EveryN needs `output_return_period`."""
+        """Set which micro-batches' outputs a call returns; EveryN needs `output_return_period`."""
         mode = _renamed("outputMode", renamed, "anchor_mode", output_mode)
         period = _renamed("outputMode", renamed, "anchor_return_period", output_return_period)
         if mode is None:
@@ -131,15 +131,15 @@ class Options(Group):
         output_return_period: int | None = None,
         **renamed: Any,
     ) -> None:
-        """Let the tensor `long_name` be had by `getAnchoredTensor(short_name)` after each call.
+        """Make the tensor `long_name` available as `getAnchoredTensor(short_name)` after each call.
 
         long_name: any selector that names one tensor: "Gradient___fc2.bias", "fc2.bias@grad", …
-        output_mode: which micro-batches of it; None: as the model's outputs.
-        output_return_period: of EveryN.
-        (`anchor_mode` and `anchor_return_period`, their names until PopTorch 2.3, do as well.)
+        output_mode: the micro-batches to record; None for the mode of the model's outputs.
+        output_return_period: the period of EveryN.
+        (`anchor_mode` and `anchor_return_period`, their names until PopTorch 2.3, are accepted.)
 
-        A model that was built before has the anchor from its next call on.
-        Raises MisuseError for a mode or period that cannot be, and for a short name that another
+        A model that was built earlier has the anchor from its next call on.
+        Raises MisuseError for an impossible mode or period, and for a short name that another
         tensor has.
         """
         what = f"anchor {quoted(short_name)}"
@@ -154,7 +154,7 @@ class Options(Group):
     # -- for models
 
     def for_model(self) -> Options:
-        """A copy for one model, which nobody can change any more; anchors to come are in both."""
+        """A frozen copy for one model; it shares the anchors with these options, later ones too."""
         mine = self.clone()
         mine.anchored_tensors = self.anchored_tensors
         for group in self.groups():
@@ -164,17 +164,17 @@ class Options(Group):
         return mine
 
     def groups(self) -> tuple[Group, ...]:
-        """Its parts, itself among them."""
+        """The parts that a model may depend on, these options among them."""
         return (self, self.Training, self.Precision, self.Distributed)
 
     def window(self, *, training: bool) -> Window:
-        """What one call of a model is."""
+        """The window of a call: its weight updates, and the micro-batches of each update."""
         if training:
             return Window(self.device_iterations, self.Training.gradient_accumulation)
         return Window(1, self.device_iterations)
 
     def clone(self) -> Options:
-        """A copy that can be changed."""
+        """A copy that can be changed, even if these options are frozen."""
         return copy.deepcopy(self)
 
 

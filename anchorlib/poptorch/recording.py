@@ -1,7 +1,7 @@
-"""Where a model's anchors are recorded, and how those of its last call are found again.
+"""Records a model's anchors, and finds the records of its last call again.
 
-They are recorded by the one session of the process: the one that the program has started, and then
-they are in its run; else one in memory, which keeps those of the last call alone.
+Anchors are recorded by the process's session. If the program has started one, the records are in
+its run. Otherwise a session in memory is opened, which keeps the records of the last call alone.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _log = logging.getLogger("anchorlib")
 
 
 class CallSink(MemorySink):
-    """Keeps records until they are taken."""
+    """A sink in memory that keeps records until they are taken."""
 
     def take(self) -> list[Record]:
-        """All of them, which are then forgotten."""
+        """All records so far, which the sink then forgets."""
         records, self.records = self.records, []
         self.gaps.clear()
         self.lineage.clear()
@@ -49,12 +49,12 @@ class CallSink(MemorySink):
 
 
 _in_memory: tuple[Session, CallSink] | None = None
-_users: WeakSet[Recording] = WeakSet()  # of the session in memory
-_in_call: WeakSet[Session] = WeakSet()
+_users: WeakSet[Recording] = WeakSet()  # the recordings that use the session in memory
+_in_call: WeakSet[Session] = WeakSet()  # the sessions of calls that have not finished
 
 
 def _session() -> Session:
-    """The session that records now."""
+    """The session to record with: the active one, one for ANCHOR_RUN, or one in memory."""
     global _in_memory  # noqa: PLW0603  # one session a process
     session = active_session()
     if session is None and os.environ.get("ANCHOR_RUN"):
@@ -70,12 +70,12 @@ def _session() -> Session:
 
 
 def _sink_of(session: Session) -> CallSink | None:
-    """Where `session` records, if it is ours."""
+    """The sink of `session`, if it is the session in memory; else None."""
     return _in_memory[1] if _in_memory is not None and _in_memory[0] is session else None
 
 
 class Recording:
-    """The anchors of one model."""
+    """Records the anchors of one model, call by call."""
 
     def __init__(self, model: nn.Module, anchors: Collection[Anchor], window: Window) -> None:
         self._model = model
@@ -83,19 +83,22 @@ class Recording:
         self._window = window
         self._losses: list[Mode] = []
         self._watched: tuple[Session, object] | None = None
-        self._added: list[Anchor] = []  # and not watched yet
+        self._added: list[Anchor] = []  # anchors that are not watched yet
         self._session: Session | None = None
         self._steps = range(0)
         self._records: list[Record] | None = []
 
     def add(self, anchors: Collection[Anchor]) -> None:
-        """Record these as well, from the next call on."""
+        """Record further anchors, from the next call on."""
         new = [one for one in dict.fromkeys(anchors) if one not in self._anchors]
         self._anchors += new
         self._added += new
 
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """A call begins, at a step where its window begins too."""
+        """Begin a call, at a step that is a multiple of the window's updates.
+
+        The session then folds the records of exactly this call together.
+        """
         if not self._anchors:
             return
         self._session = session = _session()
@@ -108,7 +111,7 @@ class Recording:
             self._watched, self._losses = (session, optimizer), []
         self._watch(session, optimizer, self._anchors if anew else self._added)
         self._added = []
-        if session in _in_call:  # that call was broken off: its window is not ours
+        if session in _in_call:  # an exception ended that call: leave its window
             session.step()
         _in_call.add(session)
         first = -(-session.current_step // self._window.updates) * self._window.updates
@@ -132,17 +135,17 @@ class Recording:
                     session.watch(self._model, tensors=selectors, mode=mode, optimizer=optimizer)
 
     def see_loss(self, loss: torch.Tensor) -> None:
-        """What backward is about to be called on."""
+        """Anchor the loss, if an anchor wants it, before backward is called on it."""
         if self._losses:
             anchor(loss, LOSS, self._losses)
 
     def end_step(self) -> None:
-        """A weight update was made, or an inference call has ended."""
+        """End the session's step after a weight update, or after a call for inference."""
         if self._anchors and self._session is not None:
             self._session.step()
 
     def finish(self) -> None:
-        """The call has ended."""
+        """End the call, and take its records out of memory."""
         if not self._anchors or self._session is None:
             return
         _in_call.discard(self._session)
@@ -153,7 +156,7 @@ class Recording:
             self._records = sink.take()
 
     def release(self) -> None:
-        """Nothing more is recorded here; the session in memory ends with its last user."""
+        """Stop recording; the session in memory is closed with its last user."""
         _users.discard(self)
         self._records, self._watched = [], None
         if _in_memory is not None and not _users:
@@ -161,11 +164,11 @@ class Recording:
 
     @property
     def left_out(self) -> bool:
-        """Whether the session leaves out something of the last call."""
+        """Whether the session's `phases` or `steps` leave out some of the last call."""
         return self._session is not None and leaves_out(self._session, self._steps)
 
     def rows(self, one: Anchor) -> list[torch.Tensor]:
-        """What the last call recorded under an anchor, in order; tensors of their own."""
+        """Copies of the tensors that the last call recorded under an anchor, in order."""
         from anchorlib.reading import as_tensor  # the store is loaded where it is read
 
         rows = []
@@ -179,10 +182,10 @@ class Recording:
         return rows
 
     def _recorded(self, one: Anchor) -> list[Record]:
-        found = self._stored(one) if self._records is None else self._records
+        records = self._stored(one) if self._records is None else self._records
         return [
             record
-            for record in found
+            for record in records
             if (record.name, record.kind, record.mode) == (one.name, one.kind, str(one.mode))
             and record.coordinates.step in self._steps
         ]
@@ -192,7 +195,7 @@ class Recording:
 
         session = self._session
         assert session is not None
-        with contextlib.suppress(SessionError):  # closed: then all of it is there
+        with contextlib.suppress(SessionError):  # a closed session has stored all its records
             session.flush()
         try:
             run = open_run(session.run, session.store)

@@ -21,10 +21,10 @@ _STATE = {"exp_avg": "Accl1___", "exp_avg_sq": "Accl2___", "momentum_buffer": "A
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What one micro-batch of a model computed.
+    """The tensors of one micro-batch of a model.
 
-    names: of all that can be anchored, each once, in the order in which it was computed.
-    dtypes: of the values, by name.
+    names: the names of all tensors that can be anchored, in the order in which they are computed.
+    dtypes: the dtype of each value, by name.
     """
 
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Traced:
 
 
 class Trace:
-    """A context in which one forward and backward of `model` are listened to."""
+    """A context that notes the tensors which one forward and backward of `model` computes."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parts = parts_of(model)
@@ -59,7 +59,7 @@ class Trace:
             handle.remove()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
-        """`tensor` was computed, and is called `name`."""
+        """Note that `tensor` was computed under the name `name`."""
         self._forward[name] = None
         self._dtypes[name] = tensor.dtype
         if tensor.requires_grad:
@@ -103,9 +103,9 @@ class Trace:
         return hook
 
     def traced(self, optimizer: torch.optim.Optimizer | None) -> Traced:
-        """What was heard, and what follows from `optimizer`, which need not have stepped."""
+        """The noted tensors, and those that `optimizer` will make; it need not have stepped."""
         names = dict(self._forward)
-        names |= dict.fromkeys(self._state())  # and what no forward used
+        names |= dict.fromkeys(self._state())  # parameters and buffers that no forward used
         names |= dict.fromkeys(f"Gradient___{name}" for name in self._backward)
         if optimizer is not None:
             updated = [name for name in self._parts.parameters if name in self._backward]
@@ -116,7 +116,7 @@ class Trace:
 
 
 def _state_prefixes(optimizer: torch.optim.Optimizer) -> Iterable[str]:
-    """PopTorch's prefixes for the state that this optimizer will keep."""
+    """PopTorch's prefixes for the state tensors that this optimizer will keep."""
     defaults = optimizer.defaults
     if "betas" in defaults:
         return (_STATE["exp_avg"], _STATE["exp_avg_sq"])

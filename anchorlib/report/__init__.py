@@ -5,7 +5,8 @@
     Comparison ─▶ Contrast ───┘
 
 Python counts and adds up; the page's own script (assets/) draws. Nothing of a run is sampled: where
-there are too many steps they share columns, added up, and the page says so.
+a run has too many steps, adjacent steps share a column, their figures are added up, and the page
+says so.
 """
 
 from anchorlib.report.notebook import Shown, show

@@ -1,9 +1,9 @@
 """What deserves attention in one run, worst first: the sentences on top of its page.
 
-Rules of thumb, each said in the sentence itself:
-    dead        every element zero throughout the last half of its records (at least four)
-    exploding   a norm more than a thousand times its own median
-    range       more than a hundredth of the gradients' elements beyond a format's range
+Rules of thumb; the sentence of each finding names its rule:
+    dead        every element is zero in the last half of a tensor's columns (of at least four)
+    exploding   a tensor's norm in one column is more than a thousand times its median
+    range       at least a hundredth of the gradients' elements lie outside a format's range
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NAMES_SHOWN = 3
 
 
 def attention(view: RunView) -> list[Finding]:
-    """The findings, worst first; one that says so where nothing stands out."""
-    found = [
+    """The findings of a run, worst first; where nothing stands out, the first of them says so."""
+    findings = [
         *(Finding("bad", f"{text[:1].upper()}{text[1:]}.") for text in view.apart),
         *_nonfinite(view),
         *_exploding(view),
@@ -34,14 +34,14 @@ def attention(view: RunView) -> list[Finding]:
         *_ranges(view),
         *_left_open(view),
     ]
-    found.sort(key=lambda one: ("bad", "warn", "info").index(one.level))
-    if not any(one.level != "info" for one in found):
-        found.insert(0, Finding("info", _calm(view)))
-    return found
+    findings.sort(key=lambda finding: ("bad", "warn", "info").index(finding.level))
+    if not any(finding.level != "info" for finding in findings):
+        findings.insert(0, Finding("info", _calm(view)))
+    return findings
 
 
 def gradient_lines(view: RunView) -> list[int]:
-    """The rows of the gradients: each name's `grad`, else its `pass_grad`."""
+    """The rows that hold gradients: each name's `grad`, or its `pass_grad` if it has no `grad`."""
     with_grad = {line.name for line in view.lines if line.kind == "grad"}
     return [
         row
@@ -51,7 +51,7 @@ def gradient_lines(view: RunView) -> list[int]:
 
 
 def line_histogram(bins: Bins, row: int) -> Log2Histogram:
-    """All steps of a line together, its infinities with them."""
+    """The histogram of a line over all steps, with the number of its infinities."""
     cells = slice(row * bins.windows, (row + 1) * bins.windows)
     first, last = bins.starts[cells.start], bins.starts[cells.stop]
     exponents, places = np.unique(bins.exponents[first:last], return_inverse=True)
@@ -92,7 +92,7 @@ def _nonfinite(view: RunView) -> Iterator[Finding]:
 
 def _exploding(view: RunView) -> Iterator[Finding]:
     norms = view.figures["l2"]
-    found: list[tuple[float, int, int]] = []
+    exploded: list[tuple[float, int, int]] = []
     for row, line in enumerate(view.lines):
         own = np.where(np.isfinite(norms[row]), norms[row], np.nan)
         if line.section == "update" or np.count_nonzero(own > 0) < FEWEST_RECORDS:
@@ -100,15 +100,15 @@ def _exploding(view: RunView) -> Iterator[Finding]:
         median = float(np.median(own[own > 0]))
         column = int(np.nanargmax(own))
         if own[column] > EXPLODED * median:
-            found.append((float(own[column]) / median, row, column))
-    if found:
-        ratio, row, column = max(found)
-        names = _names(view, [row, *(r for _, r, _ in sorted(found, reverse=True) if r != row)])
+            exploded.append((float(own[column]) / median, row, column))
+    if exploded:
+        ratio, row, column = max(exploded)
+        names = _names(view, [row, *(r for _, r, _ in sorted(exploded, reverse=True) if r != row)])
         text = (
             f"Exploding: the norm of {view.lines[row].title} is {ratio:,.0f} times its median at "
             f"step {view.columns[column]}"
         )
-        text += f"; in all {names}." if len(found) > 1 else "."
+        text += f"; in all {names}." if len(exploded) > 1 else "."
         yield Finding("bad", text, row, column)
 
 
@@ -157,7 +157,7 @@ def _ranges(view: RunView) -> Iterator[Finding]:
                 f"Stored as {short}, {_percent(share)} of the gradients' elements would {what}, "
                 f"most in {view.lines[rows[worst]].title} ({_percent(worst_share)})."
             )
-            # A format's narrow range is a fact about the format until somebody uses it.
+            # fp8 is narrow by design and few trainings use it: its range alone is no warning.
             yield Finding("warn" if short in ("fp16", "bf16") else "info", text, rows[worst])
 
 

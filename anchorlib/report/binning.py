@@ -1,4 +1,4 @@
-"""Log2 histograms of all lines over steps, as columns."""
+"""The log2 histograms of a page: the bins of all records, added up by line and window of steps."""
 
 from __future__ import annotations
 
@@ -15,18 +15,25 @@ __all__ = ["BinCache", "binned"]
 Array = np.ndarray[Any, Any]
 Key = tuple[str, str, str, str]
 Source = tuple[Key, int, Series, int]
-OFFSET, SPAN = 2048, 4096  # exponents of float64 lie in -1074 … 1023
+OFFSET, SPAN = 2048, 4096  # hold every exponent of a float64: -1074 … 1023
 BATCH = 512  # records counted between two calls of `progress`
 
 
 class BinCache:
-    """Histograms that were counted before, by line and rank: a live run only grows at its end."""
+    """The histograms counted so far, by line and rank.
+
+    A live run only grows at its end, so a page that is made again counts only the new records.
+    """
 
     def __init__(self) -> None:
         self._held: dict[tuple[Key, int], tuple[Array, Array, Array, Array]] = {}
 
     def pairs(self, key: Key, rank: int, series: Series) -> tuple[Array, Array, Array]:
-        """(record, exponent, count) of every bin of every record, by the record's place."""
+        """Three parallel arrays over every bin of every record: (record, exponent, count).
+
+        record: the record's place in the series. Histograms of an earlier call are kept as long as
+        the series still begins with the same records.
+        """
         order = series.columns["order"]
         held = self._held.get((key, rank))
         if held is None or len(held[0]) > len(order) or (held[0] != order[: len(held[0])]).any():
@@ -66,7 +73,11 @@ def binned(
     cache: BinCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Bins:
-    """The histograms of `sources` added up by line and window of `width` of the `steps`."""
+    """The histograms of `sources`, added up by line and by window of `width` adjacent steps.
+
+    sources: a line's key, a rank, its series and the line's number.
+    lines: how many lines there are. progress: called with (sources counted, all sources).
+    """
     cache = cache or BinCache()
     windows = -(-len(steps) // width) if len(steps) else 0
     keys, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -76,7 +87,7 @@ def binned(
         window = np.searchsorted(steps, series.columns["step"]) // width
         np.add.at(infinite, line * windows + window, series.columns["inf"])
         cell = line * windows + window[record]
-        # Each line by itself, so that no more than the sums are ever held.
+        # Each source is summed by itself: the bins of all records of a run might not fit in memory.
         summed = _summed(cell * SPAN + exponent + OFFSET, count)
         keys.append(summed[0])
         counts.append(summed[1])
@@ -88,7 +99,7 @@ def binned(
 
 
 def _summed(keys: Array, counts: Array) -> tuple[Array, Array]:
-    """Each key once, ascending, with the sum of its counts."""
+    """The distinct keys, ascending, and the sum of the counts of each."""
     order = np.argsort(keys, kind="stable")
     keys, counts = keys[order], counts[order]
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])[: len(keys)])

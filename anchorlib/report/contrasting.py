@@ -1,4 +1,5 @@
-"""A comparison as the page draws it: lines × columns of the first run, worst pair of each cell."""
+"""A comparison as the page draws it: the lines × columns of the first run, with the worst pair of
+records in each cell."""
 
 from __future__ import annotations
 
@@ -23,13 +24,16 @@ __all__ = ["EQUAL", "NONFINITE", "UNMEASURED", "Contrast", "contrast"]
 
 Array = np.ndarray[Any, Any]
 EQUAL, UNMEASURED, NONFINITE = -1.0, -2.0, -3.0
-"""What a cell of the grid says that holds no error."""
+"""What a cell of the grid holds where its worst pair has no error in eps."""
 
 _NONFINITE, _INFINITE, _UNMEASURED = 1e300, 1e299, -0.5
-"""The same as ranks: of the pairs of a cell the largest counts."""
+"""Severities of pairs without a finite error; errors in eps lie between the last two.
+
+The worst pair of a cell is that of the largest severity, so these keep the order: equal (EQUAL),
+unmeasured, any finite error, infinite error, a value that only one run has finite."""
 
 READ = ("verdict", "first", "origins", "reference", "ops", "note")
-"""The sections that the page reads out; of the others it draws what they tell."""
+"""The sections that the page shows as text; the other sections it draws."""
 
 ENTRIES = 50
 
@@ -42,12 +46,15 @@ MEASURES = (
 class Contrast:
     """A comparison against the first run.
 
-    plain: the verdict and all that goes into the document as it is.
-    grid: (lines, columns) float64: error in eps; EQUAL, UNMEASURED, NONFINITE; NaN without a pair.
-    cells: of each cell that differs, ascending by `cell` = line * columns + column, the worst pair:
-        pass_index, call, rank, step, `pairs` and `differing` of the cell, and its Measure.
-    nearby: values around the worst element: {cell, start, index, a, b}.
-    footprints: where in the tensor the first divergence and the origins differ.
+    plain: the verdict and everything else that goes into the document unchanged.
+    grid: (lines, columns) float64, the error of each cell's worst pair in eps, or EQUAL,
+        UNMEASURED, NONFINITE; NaN where the cell has no pair.
+    cells: columns with a row for each cell that differs, ascending by `cell` = line * columns +
+        column: `pairs` and `differing` count the pairs of the cell; pass_index, call, rank, step
+        and the Measure are those of its worst pair.
+    nearby: values around the worst element of a pair:
+        {cell, start, worst, shape, a, b, difference}.
+    footprints: where in their tensors the first divergence and the origins differ.
     vicinities: the operations around the first origins, where both runs were traced.
     """
 
@@ -67,7 +74,7 @@ def contrast(
     grid = np.full((len(a.lines), len(a.columns)), np.nan)
     cells: dict[str, Array] = _no_cells()
     nearby: list[dict[str, Any]] = []
-    found: list[Footprint] = []
+    prints: list[Footprint] = []
     alignment, measures = comparison.alignment, comparison.measures
     wanted = _wanted(comparison, a)
     if alignment is not None and len(alignment):
@@ -76,9 +83,9 @@ def contrast(
         grid = _grid(severity, cell, grid.shape)
         cells, pairs = _worst(alignment, measures, severity, cell)
         nearby = nearby_values(alignment, cells, pairs, wanted, budget)
-        found = footprints(alignment, cells, pairs, wanted, budget)
+        prints = footprints(alignment, cells, pairs, wanted, budget)
     drawn = vicinities(comparison)
-    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby, found, drawn)
+    return Contrast(_plain(comparison, a, b, number), grid, cells, nearby, prints, drawn)
 
 
 def _no_cells() -> dict[str, Array]:
@@ -87,20 +94,23 @@ def _no_cells() -> dict[str, Array]:
 
 
 def _severity(alignment: Alignment, measures: Measures | None) -> Array:
-    """How bad each pair is; see the ranks above."""
-    found = np.where(alignment.equal, EQUAL, _UNMEASURED)
+    """The severity of each pair: its error in eps, or one of the constants above."""
+    severity = np.where(alignment.equal, EQUAL, _UNMEASURED)
     if measures is not None and len(measures):
         error = np.asarray(measures["error_eps"], np.float64)
         own = np.where(np.isnan(error), _UNMEASURED, np.minimum(error, _INFINITE))
-        found[measures.pair] = np.where(np.asarray(measures["nonfinite"]) > 0, _NONFINITE, own)
-    return found
+        severity[measures.pair] = np.where(np.asarray(measures["nonfinite"]) > 0, _NONFINITE, own)
+    return severity
 
 
 def _cells(alignment: Alignment, a: RunView) -> Array:
-    """The cell of each pair; -1 where the page has no such line or step (a run that grew)."""
+    """The cell of each pair; -1 where the page has no such line or step.
+
+    A run may have grown between the moment when its page was made and the comparison.
+    """
     table = alignment.a
     rows = {(o.name, o.kind, o.mode, o.phase): row for row, o in enumerate(a.lines)}
-    # Few combinations of tensor and phase occur, so each is looked up once.
+    # Pairs are many, combinations of tensor and phase few: each combination is looked up once.
     combined = table.tensor[alignment.a_row].astype(np.int64) * len(table.phases)
     combined += table.phase[alignment.a_row]
     kinds, places = np.unique(combined, return_inverse=True)
@@ -112,7 +122,7 @@ def _cells(alignment: Alignment, a: RunView) -> Array:
     line = np.array(line_of, np.int64)[places]
     step = table.step[alignment.a_row]
     column = np.searchsorted(a.columns, step, side="right") - 1
-    # The last column ends with the last step that the page knows: the run may have grown since.
+    # searchsorted puts later steps into the last column, which ends with the page's last step.
     known = (line >= 0) & (column >= 0) & (step <= max((o.last_step for o in a.lines), default=-1))
     cell: Array = np.where(known, line * len(a.columns) + column, -1)
     return cell
@@ -122,44 +132,44 @@ def _grid(severity: Array, cell: Array, shape: tuple[int, int]) -> Array:
     grid = np.full(shape[0] * shape[1], -np.inf)
     seen = cell >= 0
     np.maximum.at(grid, cell[seen], severity[seen])
-    found = np.select(
+    shown = np.select(
         [grid == -np.inf, grid == _NONFINITE, grid == _INFINITE, grid == _UNMEASURED],
         [np.nan, NONFINITE, np.inf, UNMEASURED],
         grid,
     )
-    return found.reshape(shape)
+    return shown.reshape(shape)
 
 
 def _worst(
     alignment: Alignment, measures: Measures | None, severity: Array, cell: Array
 ) -> tuple[dict[str, Array], Array]:
-    """Of each cell that differs the columns of its worst pair, and that pair's index."""
+    """`Contrast.cells`, and the index of the worst pair of each of those cells."""
     differing = alignment.differing
     differing = differing[cell[differing] >= 0]
     order = differing[np.lexsort((-differing, severity[differing], cell[differing]))]
     last = np.append(cell[order][1:] != cell[order][:-1], True)[: len(order)]
     pairs = order[last]
     table, rows = alignment.a, alignment.a_row[pairs]
-    found: dict[str, Array] = {"cell": cell[pairs]}
+    cells: dict[str, Array] = {"cell": cell[pairs]}
     for name in ("pass_index", "call", "step"):
-        found[name] = getattr(table, name)[rows].astype(np.int64)
+        cells[name] = getattr(table, name)[rows].astype(np.int64)
     ranks = np.array([tensor.rank for tensor in table.tensors], np.int64)
-    found["rank"] = ranks[table.tensor[rows]]
+    cells["rank"] = ranks[table.tensor[rows]]
     for name, chosen in (("pairs", cell), ("differing", cell[differing])):
         seen, counts = np.unique(chosen, return_counts=True)
-        found[name] = counts[np.searchsorted(seen, found["cell"])]
-    return found | _measured(measures, pairs), pairs
+        cells[name] = counts[np.searchsorted(seen, cells["cell"])]
+    return cells | _measured(measures, pairs), pairs
 
 
 def _measured(measures: Measures | None, pairs: Array) -> dict[str, Array]:
-    """The measures of some pairs; NaN where there are none (-1 for `worst`)."""
-    found = {name: np.full(len(pairs), np.nan) for name in MEASURES}
+    """The measures of some pairs, by name; NaN for a pair that was not measured."""
+    columns = {name: np.full(len(pairs), np.nan) for name in MEASURES}
     if measures is not None and len(measures):
         place = np.minimum(np.searchsorted(measures.pair, pairs), len(measures) - 1)
         known = measures.pair[place] == pairs
         for name in MEASURES:
-            found[name][known] = np.asarray(measures[name], np.float64)[place[known]]
-    return found
+            columns[name][known] = np.asarray(measures[name], np.float64)[place[known]]
+    return columns
 
 
 def _wanted(comparison: Comparison, a: RunView) -> list[int]:
@@ -171,7 +181,7 @@ def _wanted(comparison: Comparison, a: RunView) -> list[int]:
 
 
 def _spot(place: Place, a: RunView) -> tuple[int, int]:
-    """(line, column) of a record; -1 where the page has none."""
+    """(line, column) of a record's cell; the line is -1 where the page has no such line."""
     row = next((row for row, line in enumerate(a.lines) if _is_of(place, line)), -1)
     return row, int(np.searchsorted(a.columns, place.step, side="right")) - 1
 
@@ -213,7 +223,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
             for one in told
             if one.key == "config"
             for entry in one.entries
-            if not entry.name.startswith(MODULE)  # those stand in the structure
+            if not entry.name.startswith(MODULE)  # modules are shown in the structure
         ],
         "structure": structure(comparison, a, b),
         "growth": [asdict(one) for one in comparison.growth],
@@ -230,7 +240,7 @@ def _plain(comparison: Comparison, a: RunView, b: RunView, number: int) -> dict[
 
 
 def _section(section: Section, a: RunView) -> dict[str, Any]:
-    """A section as the page reads it out; each entry with the cell that it is about."""
+    """A section as the page shows it; each entry has the line and column that it is about."""
     return {
         "key": section.key,
         "title": section.title,
@@ -263,13 +273,16 @@ def _told(place: Place, a: RunView) -> dict[str, Any]:
 
 
 def _partners(comparison: Comparison, a: RunView, b: RunView) -> list[int]:
-    """For each line of the first run the other's line that stands for it; -1 where none does."""
+    """For each line of the first run, the row of its partner in the other run; -1 without one.
+
+    A line recorded in another mode is a partner only where none has the same mode.
+    """
     names = {one.a: one.b for one in comparison.renamed}
     full = {(o.name, o.kind, o.mode, o.phase): row for row, o in reversed([*enumerate(b.lines)])}
     loose = {(o.name, o.kind, o.phase): row for row, o in reversed([*enumerate(b.lines)])}
-    found = []
+    partners = []
     for line in a.lines:
         name = names.get(line.name, line.name)
         other = loose.get((name, line.kind, line.phase), -1)
-        found.append(full.get((name, line.kind, line.mode, line.phase), other))
-    return found
+        partners.append(full.get((name, line.kind, line.mode, line.phase), other))
+    return partners

@@ -1,4 +1,4 @@
-"""The page's document: what of each value goes to the browser, and in which form."""
+"""The page's document: which fields of views and contrasts go to the browser, and how encoded."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["document_text"]
 Array = np.ndarray[Any, Any]
 COUNTS = ("records", "numel", "zero", "nan", "inf", "subnormal")
 FLOATS = ("min", "max", "sum", "l2")
-EXACT_CELLS = 200_000  # up to here figures travel as float64
+EXACT_CELLS = 200_000  # up to so many cells, figures are sent as float64
 WHOLE = ("pass_index", "call", "rank", "step", "pairs", "differing")
-EXACT_ONLY = ("error_eps", "step", "worst", "value_a", "value_b")  # left out beyond; see the grid
+EXACT_ONLY = ("error_eps", "step", "worst", "value_a", "value_b")  # left out of larger documents
 
 
 def document_text(
@@ -34,10 +34,11 @@ def document_text(
     tag: str = "",
     trouble: str = "",
 ) -> str:
-    """What the page's script reads: see `anchorlib.report.packing`.
+    """The text that the page's script reads, in the encoding of `anchorlib.report.packing`.
 
-    source: where a served page asks for newer data, "" for a page in a file; tag: of this data.
-    trouble: what could not be made, shown on top.
+    source: the address where a served page asks for newer data; "" for a page in a file.
+    tag: names this state of the data, so that the page can ask for anything newer.
+    trouble: a sentence about what could not be made, shown on top of the page.
     """
     packer = Packer()
     return packer.text(
@@ -67,7 +68,7 @@ def _run(view: RunView, packer: Packer) -> dict[str, Any]:
         "width": view.width,
         "lines": [_line(line) for line in view.lines],
         "figures": {
-            # 0 where there is no record: `records` says where.
+            # A cell without records has NaN, which whole numbers cannot say: its `records` is 0.
             **{name: packer.whole(np.nan_to_num(view.figures[name])) for name in COUNTS},
             **{name: packer.array(view.figures[name], exact) for name in FLOATS},
         },
@@ -107,11 +108,11 @@ def _bins(bins: Bins, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _unclipped(found: Unclipped | None, packer: Packer) -> dict[str, Any] | None:
-    if found is None:
+def _unclipped(unclipped: Unclipped | None, packer: Packer) -> dict[str, Any] | None:
+    if unclipped is None:
         return None
-    norms, bad = packer.array(found.norms, "f8"), packer.array(found.bad, "u1")
-    return {"tensors": found.tensors, "norms": norms, "bad": bad}
+    norms, bad = packer.array(unclipped.norms, "f8"), packer.array(unclipped.bad, "u1")
+    return {"tensors": unclipped.tensors, "norms": norms, "bad": bad}
 
 
 def _contrast(one: Contrast, packer: Packer) -> dict[str, Any]:

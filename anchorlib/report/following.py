@@ -1,4 +1,4 @@
-"""Runs that may still grow: their document, made again when more was committed."""
+"""The document of runs that may still grow, made again whenever records were added to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Followed"]
 
 
 class Followed:
-    """The document of some runs, as fresh as its last reader asked for."""
+    """The document of some runs, brought up to date when a reader asks for it."""
 
     def __init__(
         self,
@@ -37,9 +37,10 @@ class Followed:
         self._tag = ""
 
     def latest(self, have: str) -> tuple[str, str]:
-        """The document and its tag; made again if the runs have grown.
+        """The document and its tag; the document is made again if the runs have grown.
 
-        Whoever has a document already does not wait for one that another reader is making.
+        have: the tag of the reader's document, "" if it has none. A reader that has a document
+        gets the present one at once while another reader's request makes the next.
         Raises CollectorError, StoreError.
         """
         if self._lock.acquire(blocking=not (have and self._tag)):
@@ -58,13 +59,16 @@ class Followed:
             gather(run, budget=budget, cache=cache)
             for run, cache in zip(self._runs, self._caches, strict=True)
         ]
-        found, trouble = self._judged()
-        contrasts = contrasted(views, found, budget)
+        comparisons, trouble = self._judged()
+        contrasts = contrasted(views, comparisons, budget)
         self._text = document_text(views, contrasts, source=self._source, tag=tag, trouble=trouble)
         self._tag = tag
 
     def _judged(self) -> tuple[list[Comparison], str]:
-        """The comparisons, or why there are none: the runs are worth showing nevertheless."""
+        """The comparisons and "", or none and a sentence that says why.
+
+        The runs are shown also where they cannot be compared.
+        """
         if len(self._runs) < 2:
             return [], ""
         try:
@@ -76,7 +80,7 @@ class Followed:
 
 
 def _state(run: Run) -> tuple[Any, ...]:
-    """What changes whenever the page would."""
+    """A value that changes whenever the page of this run would."""
     gaps = sum(gap.count for gap in run.gaps())
     records = [(info.name, info.kind, info.mode, info.records) for info in run.tensors()]
     return (run.state, run.live, gaps, records)

@@ -24,12 +24,13 @@ SIDE = 48
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Where the worst pair of a cell differs.
+    """Where in their tensor the two records of a cell's worst pair differ.
 
-    axes: a sentence for each axis.
-    shape: of the tensor as a matrix, its first axes the rows, before it was made smaller.
-    picture: (rows, columns) of the largest |b − a| of each block; EQUAL where no bit differs,
-        NONFINITE where one run alone is finite.
+    axes: for each axis, a text that says which of its indices differ.
+    shape: (rows, columns) of the tensor seen as a matrix whose rows are its first axes, before it
+        was made smaller.
+    picture: (rows, columns), the largest |b − a| of each block; EQUAL where no bit of the block
+        differs, NONFINITE where an element is finite in one run alone.
     """
 
     cell: int
@@ -45,15 +46,16 @@ def footprints(
     wanted: Sequence[int],
     budget: Budget,
 ) -> list[Footprint]:
-    """Those of the `wanted` cells (first divergence, origins) whose values both runs kept.
+    """The footprints of the `wanted` cells (first divergence, origins), as far as the budget goes.
 
-    cells, pairs: the worst pair of each cell. As many as the budget allows.
+    A cell is left out if a run did not keep the values, or if the two shapes differ.
+    cells, pairs: the worst pair of each cell.
     """
-    found: list[Footprint] = []
+    prints: list[Footprint] = []
     left = budget.footprint_elements
     places = {int(one): place for place, one in enumerate(cells["cell"])}
     for cell in dict.fromkeys(wanted):
-        if cell not in places or len(found) == budget.footprints:
+        if cell not in places or len(prints) == budget.footprints:
             continue
         pair = int(pairs[places[cell]])
         sides = (
@@ -68,8 +70,8 @@ def footprints(
         values = [read(table, row) for table, row in sides]
         shape = tuple(shapes.pop())
         if all(one.size == int(np.prod(shape, dtype=np.int64)) for one in values):
-            found.append(_footprint(cell, apart(*values).reshape(shape)))
-    return found
+            prints.append(_footprint(cell, apart(*values).reshape(shape)))
+    return prints
 
 
 def _elements(table: Table, row: int) -> int:
@@ -85,7 +87,7 @@ def _footprint(cell: int, difference: Array) -> Footprint:
 
 
 def _split(shape: tuple[int, ...]) -> int:
-    """How many of the first axes make the rows, so that rows and columns are most alike."""
+    """How many of the first axes make the rows, so that the matrix is as square as can be."""
     sizes = [int(np.prod(shape[:k], dtype=np.int64)) for k in range(len(shape) + 1)]
     if sizes[-1] == 0 or len(shape) < 2:
         return 0
@@ -93,7 +95,10 @@ def _split(shape: tuple[int, ...]) -> int:
 
 
 def _smaller(matrix: Array) -> Array:
-    """At most SIDE blocks a side. NONFINITE says most, then the largest difference, then EQUAL."""
+    """The matrix in at most SIDE × SIDE blocks, each the worst of its elements.
+
+    The worst is NONFINITE, then the largest difference, then EQUAL.
+    """
     rank = np.where(matrix == NONFINITE, np.inf, matrix)
     for axis in (0, 1):
         size = rank.shape[axis]

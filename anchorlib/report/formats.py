@@ -13,11 +13,12 @@ __all__ = ["FormatLimits", "format_limits"]
 
 @dataclass(frozen=True, slots=True)
 class FormatLimits:
-    """Where a format ends, as `anchorlib.summary.shares_as` counts (all are exact in float64).
+    """The limits of one format, by which `anchorlib.summary.shares_as` counts; exact in float64.
 
+    name, torch_name: as in "bf16" and "bfloat16".
     largest, normal, subnormal: the largest finite, smallest normal and smallest subnormal value.
     underflow, below_normal, overflow: with rounding to nearest, |x| up to `underflow` becomes zero,
-        up to `below_normal` becomes subnormal (or zero), and from `overflow` on overflows.
+        |x| up to `below_normal` becomes subnormal (or zero), and |x| from `overflow` on overflows.
     """
 
     name: str
@@ -30,7 +31,7 @@ class FormatLimits:
 
 
 def format_limits() -> list[FormatLimits]:
-    """Those of all formats of `anchor hist --as`."""
+    """The limits of all formats that `anchor hist --as` knows."""
     return [_limits(short, dtypes.dtype(name)) for short, name in FORMATS.items()]
 
 

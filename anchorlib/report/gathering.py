@@ -1,4 +1,4 @@
-"""Reads a run into a RunView: the rows of all series, added up by line and step."""
+"""Reads a run into a RunView: the figures of all records, added up by line and step."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from anchorlib.report.values import Budget, Line, Nonfinite, RunView
 __all__ = ["Part", "gather"]
 
 Array = np.ndarray[Any, Any]
-APART = 3  # outliers told on the page; `anchor ranks` tells all
+APART = 3  # outliers that the page names; `anchor ranks` lists all
 ADDED = ("zero", "nan", "inf", "subnormal", "sum")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The records of one rank that go into one line."""
+    """The records of one rank that go into one line.
+
+    columns: the columns of the series that the page uses. numel: the elements of each record.
+    """
 
     info: TensorInfo
     phase: str
@@ -39,7 +42,7 @@ class Part:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The line it goes into."""
+        """The key of the line that these records go into: name, kind, mode, phase."""
         return (self.info.name, self.info.kind, self.info.mode, self.phase)
 
 
@@ -52,8 +55,8 @@ def gather(
 ) -> RunView:
     """Everything the page shows of a run.
 
-    cache: histograms counted before, by a page that is made again and again while the run grows.
-    progress: called with (lines read, all lines): counting exponents may have to read all values.
+    cache: the histograms counted so far, for a page that is made again while the run grows.
+    progress: called with (series read, all series): counting exponents may have to read all values.
     """
     budget = budget or Budget()
     parts, parameters = list(_parts(run)), _parameters(run)
@@ -95,7 +98,7 @@ def gather(
 
 
 def _apart(run: Run) -> tuple[str, ...]:
-    """Ranks that leave their peers, a sentence each; none of a run whose columns are damaged."""
+    """A sentence for each rank that differs from its peers; none where columns are damaged."""
     if len(run.ranks) < 2:
         return ()
     try:
@@ -105,7 +108,7 @@ def _apart(run: Run) -> tuple[str, ...]:
 
 
 def _width(cells: int, budget: int) -> int:
-    """Steps that must share a column so that not more than `budget` cells remain."""
+    """How many steps must share a column so that at most `budget` of `cells` remain."""
     return max(1, -(-cells // budget))
 
 
@@ -126,14 +129,18 @@ def _part(info: TensorInfo, phase: str, rank: int, series: Series) -> Part:
 
 
 def _parameters(run: Run) -> set[str]:
-    """Names of parameters: what only they have was recorded, or a value was computed from them."""
+    """The names of parameters.
+
+    A name is a parameter's if it has a record of a kind that only parameters have, or if a value
+    was computed from it and it is not the result of a call.
+    """
     own = {info.name for info in run.tensors() if info.kind not in ("value", "grad")}
     edges = run.edges() if run.ranks else []
     return own | {parent.name for one in edges for parent in one.parents if parent.call is None}
 
 
 def _lines(parts: list[Part], parameters: set[str]) -> tuple[list[Line], list[int]]:
-    """The rows of the page in order of execution, and which row each part goes into."""
+    """The lines of the page in order of execution, and the row of each part's line."""
     members: dict[tuple[str, str, str, str], list[Part]] = {}
     for part in parts:
         members.setdefault(part.key, []).append(part)
@@ -184,8 +191,8 @@ def _figures(
             np.add.at(added[name], cell, np.where(finite | (name != "sum"), own[name], 0))
         np.add.at(added["records"], cell, 1)
         np.add.at(added["numel"], cell, part.numel)
-        # A row without a finite element has no norm; beside others it adds none. The squares
-        # themselves might overflow.
+        # A record without a finite element has no norm and adds none to those of its cell. Norms
+        # are added by hypot, since their squares might overflow.
         np.hypot.at(added["l2"], cell, np.where(finite, own["l2"], 0).astype(np.float64))
         np.fmin.at(low, cell[finite], own["min"][finite])
         np.fmax.at(high, cell[finite], own["max"][finite])
@@ -201,18 +208,18 @@ def _figures(
 
 
 def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, int]:
-    """The first record in (step, order) that is not finite, and how many lines have such."""
-    found: list[tuple[tuple[int, int], Part, int, int]] = []
+    """The first nonfinite record by (step, order), and how many lines have a nonfinite record."""
+    firsts: list[tuple[tuple[int, int], Part, int, int]] = []
     for part, line in zip(parts, places, strict=True):
         bad = np.flatnonzero(part.columns["nan"] + part.columns["inf"])
         if len(bad):
             step, order = part.columns["step"][bad], part.columns["order"][bad]
             at = int(bad[np.lexsort((order, step))[0]])
             where = (int(part.columns["step"][at]), int(part.columns["order"][at]))
-            found.append((where, part, line, at))
-    if not found:
+            firsts.append((where, part, line, at))
+    if not firsts:
         return None, 0
-    where, part, line, at = min(found, key=lambda one: (one[0], one[2]))
+    where, part, line, at = min(firsts, key=lambda one: (one[0], one[2]))
     earlier = sum(
         int(np.count_nonzero(_before(other.columns, where)))
         for other in parts
@@ -230,11 +237,15 @@ def _nonfinite(parts: list[Part], places: list[int]) -> tuple[Nonfinite | None, 
         skipped=_was_skipped(parts, part.rank, where[0]),
         before=earlier,
     )
-    return first, len({line for _, _, line, _ in found})
+    return first, len({line for _, _, line, _ in firsts})
 
 
 def _was_skipped(parts: list[Part], rank: int, step: int) -> bool:
-    """Whether any row of that step says so: only the optimizer's own gradients can know."""
+    """Whether the step was skipped: whether any record of the step is flagged so.
+
+    Only gradients that the optimizer consumed carry that flag; the record that is not finite may be
+    of another kind.
+    """
     return any(
         "skipped" in str(flags)
         for part in parts
@@ -252,11 +263,11 @@ def _before(columns: dict[str, Array], where: tuple[int, int]) -> Array:
 
 
 def _header(run: Run) -> dict[str, str]:
-    found = run.header() if run.ranks else {}
+    header = run.header() if run.ranks else {}
     return {
         escape(str(name)): escape(_text(value))
-        for name, value in sorted(found.items())
-        if not name.startswith((MODULE, HISTORY))  # what differs stands in what changed
+        for name, value in sorted(header.items())
+        if not name.startswith((MODULE, HISTORY))  # a comparison shows how these differ
     }
 
 
@@ -267,7 +278,7 @@ def _text(value: Any) -> str:
 
 
 def _gaps(run: Run) -> list[tuple[str, int]]:
-    """How many observations were not recorded, by reason, the most first."""
+    """(reason, number of observations that were not recorded for it), the largest number first."""
     totals: dict[str, int] = {}
     for gap in run.gaps():
         totals[gap.reason] = totals.get(gap.reason, 0) + gap.count

@@ -1,7 +1,7 @@
-"""Rows in which a small graph is drawn, so that no edge runs through a node.
+"""Places a small graph's nodes in rows, so that no edge is drawn through a node.
 
-tanh   mm      each node stands in the row above the highest of those that take from it,
-  ╲   ╱ ╲      and an edge that crosses a row has a place in it, as a node has
+tanh   mm      each node is one row above the highest node that takes from it,
+  ╲   ╱ ╲      and an edge that crosses a row is given a place in that row, as a node is
    mul   │
 """
 
@@ -17,39 +17,42 @@ _Row: TypeAlias = dict[int, tuple[list[int], int]]
 
 
 def rows(count: int, edges: Sequence[Edge]) -> list[list[int]]:
-    """The rows from above, each from the left.
+    """The rows from top to bottom, each from left to right.
 
-    count: of nodes, which are in order: edges lead from a lower to a higher number. edges: each
-        once, those that lead to one node in the order of its inputs.
-    A number from 0 on is a node, -1 - n is where edge n crosses the row.
+    count: the number of nodes. Nodes are numbered so that edges lead from lower to higher numbers.
+    edges: (maker, taker), each once; those to one node in the order of its inputs.
+    In a row, a number from 0 on is a node; -1 - n is the place where edge n crosses the row.
     """
     height = _heights(count, edges)
     first = {maker: number for number, (maker, _) in reversed([*enumerate(edges)])}
-    # Of each number in a row: what it leads to in the row below, and its turn among equals.
-    found: list[_Row] = [{} for _ in range(max(height, default=-1) + 1)]
+    # For each number in a row: the numbers it leads to in the row below, and what breaks ties.
+    upward: list[_Row] = [{} for _ in range(max(height, default=-1) + 1)]
     for node in range(count):
-        found[height[node]][node] = ([], first.get(node, node))
+        upward[height[node]][node] = ([], first.get(node, node))
     for number, (maker, taker) in enumerate(edges):
         under = taker
         for row in range(height[taker] + 1, height[maker]):
-            found[row][-1 - number] = ([under], number)
+            upward[row][-1 - number] = ([under], number)
             under = -1 - number
-        found[height[maker]][maker][0].append(under)
-    return list(reversed(_ordered(found)))
+        upward[height[maker]][maker][0].append(under)
+    return list(reversed(_ordered(upward)))
 
 
 def _heights(count: int, edges: Sequence[Edge]) -> list[int]:
-    """How many rows stand below each node."""
+    """How many rows lie below each node's row."""
     height = [0] * count
     for maker, taker in sorted(edges, reverse=True):
         height[maker] = max(height[maker], height[taker] + 1)
     return height
 
 
-def _ordered(found: Sequence[_Row]) -> list[list[int]]:
-    """Each row by where those below it stand, so that few edges cross. found: the lowest first."""
+def _ordered(upward: Sequence[_Row]) -> list[list[int]]:
+    """The rows, each sorted by the mean place of what its numbers lead to, so that few edges cross.
+
+    upward: the rows from bottom to top, which is also the order of the result.
+    """
     ordered: list[list[int]] = []
-    for row in found:
+    for row in upward:
         below = ordered[-1] if ordered else []
         at = {one: place - len(below) / 2 for place, one in enumerate(below)}
         key = {

@@ -1,4 +1,4 @@
-"""The page that lists a store's runs, and says who writes now."""
+"""The page that lists a store's runs and the ranks that are being written now."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["ago", "list_page", "list_policy", "query_of"]
 
 
 def query_of(names: Sequence[str]) -> str:
-    """How a page of these runs is asked for."""
+    """The query string of an address that shows these runs."""
     return urlencode([("run", name) for name in names])
 
 
 def list_policy() -> str:
-    """What the page may do."""
+    """The list's Content-Security-Policy: it runs no script and sends its form to us alone."""
     return (
         f"default-src 'none'; style-src '{hashed(style())}'; img-src data:; base-uri 'none'; "
         "form-action 'self'"
@@ -32,7 +32,7 @@ def list_policy() -> str:
 
 
 def ago(time_ns: int) -> str:
-    """As 3 days ago."""
+    """A time in the past as text: "3 days ago"."""
     seconds = max(time.time() - time_ns / 1e9, 0.0)
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
@@ -42,9 +42,9 @@ def ago(time_ns: int) -> str:
 
 
 def list_page(names: Mapping[str, str], writings: Sequence[Writing]) -> str:
-    """The runs there are: one click shows one, ticking several compares them; and who writes now.
+    """The HTML of the list: a click shows a run, ticking several compares them.
 
-    names: what is said of each run.
+    names: a text about each run, by its name. writings: the ranks that are being written now.
     """
     rows = "\n".join(
         f'<li><label><input type="checkbox" name="run" value="{escape(name)}"> '
@@ -71,7 +71,7 @@ def list_page(names: Mapping[str, str], writings: Sequence[Writing]) -> str:
 
 
 def _written(writings: Sequence[Writing]) -> str:
-    """A table of the ranks that are being written; nothing where there are none."""
+    """The HTML of a table of the ranks that are being written; "" where there are none."""
     if not writings:
         return ""
     heads = "".join(f'<th scope="col">{title}</th>' for title in _TITLES)

@@ -25,12 +25,13 @@ def nearby_values(
     wanted: Sequence[int],
     budget: Budget,
 ) -> list[dict[str, Any]]:
-    """Of the cells that matter most, the elements within RADIUS of the worst, flat in C order.
+    """For the cells that matter most, the elements within RADIUS of the worst one, in C order.
 
-    cells, pairs: the worst pair of each cell. wanted: cells that come first: divergence, origins.
-    Then the worst of all, as far as the budget goes.
+    cells, pairs: the worst pair of each cell.
+    wanted: the cells of the first divergence and of the origins, which come first. The others
+        follow by their error, as far as the budget allows.
     """
-    found: list[dict[str, Any]] = []
+    neighbourhoods: list[dict[str, Any]] = []
     left = budget.read_bytes
     for place in _chosen(cells, wanted):
         pair, worst = int(pairs[place]), cells["worst"][place]
@@ -38,13 +39,13 @@ def nearby_values(
         if not worst >= 0 or not all(table.kept[row] for table, row in rows):
             continue
         left -= sum(_cost(table, int(row), int(worst)) for table, row in rows)
-        if left < 0 or len(found) == budget.neighbourhoods:
+        if left < 0 or len(neighbourhoods) == budget.neighbourhoods:
             break
         start = max(0, int(worst) - RADIUS)
         a, b = (_around(table, int(row), start, int(worst) + RADIUS + 1) for table, row in rows)
         if len(a) and len(a) == len(b):
             shape = alignment.a.shapes[alignment.a.shape[rows[0][1]]]
-            found.append(
+            neighbourhoods.append(
                 {
                     "cell": int(cells["cell"][place]),
                     "start": start,
@@ -55,11 +56,11 @@ def nearby_values(
                     "difference": _difference(a, b),
                 }
             )
-    return found
+    return neighbourhoods
 
 
 def _chosen(cells: Mapping[str, Array], wanted: Sequence[int]) -> Iterator[int]:
-    """Places in `cells`, the most telling first, each once."""
+    """Places in `cells`, each once: the wanted cells, then all by descending error."""
     cell = cells["cell"]
     places = {int(one): place for place, one in enumerate(cell)}
     chosen = [places[one] for one in wanted if one in places]
@@ -89,7 +90,7 @@ def _around(table: Table, row: int, start: int, stop: int) -> Array:
 
 
 def _difference(a: Array, b: Array) -> list[float | None]:
-    """b − a in float64 (of complex values the magnitude); None where the bits are the same."""
+    """b − a of each element in float64 (|b − a| of complex values); None for two equal texts."""
     wide = np.complex128 if a.dtype.kind == "c" or b.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
         apart = b.astype(wide) - a.astype(wide)
@@ -99,5 +100,5 @@ def _difference(a: Array, b: Array) -> list[float | None]:
 
 
 def _text(value: Any) -> str:
-    """The shortest text that says the value exactly in its own precision."""
+    """The shortest text that reads back as this value in its own dtype."""
     return str(value.item()) if value.dtype.kind in "ib" else str(value)

@@ -15,9 +15,9 @@ __all__ = ["Shown", "show"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page that a notebook displays where it is the value of a cell.
+    """A page that a notebook displays where a cell's last expression is this object.
 
-    html: the whole page. height: of its frame, in pixels.
+    html: the whole page. height: the height of its frame, in pixels.
     """
 
     html: str
@@ -36,5 +36,8 @@ class Shown:
 
 
 def show(*runs: Run, comparisons: Sequence[Comparison] | None = None, height: int = 900) -> Shown:
-    """The page of these runs, for a notebook's output; the first is the reference."""
+    """The page of these runs for a notebook to display; the first run is the reference.
+
+    comparisons, height: as `page` and `Shown` take them.
+    """
     return Shown(page(runs, comparisons), height)

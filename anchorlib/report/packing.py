@@ -1,7 +1,8 @@
-"""Data as the page carries it: one JSON document, and one compressed block of numbers beside it.
+"""The encoding of the page's data: a JSON document, and beside it a compressed block of numbers.
 
-An array stands in the document as {"$": [dtype, offset, length]}: little-endian, at `offset` bytes
-into the block. In the page the block is base64 of a zlib stream, which browsers inflate themselves.
+An array stands in the document as {"$": [dtype, offset, length]}: `length` little-endian numbers
+that begin `offset` bytes into the block. In the page the block is base64 of a zlib stream, since
+browsers can inflate that themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 __all__ = ["Packer"]
 
-ALIGNMENT = 8  # what a Float64Array needs
+ALIGNMENT = 8  # bytes; a browser's Float64Array begins at a multiple of them
 LEVEL = 6
 SPLIT = "\n"
 
@@ -29,7 +30,7 @@ class Packer:
         self._length = 0
 
     def array(self, values: Any, dtype: str) -> dict[str, list[Any]]:
-        """Put an array into the block; what stands for it in the document.
+        """Append an array to the block and return its reference for the document.
 
         dtype: "u1", "u2", "u4", "i2", "i4", "f4" or "f8".
         """
@@ -44,15 +45,19 @@ class Packer:
         return {"$": [dtype, offset, flat.size]}
 
     def whole(self, values: Any) -> dict[str, list[Any]]:
-        """The same for whole numbers from 0 on, as narrow as they allow."""
+        """Append an array of whole numbers from 0 on, in the narrowest dtype that holds them."""
         most = np.max(values, initial=0)
         fitting = (dtype for dtype in ("u1", "u2", "u4") if most <= np.iinfo(dtype).max)
         return self.array(values, next(fitting, "f8"))
 
     def rough(self, values: Any) -> dict[str, list[Any]]:
-        """The same as f4 with 13 bits of precision (0.01 %): what is read off a colour."""
+        """Append an array as f4 with 13 bits of precision (0.01 %), which compresses better.
+
+        For figures that the page shows as colours, where no more can be seen.
+        """
         bits = np.ascontiguousarray(np.asarray(values, "<f4").reshape(-1)).view("<u4")
-        # Half of what is cut off, added before: rounding. It may carry into the exponent, rightly.
+        # Adding half of the unit that is cut off rounds to nearest. A carry into the exponent is
+        # right: it is the next power of two.
         rounded = np.where(np.isfinite(values).reshape(-1), (bits + 0x400) & 0xFFFFF800, bits)
         return self.array(rounded.astype("<u4").view("<f4"), "f4")
 
@@ -63,13 +68,13 @@ class Packer:
 
 
 def script_json(value: Any) -> str:
-    """JSON in ASCII, in which nothing can end a <script> element or open a comment."""
+    """JSON in ASCII without <, > and &, so that no text in it can end a <script> element."""
     text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """`value`, but None for numbers that JSON cannot say."""
+    """`value` with None for each NaN and infinity, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

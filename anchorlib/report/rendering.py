@@ -1,4 +1,4 @@
-"""The page itself: our style, our script, the data; allowed by hash, and nothing else is."""
+"""The page's HTML: our style, our script and the data; a policy allows only these, by hash."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def page(
 ) -> str:
     """One self-contained HTML page about `runs`; the first is the reference.
 
-    comparisons: of the first run with each other one, in that order; None: without a verdict.
+    comparisons: of the first run with each other run, in their order; None for a page without them.
     progress: called with (done, all) while histograms are counted.
     """
     budget = budget or Budget()
@@ -75,7 +75,10 @@ def write_page(
     budget: Budget | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write the page to a file, whole or not at all. Raises OSError."""
+    """Write the page to a file, whole or not at all; the arguments are those of `page`.
+
+    Raises OSError.
+    """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     text = page(runs, comparisons, budget=budget, progress=progress)
@@ -90,7 +93,10 @@ def write_page(
 def contrasted(
     views: Sequence[RunView], comparisons: Sequence[Comparison], budget: Budget
 ) -> list[Contrast]:
-    """The comparisons as the page draws them: of the first view with each other one, in order."""
+    """The comparisons as the page draws them.
+
+    comparisons: of the run of the first view with that of each other view, in their order.
+    """
     return [
         contrast(one, views[0], views[number], number, budget=budget)
         for number, one in enumerate(comparisons, 1)
@@ -98,7 +104,7 @@ def contrasted(
 
 
 def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
-    """The HTML around a document; a `served` page may ask its own server for newer data."""
+    """The HTML around a document's text; a `served` page may ask its own server for newer data."""
     title = escape(f"anchor: {' and '.join(names)}" if len(names) < 4 else "anchor: runs")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy(served=served)}">'
     return (
@@ -114,7 +120,10 @@ def assembled(names: Sequence[str], data: str, *, served: bool = False) -> str:
 
 
 def policy(*, served: bool = False) -> str:
-    """The Content-Security-Policy: our script and style by hash, no address at all (or our own)."""
+    """The page's Content-Security-Policy: our script and style by hash, and no connections.
+
+    A `served` page may connect to its own server.
+    """
     own = "'self'" if served else "'none'"
     return (
         f"default-src 'none'; script-src '{hashed(_script())}'; style-src '{hashed(style())}'; "
@@ -123,7 +132,7 @@ def policy(*, served: bool = False) -> str:
 
 
 def hashed(text: str) -> str:
-    """What a Content-Security-Policy calls an inline text that it allows."""
+    """The hash by which a Content-Security-Policy allows an inline script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

@@ -1,11 +1,12 @@
 """The page served and kept fresh: `anchor ui`, over Starlette.
 
-    GET /                   the runs there are and who writes, or straight to those asked for
-    GET /view?run=a&run=b   their page
-    GET /data?run=…&have=T  its data, newer than tag T; 204 where there is nothing newer
+    GET /                   the list of runs and writers, or a redirect to the runs of the command
+    GET /view?run=a&run=b   the page of these runs
+    GET /data?run=…&have=T  the page's data, if it is newer than tag T; 204 where it is not
 
-Read only. What is asked for under another Host than our own (a web page that points its own name
-at this machine) is refused; runs are those of the store, never a path that a request names.
+The application only reads. It refuses a request whose Host is not one of ours: a foreign web page
+could point its own name at this machine and read the answers. A request names runs of the store,
+never a path.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SAFE = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-MOST_PAGES = 8  # kept fresh at a time; the least recently seen is forgotten
+MOST_PAGES = 8  # documents kept in memory; the least recently asked for is dropped
 
 
 def application(
@@ -57,10 +58,12 @@ def application(
 ) -> Starlette:
     """The web application.
 
-    listed: the runs there are; opened: one of them (or of `shown`); compared: the first with each.
-    writings: who writes now.
-    hosts: what a Host header may say, with the port ("127.0.0.1:8787").
-    shown: what `/` goes to; none: a list of all runs.
+    listed: returns the names of the store's runs.
+    opened: opens a run that `listed` or `shown` names.
+    compared: compares the first of some runs with each other one.
+    writings: returns the ranks that are being written now.
+    hosts: the values that a Host header may have, with the port ("127.0.0.1:8787").
+    shown: the runs that `/` redirects to; where it is empty, `/` lists all runs.
     Raises MissingExtraError where Starlette is not installed.
     """
     try:
@@ -79,7 +82,7 @@ def application(
 
 
 class _OwnHosts:
-    """Answers only what was asked for under one of our own names."""
+    """Passes on only requests whose Host is one of ours; refuses the others with status 421."""
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
         self._app = app
@@ -98,7 +101,11 @@ class _OwnHosts:
 
 
 class _Site:
-    """The three answers. They run in threads: counting must not keep other answers waiting."""
+    """The answers to the three requests.
+
+    They are plain functions, which Starlette runs in threads: counting histograms takes long and
+    must not keep other requests waiting.
+    """
 
     def __init__(
         self,
@@ -129,14 +136,17 @@ class _Site:
             return _refused(error)
 
     def _written(self) -> Sequence[Writing]:
-        """Who writes now; nobody where that cannot be asked: the list is worth showing without."""
+        """The ranks that are being written now; none where asking fails.
+
+        The list of runs is worth showing without them.
+        """
         try:
             return self._writings()
         except AnchorError:
             return ()
 
     def _about(self, name: str) -> str:
-        """How big a run is, and how old; nothing of one that cannot be read, which opening says."""
+        """A run's size and age as text; "" for a run that cannot be read: its own page says why."""
         try:
             run = self._opened(name)
             return f"{in_units(run.bytes)}, last written {ago(run.written_ns)}"
@@ -166,14 +176,17 @@ class _Site:
         )
 
     def _followed(self, request: Request) -> tuple[tuple[str, ...], Followed]:
-        """What keeps the asked runs fresh. Raises RunNotFoundError for what is not shown here."""
+        """The names of the runs that a request asks for, and their document.
+
+        Raises RunNotFoundError if it names no run, or a run that is not shown here.
+        """
         names = tuple(request.query_params.getlist("run"))
         with self._lock:
             known = {*self._shown, *(() if set(names) <= {*self._shown} else self._listed())}
             unknown = [name for name in names if name not in known]
             if unknown or not names:
-                what = quoted(unknown[0]) if unknown else "nothing"
-                raise RunNotFoundError(f"no run is named {what} here: go to / for those there are")
+                what = f"no run is named {quoted(unknown[0])}" if unknown else "no run is asked for"
+                raise RunNotFoundError(f"{what} here: go to / for the list of runs")
             page = self._pages.pop(names, None) or Followed(
                 [self._opened(name) for name in names], self._compared, f"data?{query_of(names)}"
             )

@@ -1,10 +1,11 @@
-"""What two runs are made of, side by side: names, shapes, dtypes, operations, inputs.
+"""The structure of two runs side by side: names, shapes, dtypes, operations, inputs.
 
     names of both ─┬─ only in one ────────────▶ added, removed
                    ├─ in both, facts differ ──▶ other: (fact, a's, b's)
                    └─ in both, facts agree ───▶ equal
 
-A module whose names all changed in the same way is one node. Only what was recorded is known.
+A module whose names all changed in the same way is one node. A name that neither run recorded is
+not known here.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ NAMES_SHOWN = 6
 class Node:
     """A module or a tensor of either run.
 
-    path: its name. names: how many recorded names it stands for, its own included.
-    facts: of an `other`, what differs: (what, in A, in B).
+    path: its name. names: how many recorded names the node stands for, its own included.
+    facts: where `change` is "other", what differs, as (fact, A's, B's).
     """
 
     path: str
@@ -49,7 +50,10 @@ class Node:
 
 
 def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
-    """The nodes for the document, by path, with their true number where not all are listed."""
+    """The nodes for the document, sorted by path; "more" counts those beyond MOST_NODES.
+
+    Nodes that changed are listed before equal ones are.
+    """
     nodes = _rolled(_compared(comparison, a, b))
     told = sorted(nodes, key=lambda one: one.change == "equal")[:MOST_NODES]
     return {
@@ -62,29 +66,32 @@ def structure(comparison: Comparison, a: RunView, b: RunView) -> dict[str, Any]:
 
 
 def _compared(comparison: Comparison, a: RunView, b: RunView) -> list[Node]:
-    """Every recorded name of both runs; a renamed one stands under its name in A."""
+    """A node for every recorded name of either run; a renamed tensor has its name in A."""
     names = {one.b: one.a for one in comparison.renamed}
     told_a, told_b = _looks(a, {}), _looks(b, names)
     alignment = comparison.alignment
     ways_a = _ways(alignment.a.edges, {}) if alignment is not None else {}
     ways_b = _ways(alignment.b.edges, names) if alignment is not None else {}
-    found = []
+    nodes = []
     for name in dict.fromkeys([*told_a, *told_b]):
         if name not in told_b or name not in told_a:
-            found.append(Node(name, "added" if name in told_b else "removed"))
+            nodes.append(Node(name, "added" if name in told_b else "removed"))
             continue
         pairs = zip(("shape", "dtype"), told_a[name], told_b[name], strict=True)
         facts = [(what, one, two) for what, one, two in pairs if one != two]
         facts += _other_module(comparison, name, names)
         facts += _other_ways(ways_a.get(name, []), ways_b.get(name, []))
-        found.append(Node(name, "other" if facts else "equal", facts=facts))
-    return found
+        nodes.append(Node(name, "other" if facts else "equal", facts=facts))
+    return nodes
 
 
 def _other_module(
     comparison: Comparison, name: str, names: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
-    """What the module of this name was made with, where the runs say different things."""
+    """How the two runs constructed the module of this name, where they constructed it differently.
+
+    name: the module's name in A.
+    """
     alignment = comparison.alignment
     if alignment is None:
         return []
@@ -95,78 +102,84 @@ def _other_module(
 
 
 def _looks(view: RunView, names: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Shape and dtype of each name: of its value, where that was recorded."""
-    found: dict[str, tuple[str, str]] = {}
+    """The shape and dtype of each name: those of its value, or of another kind without a value."""
+    looks: dict[str, tuple[str, str]] = {}
     for line in sorted(view.lines, key=lambda one: one.kind != "value"):
-        found.setdefault(names.get(line.name, line.name), (line.shape, line.dtype))
-    return found
+        looks.setdefault(names.get(line.name, line.name), (line.shape, line.dtype))
+    return looks
 
 
 def _ways(edges: Mapping[int, Iterable[Edges]], names: Mapping[str, str]) -> dict[str, list[Way]]:
-    """The ways in which each name was computed, each once.
+    """The distinct ways in which each name was computed.
 
-    Left out is what autograd knows in part: code that was compiled into one operation, and values
-    whose inputs could not all be told.
+    Values of which autograd knows a part are left out: those of code that was compiled into one
+    operation, and those whose inputs are not all known.
     """
-    found: dict[str, list[Way]] = {}
+    ways: dict[str, list[Way]] = {}
     for one in (one for some in edges.values() for one in some):
         if one.missing or compiled(one.ops):
             continue
         inputs = {names.get(parent.name, parent.name) for parent in one.parents}
         way = (computing(one.ops), tuple(sorted(inputs, key=_by_number)))
-        own = found.setdefault(names.get(one.name, one.name), [])
+        own = ways.setdefault(names.get(one.name, one.name), [])
         if way not in own:
             own.append(way)
-    return found
+    return ways
 
 
 def _other_ways(a: Sequence[Way], b: Sequence[Way]) -> list[Fact]:
-    """What one run computed otherwise than the other ever did; nothing where either is unknown."""
+    """The operations and inputs that differ between a way that only A has and one that only B has.
+
+    Nothing where both have the same ways, or where those of either run are not known.
+    """
     if not a or not b or set(a) == set(b):
         return []
     one = next((way for way in a if way not in b), a[0])
     two = next((way for way in b if way not in a), b[0])
-    found = []
+    facts = []
     for what, first, second in zip(("operations", "inputs"), one, two, strict=True):
         left, right = Counter(first) - Counter(second), Counter(second) - Counter(first)
         if left or right:
-            found.append((what, _listed(left), _listed(right)))
+            facts.append((what, _listed(left), _listed(right)))
         elif first != second:
-            found.append((what, _listed(Counter(first)), "the same in another order"))
-    return found
+            facts.append((what, _listed(Counter(first)), "the same in another order"))
+    return facts
 
 
 def _listed(names: Counter[str]) -> str:
-    """The names, each once with its number; "–" for none."""
+    """Names as text, each once with how often it occurs; "–" for no names."""
     told = [f"{name} ×{count}" if count > 1 else name for name, count in names.items()]
     more = len(told) - NAMES_SHOWN
     return ", ".join(told[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "") or "–"
 
 
 def _rolled(nodes: Sequence[Node]) -> list[Node]:
-    """The same, but one node for each largest module whose names all changed alike."""
+    """The nodes, with one node in place of all those of a module whose names all changed alike.
+
+    Where such modules lie in each other, the outermost takes their place.
+    """
     changes: dict[str, Counter[str]] = {}
     for node in nodes:
         for lead in _leads(node.path):
             changes.setdefault(lead, Counter())[node.change] += 1
-    found: dict[str, Node] = {}
+    rolled: dict[str, Node] = {}
     for node in nodes:
         leads = _leads(node.path) if node.change != "other" else ()
         top = next((lead for lead in leads if len(changes[lead]) == 1), "")
         if top:
-            found[top] = Node(top, node.change, changes[top].total())
+            rolled[top] = Node(top, node.change, changes[top].total())
         else:
-            found[node.path] = node
-    return list(found.values())
+            rolled[node.path] = node
+    return list(rolled.values())
 
 
 def _leads(path: str) -> list[str]:
-    """The modules that hold a name, the outermost first, itself last."""
+    """The paths of the modules around a name, the outermost first, and the name itself last."""
     parts = path.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _by_number(path: str) -> list[tuple[int, str]]:
-    """Sorts layer 2 before layer 10."""
+    """A sorting key for paths that puts layer 2 before layer 10."""
     parts = path.split(".")
     return [(int(p), "") if re.fullmatch(r"[0-9]{1,9}", p) else (-1, p) for p in parts]

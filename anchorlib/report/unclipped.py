@@ -1,8 +1,9 @@
 """The norm of all parameters' gradients as backward made them, before anything clipped them.
 
-`grad` is what the optimizer took, after clipping: its norm never passes the limit. `pass_grad` is
-what one backward left, loss scale and all, so that its norm divided by the scale is the one that
-clipping saw: where the step had one pass, on one rank.
+`grad` is the gradient that the optimizer took, after clipping, so its norm never exceeds the limit.
+`pass_grad` is the gradient that one backward left, still multiplied by the loss scale. Its norm
+divided by that scale is the norm that clipping saw, provided that the step had one pass and the run
+has one rank.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["unclipped_norm"]
 
 Array = np.ndarray[Any, Any]
-_WHOLE = ("all", "summary")  # modes that have a row of every gradient
+_WHOLE = ("all", "summary")  # modes that record every gradient
 
 
 def unclipped_norm(
     parts: Sequence[Part], parameters: Collection[str], steps: Array, width: int
 ) -> Unclipped | None:
-    """One norm for each `width` of the `steps`; None where no `pass_grad` could tell it."""
+    """One norm for each `width` adjacent steps; None where no `pass_grad` gives it."""
     own = {
         part.info.name: part
-        for part in reversed(parts)  # of several modes the first
+        for part in reversed(parts)  # so that of several modes of a name the first stays
         if part.info.kind == "pass_grad"
         and part.info.name in parameters
         and part.info.mode in _WHOLE
@@ -39,7 +40,7 @@ def unclipped_norm(
         return None
     norms = np.zeros(-(-len(steps) // width))
     seen: Array = np.zeros(len(norms), bool)
-    summed: Array = np.zeros(len(norms), bool)  # of several passes, whose norms do not add up
+    summed: Array = np.zeros(len(norms), bool)  # has a step of several passes: norms do not add up
     finite: Array = np.ones(len(norms), bool)
     for part in own.values():
         step, passes = np.unique(part.columns["step"], return_counts=True)

@@ -1,8 +1,8 @@
 """What the page shows of one run, as frozen values: lines (rows) × columns (steps).
 
-A line is one (name, kind, mode, phase); its ranks, passes and calls at a step are taken together.
-A column is a step, or a window of adjacent steps where there would be too many: then figures are
-added up over the window, never sampled, and the page says so.
+A line is one (name, kind, mode, phase); the figures of its ranks, passes and calls at a step are
+added up. A column is a step. Where the run has too many steps a column is a window of adjacent
+steps: its figures are added up over the window, never sampled, and the page says so.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ Section = Literal["forward", "backward", "update"]
 class Budget:
     """How much goes into one page.
 
-    cells: lines × columns of figures; beyond it adjacent steps share a column.
-    bin_cells: the same for histograms, which weigh about twenty times as much.
-    neighbourhoods: cells of a comparison whose values around the worst element are shown.
-    read_bytes: what may be read of stored values for those.
-    footprints: of how many origins a comparison says where in the tensor they differ.
-    footprint_elements: how many elements may be compared for those.
+    cells: lines × columns of figures; where a run has more, adjacent steps share a column.
+    bin_cells: lines × windows of histograms, each of which takes about twenty times as much room
+        as a cell of figures.
+    neighbourhoods: for how many cells of a comparison the values around the worst element are
+        shown.
+    read_bytes: how many bytes of stored values may be read for the neighbourhoods.
+    footprints: for how many cells (first divergence, origins) a comparison shows where in the
+        tensor the runs differ.
+    footprint_elements: how many elements may be compared for the footprints.
     """
 
     cells: int = 1_000_000
@@ -54,9 +57,9 @@ class Budget:
 class Line:
     """One row of the page: what was recorded under a name, kind, mode and phase.
 
-    shape, dtype: as text; "mixed" where records differ.
-    first_order: the smallest place of its records in a rank's run: sorting by it is replaying.
-    parameter: whether it is known to be one's: its kinds say so, or what was computed from it.
+    shape, dtype: as text; "mixed" where the records have different ones.
+    first_order: the smallest `order` of its records: lines sorted by it are in order of execution.
+    parameter: whether the name is known to be a parameter's.
     """
 
     name: str
@@ -76,19 +79,22 @@ class Line:
 
     @property
     def title(self) -> str:
-        """Its selector as it may be shown, with phase and mode where they are unusual."""
+        """The line's selector, escaped, with phase and mode if they are not "train" and "all"."""
         extra = [one for one in (self.phase, self.mode) if one not in ("train", "all")]
         text = escape(join(self.name, self.kind))
         return f"{text} ({', '.join(escape(one) for one in extra)})" if extra else text
 
     @property
     def section(self) -> Section:
-        """The part of a step it belongs to."""
+        """The part of a training step that the line's records come from."""
         return section_of(self.kind)
 
 
 def section_of(kind: str) -> Section:
-    """forward for values, backward for gradients, update for what the optimizer's step makes."""
+    """The part of a training step that makes records of this kind.
+
+    "forward" makes values, "backward" gradients, "update" everything of the optimizer's step.
+    """
     if kind == "value":
         return "forward"
     return "backward" if kind in ("grad", "pass_grad") else "update"
@@ -98,11 +104,11 @@ def section_of(kind: str) -> Section:
 class Bins:
     """Log2 histograms of (line, window) cells, one after the other.
 
-    width: columns that one window takes together.
-    windows: how many there are.
-    starts: cells + 1 offsets into the two others, cell = line * windows + window.
-    exponents, counts: bin e holds count elements with 2^e <= |x| < 2^(e+1).
-    infinite: infinities of each cell, which are in no bin.
+    width: how many steps one window takes together.
+    windows: how many windows a line has.
+    starts: cells + 1 offsets into `exponents` and `counts`; cell = line * windows + window.
+    exponents, counts: the bin of exponent e counts the elements with 2^e <= |x| < 2^(e+1).
+    infinite: for each cell the number of infinities, which are in no bin.
     """
 
     width: int
@@ -117,8 +123,8 @@ class Bins:
 class Unclipped:
     """The norm of the gradients of all parameters together, before clipping.
 
-    tensors: how many parameters. norms: one a column, NaN where it is not known.
-    bad: columns in which a gradient held a NaN or an infinity.
+    tensors: the number of parameters. norms: one for each column, NaN where it is not known.
+    bad: for each column whether a gradient held a NaN or an infinity.
     """
 
     tensors: int
@@ -130,7 +136,8 @@ class Unclipped:
 class Nonfinite:
     """The first record that holds a NaN or an infinity.
 
-    line: its row. skipped: whether the optimizer skipped that step.
+    line: the row of its line. nan, inf: how many elements are so, of `numel`.
+    skipped: whether the optimizer skipped that step. before: how many records of its rank precede.
     """
 
     line: int
@@ -147,10 +154,10 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that deserves attention.
+    """A sentence about something that deserves attention.
 
     level: "bad", "warn" or "info".
-    line, column: where the page goes to when it is clicked; -1 nowhere.
+    line, column: the cell that a click on the sentence leads to; -1 for none.
     """
 
     level: Literal["bad", "warn", "info"]
@@ -163,10 +170,15 @@ class Finding:
 class RunView:
     """All that the page shows of one run.
 
-    columns: the first step of each column; width: steps that share one (1: each has its own).
-    figures: by name, each (lines, columns) float64, NaN where there is no record: records, numel,
+    live: whether the process that writes the run is alive; None where that is not known.
+    steps: how many steps were recorded. columns: the first step of each column.
+    width: how many steps share a column.
+    figures: by name, each (lines, columns) float64, NaN where a cell has no record: records, numel,
         zero, nan, inf, subnormal (sums), min, max (extremes), sum, l2 (root of the sum of squares).
-    header: flat, escaped texts.
+    header: what the run says about itself, as escaped texts.
+    gaps: (reason, number of observations that were not recorded for it).
+    nonfinite: the first record with a NaN or an infinity. nonfinite_lines: how many lines have any.
+    apart: a sentence for each rank that differs from its peers.
     """
 
     name: str

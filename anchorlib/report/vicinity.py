@@ -1,7 +1,7 @@
-"""The operations around an origin, in both runs: what the page draws of them, side by side.
+"""The operations around an origin in both runs, which the page draws side by side.
 
-Only where both runs were traced: the operation that made the record at the origin is found by the
-record's digest, and what lies around it by its producers; no name is guessed.
+This needs both runs to be traced: the operation that made the record at the origin is found by the
+record's digest, and the operations around it by the log's producers. No name is guessed.
 """
 
 from __future__ import annotations
@@ -27,42 +27,46 @@ BOTH: Final = 2
 
 
 def vicinities(comparison: Comparison) -> list[dict[str, Any]]:
-    """What is drawn of the first origins, by their places in the comparison."""
+    """The drawings of the first origins: {origin: its place in the comparison, sides: A's, B's}."""
     if comparison.runs is None or comparison.ops is None:
         return []
     traced = _Traced(comparison.runs, marks_of(comparison.ops, *_names(comparison)))
-    found = []
+    drawings = []
     for number, origin in enumerate(comparison.origins[:MOST]):
         drawn = [] if origin.evidence is None else traced.around(*_pair(origin.evidence))
         if len(drawn) == BOTH:
             sides = zip(drawn, _names(comparison), strict=True)
             told = [_drawn(graph, end, name) for (graph, end), name in sides]
-            found.append({"origin": number, "sides": told})
-    return found
+            drawings.append({"origin": number, "sides": told})
+    return drawings
 
 
 @dataclass(slots=True)
 class _Traced:
-    """The operations of both runs, each rank read once; marks: where either differs."""
+    """The operations of both runs, of which each rank is read once.
+
+    marks: for each run the operations that differ from the other run.
+    """
 
     runs: tuple[Run, Run]
     marks: tuple[Marks, Marks]
     _known: dict[tuple[int, int], list[Op]] = field(default_factory=dict)
 
     def around(self, *records: Record) -> list[tuple[Graph, int]]:
-        """Of each record a graph, and the place in it of the operation that made the record.
+        """For each record a graph, and the place in it of the operation that made the record.
 
-        None of a record whose step was not traced, or that no operation is known to have made.
+        A record is left out if its step was not traced, or if no operation is known to have made
+        it.
         """
-        found = []
+        graphs = []
         for side, record in enumerate(records):
             ops = self._step(side, record)
             end = _maker(ops, record)
             if end is not None:
                 near = around(ops, end, self.marks[side])
                 graph = graph_of(near, self.runs[side].name, marks=self.marks[side])
-                found.append((graph, near.index(end)))
-        return found
+                graphs.append((graph, near.index(end)))
+        return graphs
 
     def _step(self, side: int, record: Record) -> list[Op]:
         table, row = record
@@ -77,7 +81,7 @@ def _names(comparison: Comparison) -> tuple[str, str]:
 
 
 def _pair(evidence: tuple[Frontier, int]) -> tuple[Record, Record]:
-    """A record of A and its partner of B."""
+    """The record of A at an origin, and its partner in B."""
     alignment, row = evidence[0].alignment, evidence[1]
     at = int(alignment.a_row.searchsorted(row))
     return (alignment.a, row), (alignment.b, int(alignment.b_row[at]))
@@ -95,7 +99,7 @@ def _maker(ops: Sequence[Op], record: Record) -> Op | None:
     return maker if maker is not None and maker.outputs and not maker.view else None
 
 
-# -- what the page's script draws
+# -- the fields that the page's script draws
 
 
 def _drawn(graph: Graph, end: int, run: str) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def test_of_a_gap_the_last_total_counts():
     ],
 )
 def test_what_is_no_entry_is_refused(entry):
-    with pytest.raises(ValueError, match="is none"):
+    with pytest.raises(ValueError, match="is malformed"):
         check_entry(entry)
 
 
